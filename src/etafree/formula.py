@@ -1,0 +1,69 @@
+"""From a formula and a DataFrame to arrays, with names and the rows that were kept."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from etafree.errors import InputError
+from etafree.rows import Rows
+from etafree.validation import Array
+
+__all__ = ["Design", "design"]
+
+
+class Design(NamedTuple):
+    """What a formula makes of a DataFrame."""
+
+    X: Array
+    y: Array
+    names: tuple[str, ...]
+    intercept: int | None
+    rows: Rows
+
+
+def design(formula: str, data: Any) -> Design:
+    """Return the model matrices of ``"y ~ x1 + C(group)"``; rows with missing values are dropped.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> d = design("y ~ x", pd.DataFrame({"y": [1.0, 2.0, None], "x": [0.0, 1.0, 2.0]}))
+    >>> d.names, d.X.shape, d.rows.dropped
+    (('Intercept', 'x'), (2, 2), 1)
+    """
+    import formulaic
+    import pandas as pd
+
+    if not isinstance(data, pd.DataFrame):
+        raise InputError("data", f"is a {type(data).__name__}", "pass a pandas DataFrame")
+    if not isinstance(formula, str) or "~" not in formula:
+        raise InputError("formula", f"is {formula!r}", 'write it as "response ~ predictors"')
+    table = data.reset_index(drop=True)
+    try:
+        matrices = formulaic.model_matrix(formula, table, na_action="drop")
+    except Exception as error:  # formulaic raises its own and Python's errors alike
+        reason = " ".join(str(error).split())
+        raise InputError(
+            "formula", f"{formula!r} cannot be evaluated: {reason}", f"columns: {list(data.columns)}"
+        ) from None
+    left, right = matrices.lhs, matrices.rhs
+    if left.shape[1] != 1:
+        raise InputError(
+            "formula", f"the left side of {formula!r} gives {left.shape[1]} columns",
+            "use one numeric response",
+        )  # fmt: skip
+    if right.shape[0] == 0:
+        raise InputError("data", "has no complete row for this formula", "check missing values")
+    if right.shape[1] == 0:
+        raise InputError("formula", f"{formula!r} has no predictors")
+    names = tuple(str(c) for c in right.columns)
+    kept = np.asarray(right.index, dtype=np.intp)
+    return Design(
+        np.ascontiguousarray(right.to_numpy(dtype=np.float64)),
+        left.to_numpy(dtype=np.float64)[:, 0],
+        names,
+        names.index("Intercept") if "Intercept" in names else None,
+        Rows(len(data), None if len(kept) == len(data) else kept, data.index),
+    )

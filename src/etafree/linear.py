@@ -1,0 +1,299 @@
+r"""The total of a loss over a linear predictor, :math:`M(\theta)=\sum_i w_i\,\ell(x_i^\top\theta+o_i, y_i)`.
+
+Everything runs over blocks of rows, so the :math:`n\times p` matrix of scores never exists unless
+it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.errors import InputError
+from etafree.losses import Huber, LinearLoss, ResidualLoss
+from etafree.sums import COMPILE_FROM, Groups, add_group_sums, row_blocks
+from etafree.validation import Array
+
+__all__ = ["ClusterBlock", "Derivatives", "LinearTotal", "RankOneBlock", "mad_scale"]
+
+#: Gauss-Hermite nodes for expectations under a normal predictor.
+NODES = 16
+
+
+class Derivatives(NamedTuple):
+    """Value, gradient and Hessian of a total, and the size of the terms the gradient sums."""
+
+    value: float
+    gradient: Array
+    hessian: Array
+    gradient_scale: Array
+
+
+class ClusterBlock(NamedTuple):
+    """Score sums (g, p), Hessians (g, p, p) and weights (g,) of consecutive clusters."""
+
+    first: int
+    scores: Array
+    hessians: Array
+    weights: Array
+
+
+class RankOneBlock(NamedTuple):
+    """Rows whose scores are ``slope * rows`` and whose Hessians are ``curvature * rows rows'``."""
+
+    first: int
+    rows: Array
+    slope: Array
+    curvature: Array
+    weights: Array
+
+
+@dataclass(frozen=True, eq=False)
+class LinearTotal:
+    """Sum of a `LinearLoss` over weighted observations, with its derivatives.
+
+    Attributes
+    ----------
+    loss : LinearLoss
+    X : (n, p) array
+    y : (n,) array, or (n, 2) with trials in the second column
+    offset : (n,) array or None
+    weights : (n,) array or None
+        None means one each.
+    frequency : bool
+        Whether a weight counts copies of a row (True) or represents other units (False).
+    """
+
+    loss: LinearLoss
+    X: Array
+    y: Array
+    offset: Array | None = None
+    weights: Array | None = None
+    frequency: bool = True
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.X)
+
+    @property
+    def p(self) -> int:
+        """Number of parameters."""
+        return self.X.shape[1]
+
+    @property
+    def size(self) -> float:
+        """Sum of the weights, the paper's effective scale s_n."""
+        return float(self.n) if self.weights is None else float(self.weights.sum())
+
+    @property
+    def count(self) -> float:
+        """Number of observations: copies count under frequency weights, zero weights never do."""
+        if self.weights is None or self.frequency:
+            return self.size
+        return float(np.count_nonzero(self.weights))
+
+    def reweighted(self, weights: Array | None, frequency: bool) -> LinearTotal:
+        """Return the same total under other weights."""
+        return replace(self, weights=weights, frequency=frequency)
+
+    def _weights(self, rows: slice | NDArray[np.intp]) -> Array:
+        if self.weights is None:
+            count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+            return np.ones(count)
+        return self.weights[rows]
+
+    def _predictor(self, rows: slice | NDArray[np.intp], theta: Array) -> Array:
+        u: Array = self.X[rows] @ theta
+        if self.offset is not None:
+            u += self.offset[rows]
+        return u
+
+    def predictor(self, theta: Array) -> Array:
+        """Return the linear predictor of every row."""
+        return self._predictor(slice(0, self.n), theta)
+
+    def values(self, theta: Array) -> Array:
+        """Return each observation's weighted loss (n,); they add up to the total."""
+        value = self.loss.values(self.predictor(theta), self.y)
+        return value if self.weights is None else value * self.weights
+
+    def scores(self, theta: Array) -> Array:
+        """Return each observation's weighted gradient (n, p); they add up to the total's."""
+        slope = self.loss.first(self.predictor(theta), self.y)
+        if self.weights is not None:
+            slope = slope * self.weights
+        return slope[:, None] * self.X
+
+    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
+        """Return value, gradient and Hessian in one pass over the rows.
+
+        `majorize` replaces the second derivative by the loss's majorizer.
+        """
+        curve = self.loss.majorizer if majorize else self.loss.second
+        value, slope_square = 0.0, 0.0
+        gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
+        for rows in row_blocks(self.n, self.p):
+            X, y = self.X[rows], self.y[rows]
+            u = self._predictor(rows, theta)
+            loss, slope, curvature = self.loss.values(u, y), self.loss.first(u, y), curve(u, y)
+            if self.weights is not None:
+                w = self.weights[rows]
+                loss, slope, curvature = loss * w, slope * w, curvature * w
+            value += float(loss.sum())
+            gradient += slope @ X
+            hessian += (X.T * curvature) @ X
+            slope_square += float(slope @ slope)
+        return Derivatives(
+            value, gradient, 0.5 * (hessian + hessian.T), np.sqrt(slope_square) * self.column_norms
+        )
+
+    @property
+    def column_norms(self) -> Array:
+        """Euclidean norm of every column of X, computed once."""
+        cached: Array | None = self.__dict__.get("_column_norms")
+        if cached is None:
+            square = np.zeros(self.p)
+            for rows in row_blocks(self.n, self.p):
+                square += np.einsum("ij,ij->j", self.X[rows], self.X[rows])
+            cached = np.sqrt(square)
+            self.__dict__["_column_norms"] = cached
+        return cached
+
+    def least_squares(self) -> tuple[Array, Array]:
+        """Return the Gram matrix X'WX and X'W(start - offset) of a least-squares start."""
+        gram, moment = np.zeros((self.p, self.p)), np.zeros(self.p)
+        for rows in row_blocks(self.n, self.p):
+            X, w = self.X[rows], self._weights(rows)
+            guess = self.loss.start(self.y[rows])
+            if self.offset is not None:
+                guess = guess - self.offset[rows]
+            gram += (X.T * w) @ X
+            moment += (w * guess) @ X
+        return 0.5 * (gram + gram.T), moment
+
+    def totals(self, thetas: Array) -> Array:
+        """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
+        out = np.zeros(len(thetas))
+        for rows in row_blocks(self.n, max(self.p, 16)):
+            X, y = self.X[rows].T, self.y[rows]
+            for some in row_blocks(len(thetas), len(y)):
+                u = thetas[some] @ X
+                if self.offset is not None:
+                    u += self.offset[rows]
+                loss = self.loss.values(u, y)
+                out[some] += loss.sum(-1) if self.weights is None else loss @ self.weights[rows]
+        return out
+
+    def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
+        r"""Return :math:`E\nabla M` and :math:`E\nabla^2 M` for a normal parameter.
+
+        The predictor of a row is normal, so both are one-dimensional Gauss-Hermite sums; the
+        second uses Stein's identity :math:`E\ell''(u+sZ) = E\{\ell'(u+sZ)Z\}/s`, which needs no
+        second derivative and so does not mind a kink.
+        """
+        nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
+        mass = mass / mass.sum()
+        gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
+        for rows in row_blocks(self.n, max(self.p, NODES)):
+            X, y = self.X[rows], self.y[rows]
+            sd = np.sqrt(np.maximum(np.einsum("ij,ij->i", X @ covariance, X), 1e-300))
+            slopes = self.loss.first(self._predictor(rows, mean) + nodes[:, None] * sd, y)
+            w = self._weights(rows)
+            gradient += (w * (mass @ slopes)) @ X
+            hessian += (X.T * (w * ((mass * nodes) @ slopes) / sd)) @ X
+        return gradient, 0.5 * (hessian + hessian.T)
+
+    def cluster_sums(self, theta: Array, groups: Groups) -> tuple[Array, Array]:
+        """Return score sums (G, p) and weights (G,) of every cluster, in one pass."""
+        sums, weights = np.zeros((len(groups), self.p)), np.zeros((len(groups), 1))
+        compiled = self.n * self.p >= COMPILE_FROM
+        for rows in row_blocks(self.n, self.p):
+            codes, w = groups.codes[rows], self._weights(rows)
+            slope = w * self.loss.first(self._predictor(rows, theta), self.y[rows])
+            add_group_sums(sums, codes, slope, self.X[rows], compiled=compiled)
+            add_group_sums(weights, codes, w, np.ones((len(w), 1)), compiled=compiled)
+        return sums, weights[:, 0]
+
+    def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""
+        order, starts = groups.order()
+        first = 0
+        per_block = max(1, 4 * (1 << 16) // self.p**2)
+        while first < len(groups):
+            last = int(np.searchsorted(starts, starts[first] + per_block, side="right")) - 1
+            last = min(max(last, first + 1), len(groups))
+            span = slice(int(starts[first]), int(starts[last]))
+            rows = span if order is None else order[span]
+            yield self._cluster_block(theta, rows, first, starts[first : last + 1] - span.start)
+            first = last
+
+    def _cluster_block(
+        self, theta: Array, rows: slice | NDArray[np.intp], first: int, starts: NDArray[np.intp]
+    ) -> ClusterBlock:
+        X, y, w = self.X[rows], self.y[rows], self._weights(rows)
+        u = self._predictor(rows, theta)
+        slope, curvature = w * self.loss.first(u, y), w * self.loss.second(u, y)
+        if len(starts) == 2:  # one large cluster: no outer products
+            return ClusterBlock(
+                first, (slope @ X)[None], ((X.T * curvature) @ X)[None], w.sum(keepdims=True)
+            )
+        at = starts[:-1]
+        outer = (curvature[:, None] * X)[:, :, None] * X[:, None, :]
+        return ClusterBlock(
+            first,
+            np.add.reduceat(slope[:, None] * X, at, axis=0),
+            np.add.reduceat(outer, at, axis=0),
+            np.add.reduceat(w, at),
+        )
+
+    def row_terms(self, theta: Array) -> Iterator[RankOneBlock]:
+        """Yield slopes and curvatures of blocks of rows, not yet weighted."""
+        for rows in row_blocks(self.n, self.p):
+            u, y = self._predictor(rows, theta), self.y[rows]
+            yield RankOneBlock(
+                rows.start,
+                self.X[rows],
+                self.loss.first(u, y),
+                self.loss.second(u, y),
+                self._weights(rows),
+            )
+
+
+def mad_scale(loss: ResidualLoss, X: Array, y: Array, weights: Array | None = None) -> float:
+    r"""Return the robust residual scale, found jointly with a Huber fit.
+
+    The fixed point of :math:`s = \mathrm{median}|y-X\hat\theta_s|/0.6745` and the Huber estimate
+    :math:`\hat\theta_s` at that scale, by iteratively reweighted least squares from ordinary least
+    squares: what statsmodels' RLM and R's rlm compute.
+    """
+    tuning = float(getattr(loss, "c", 1.345))
+    w = np.ones(len(X)) if weights is None else weights
+    root = np.sqrt(w)[:, None]
+    theta = np.linalg.lstsq(X * root, y * root[:, 0], rcond=None)[0]
+    scale = 0.0
+    for _ in range(200):
+        residual = y - X @ theta
+        previous, scale = scale, _weighted_median(np.abs(residual), w) / 0.6744897501960817
+        if not scale > 1e-12 * max(1.0, float(np.abs(y).max())):
+            raise InputError(
+                "scale", "'mad' is zero: half of the residuals vanish", "pass scale= as a number"
+            )
+        if abs(scale - previous) <= 1e-12 * scale:
+            break
+        root = np.sqrt(w * Huber(tuning, scale=scale).majorizer(X @ theta, y))[:, None]
+        theta = np.linalg.lstsq(X * root, y * root[:, 0], rcond=None)[0]
+    return float(scale)
+
+
+def _weighted_median(values: Array, weights: Array) -> float:
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    half = 0.5 * total[-1]
+    low = values[order[int(np.searchsorted(total, half * (1 - 1e-12)))]]
+    high = values[order[min(int(np.searchsorted(total, half * (1 + 1e-12))), len(values) - 1)]]
+    return float(0.5 * (low + high))

@@ -1,0 +1,209 @@
+r"""Minimise a criterion by damped Newton steps until its gradient is zero to rounding.
+
+Why not `scipy.optimize`: its tests stop at a decrease of the value that drowns in rounding long
+before the gradient does, it needs the value, gradient and Hessian in separate passes over the data,
+and importing it costs more than a small fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from etafree.criterion import Criterion
+from etafree.errors import ConvergenceError, InputError
+from etafree.linalg import CONDITION_FAIL, correlation_eigenvalues
+from etafree.linear import Derivatives
+from etafree.losses import Huber, ResidualLoss
+from etafree.validation import Array
+
+__all__ = ["Fit", "minimise"]
+
+#: A gradient this small against the terms it sums is zero.
+TOLERANCE = 1e-10
+MAX_ITERATIONS = 200
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Minimiser of a criterion.
+
+    Attributes
+    ----------
+    theta : (p,) array
+    value : float
+        L at the minimiser.
+    hessian : (p, p) array
+        Hessian of L there.
+    gap : float
+        Largest gradient coordinate relative to the terms it sums.
+    iterations : int
+    status : {"converged", "local"}
+        ``local``: the loss is not convex; this is the best minimum of several starts.
+    """
+
+    theta: Array
+    value: float
+    hessian: Array
+    gap: float
+    iterations: int
+    status: str
+
+
+def minimise(criterion: Criterion, start: Any = None) -> Fit:
+    r"""Return the minimiser of the penalized total loss, :math:`\hat\theta = \arg\min L`.
+
+    Newton steps with the exact Hessian, halved until the value falls; where the Hessian is not
+    positive definite or the step fails, the loss's majorizer takes its place (iteratively
+    reweighted least squares, which always descends). A loss that is not convex is minimised from a
+    least-squares and from a Huber start, and the better minimum is returned with status ``local``.
+
+    Parameters
+    ----------
+    criterion : Criterion
+    start : (p,) array, optional
+
+    Raises
+    ------
+    InputError
+        Collinear columns without a penalty; the message names them.
+    ConvergenceError
+        No finite minimiser, as for separated logistic data.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> minimise(ef.Criterion(ef.losses.Squared(), data=(X, y))).theta
+    array([2.])
+    """
+    if start is not None:
+        return _newton(criterion, criterion.point(start, "start"))
+    gram, moment = criterion.total.least_squares()
+    weight = criterion.strength * criterion.size
+    zero = np.zeros(criterion.p)
+    curvature = gram + weight * criterion.penalty.hessian(zero)
+    _check_collinear(criterion, curvature)
+    first = np.linalg.solve(curvature, moment - weight * criterion.penalty.gradient(zero))
+    if criterion.loss.convex:
+        return _newton(criterion, first)
+    starts = [first]
+    if isinstance(criterion.loss, ResidualLoss):
+        scale = criterion.loss.scale_value
+        tame = Criterion.__new__(Criterion)
+        tame._set(
+            _with_loss(criterion, Huber(1.345, scale=scale)), criterion.penalty,
+            criterion.names, criterion.rows,
+        )  # fmt: skip
+        starts.append(_newton(tame, first).theta)
+    return min((_newton(criterion, s) for s in starts), key=lambda fit: fit.value)
+
+
+def _with_loss(criterion: Criterion, loss: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(criterion.total, loss=loss)
+
+
+def _newton(criterion: Criterion, theta: Array) -> Fit:
+    state = criterion.derivatives(theta)
+    if not np.isfinite(state.value):
+        raise ConvergenceError("the loss is not finite at the start; pass another start=")
+    column_rms = criterion.total.column_norms / np.sqrt(criterion.n)
+    for iteration in range(MAX_ITERATIONS):
+        gap = _gap(state)
+        step = _newton_step(state)
+        reach = np.inf if step is None else float(np.max(np.abs(step) * column_rms))
+        settled = not criterion.loss.unit_free or reach <= 1e-6
+        if gap <= TOLERANCE and step is not None and settled:
+            status = "converged" if criterion.loss.convex else "local"
+            return Fit(theta, state.value, state.hessian, gap, iteration, status)
+        if criterion.loss.unit_free and reach > 0.1 and (gap <= TOLERANCE or iteration >= 60):
+            raise _separated(criterion, theta)
+        moved = None if step is None else _search(criterion, theta, state, step, halvings=4)
+        if moved is None:
+            safe = criterion.derivatives(theta, majorize=True)
+            step = _newton_step(safe)
+            moved = None if step is None else _search(criterion, theta, state, step, halvings=40)
+        if moved is None:
+            if gap <= 1e3 * TOLERANCE and criterion.loss.convex:  # rounding is all that is left
+                return Fit(theta, state.value, state.hessian, gap, iteration, "converged")
+            raise ConvergenceError(
+                f"no step lowers the loss (relative gradient {gap:.1e}): the Hessian is not positive "
+                "definite there; add a penalty, rescale the columns or pass another start="
+            )
+        theta, state = moved
+    if criterion.loss.unit_free:
+        raise _separated(criterion, theta)
+    raise ConvergenceError(
+        f"not converged after {MAX_ITERATIONS} Newton steps (relative gradient {_gap(state):.1e}); "
+        "add a penalty or pass another start="
+    )
+
+
+def _gap(state: Derivatives) -> float:
+    scale = np.where(state.gradient_scale > 0, state.gradient_scale, 1.0)
+    return float(np.max(np.abs(state.gradient) / scale))
+
+
+def _newton_step(state: Derivatives) -> Array | None:
+    """Return the Newton step, None if the Hessian is not safely positive definite."""
+    diagonal = np.diagonal(state.hessian)
+    if not np.all(np.isfinite(state.hessian)) or np.any(diagonal <= 0):
+        return None
+    sd = np.sqrt(diagonal)
+    try:
+        lower = np.linalg.cholesky(state.hessian / sd / sd[:, None])
+    except np.linalg.LinAlgError:
+        return None
+    if np.min(np.diagonal(lower)) < 1e-7:
+        return None
+    half = np.linalg.solve(lower, -state.gradient / sd)
+    step: Array = np.linalg.solve(lower.T, half) / sd
+    return step
+
+
+def _search(
+    criterion: Criterion, theta: Array, state: Derivatives, step: Array, halvings: int
+) -> tuple[Array, Derivatives] | None:
+    """Return the first of theta + step / 2**k that lowers the value, with its derivatives."""
+    slope = float(state.gradient @ step)
+    noise = 1e-13 * (abs(state.value) + float(np.max(np.abs(state.gradient_scale))) * 1e-3)
+    for k in range(halvings):
+        t = 0.5**k
+        new = criterion.derivatives(theta + t * step)
+        if not np.isfinite(new.value):
+            continue
+        falls = new.value <= state.value + 1e-4 * t * slope
+        drowned = abs(slope) <= 1e4 * noise and new.value <= state.value + 1e3 * noise
+        if (falls and slope < -noise) or (drowned and _gap(new) < _gap(state)):
+            return theta + t * step, new
+    return None
+
+
+def _check_collinear(criterion: Criterion, curvature: Array) -> None:
+    values, vectors = correlation_eigenvalues(curvature)
+    if values[0] * CONDITION_FAIL > values[-1]:
+        return
+    loads = np.abs(vectors[:, 0])
+    named = [criterion.names[j] for j in np.flatnonzero(loads > 0.1 * loads.max())]
+    if len(named) == 1:
+        raise InputError("X", f"column {named[0]!r} is zero", "drop it")
+    raise InputError(
+        "X",
+        f"columns {named} are collinear (correlation condition number above {CONDITION_FAIL:.0e}; "
+        f"n = {criterion.n}, p = {criterion.p})",
+        "drop one of them or add penalty=ef.penalties.Ridge(...)",
+    )
+
+
+def _separated(criterion: Criterion, theta: Array) -> ConvergenceError:
+    size = np.abs(theta) * criterion.total.column_norms
+    name = criterion.names[int(np.argmax(size))]
+    return ConvergenceError(
+        f"no finite minimiser: the coefficient of {name!r} runs off to infinity (separated data: a "
+        "combination of columns predicts some responses perfectly); add "
+        "penalty=ef.penalties.Ridge(...) or drop the column"
+    )

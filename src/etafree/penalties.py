@@ -1,0 +1,216 @@
+r"""Convex penalties: the total penalized loss is :math:`L(\theta) = M(\theta) + \lambda_n s_n \rho(\theta)`.
+
+A penalty holds :math:`\rho` with its derivatives and its strength, the paper's :math:`\lambda` or
+:math:`\lambda_n`; the criterion multiplies by the effective scale :math:`s_n`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from etafree.errors import InputError, NotPositiveDefiniteError
+from etafree.validation import Array, as_array
+
+__all__ = ["NoPenalty", "Penalty", "Ridge", "SmoothPenalty", "huberized_l1"]
+
+Strength = float | Callable[[float], float]
+
+
+class Penalty:
+    """What every smooth convex penalty provides."""
+
+    strength: Strength = 0.0
+
+    def strength_at(self, size: float) -> float:
+        """Return the strength at an effective scale, a number at least zero."""
+        try:
+            value = float(self.strength(size) if callable(self.strength) else self.strength)
+        except (TypeError, ValueError):
+            raise InputError(
+                "strength", f"is {self.strength!r}", "pass a number or a function of n"
+            ) from None
+        if not (np.isfinite(value) and value >= 0):
+            raise InputError("strength", f"is {value!r} but must be finite and at least zero")
+        return value
+
+    def value(self, theta: Array) -> Array:
+        """Return rho at one point (p,) or at many (D, p)."""
+        raise TypeError(f"{type(self).__name__} must define value(theta)")
+
+    def gradient(self, theta: Array) -> Array:
+        """Return the gradient of rho (p,)."""
+        raise TypeError(f"{type(self).__name__} must define gradient(theta)")
+
+    def hessian(self, theta: Array) -> Array:
+        """Return the Hessian of rho (p, p)."""
+        raise TypeError(f"{type(self).__name__} must define hessian(theta)")
+
+    def fitted_to(self, p: int, intercept: int | None = None) -> Penalty:
+        """Return this penalty checked for p parameters; `intercept` is left out if it can be."""
+        return self
+
+    def describe(self, size: float) -> str:
+        """Return a few words for reports."""
+        return f"{type(self).__name__} penalty (strength {self.strength_at(size):.4g})"
+
+
+@dataclass(frozen=True)
+class NoPenalty(Penalty):
+    """No penalty at all."""
+
+    def value(self, theta: Array) -> Array:
+        return np.zeros(theta.shape[:-1])
+
+    def gradient(self, theta: Array) -> Array:
+        return np.zeros(len(theta))
+
+    def hessian(self, theta: Array) -> Array:
+        return np.zeros((len(theta), len(theta)))
+
+    def describe(self, size: float) -> str:
+        return "no penalty"
+
+
+@dataclass(frozen=True, eq=False)
+class Ridge(Penalty):
+    r"""Quadratic penalty :math:`\rho(\theta) = \tfrac12(\theta-\mu)^\top Q(\theta-\mu)`.
+
+    Parameters
+    ----------
+    strength : float or callable
+        :math:`\lambda`, or a function of :math:`s_n` giving :math:`\lambda_n`.
+    mu : (p,) array, optional
+        Where the penalty vanishes; zero if not given.
+    Q : (p, p) array, optional
+        Symmetric positive semi-definite; the identity if not given, so every coefficient is
+        penalized. (The formula front end leaves the intercept out unless told otherwise.)
+
+    Examples
+    --------
+    >>> Ridge(0.5).gradient(np.array([1.0, 2.0]))
+    array([1., 2.])
+    """
+
+    strength: Strength = 1.0
+    mu: Any = None
+    Q: Any = None
+
+    def fitted_to(self, p: int, intercept: int | None = None) -> Ridge:
+        mu = np.zeros(p) if self.mu is None else as_array(self.mu, "mu", shape=(p,))
+        if self.Q is None:
+            diagonal = np.ones(p)
+            if intercept is not None:
+                diagonal[intercept] = 0.0
+            return replace(self, mu=mu, Q=np.diag(diagonal))
+        Q = as_array(self.Q, "Q", shape=(p, p))
+        if not np.allclose(Q, Q.T, rtol=1e-8, atol=1e-10 * float(np.abs(Q).max())):
+            raise InputError("Q", "is not symmetric", "pass (Q + Q.T) / 2")
+        smallest = float(np.linalg.eigvalsh(Q)[0])
+        if smallest < -1e-10 * float(np.abs(Q).max()):
+            raise NotPositiveDefiniteError("Q", smallest, "a ridge penalty must be convex")
+        return replace(self, mu=mu, Q=Q)
+
+    def _shifted(self, theta: Array) -> Array:
+        return theta if self.mu is None else theta - self.mu
+
+    def value(self, theta: Array) -> Array:
+        d = self._shifted(theta)
+        image = d if self.Q is None else d @ self.Q
+        half: Array = 0.5 * np.einsum("...j,...j->...", image, d)
+        return half
+
+    def gradient(self, theta: Array) -> Array:
+        d = self._shifted(theta)
+        image: Array = d if self.Q is None else self.Q @ d
+        return image
+
+    def hessian(self, theta: Array) -> Array:
+        matrix: Array = np.eye(len(theta)) if self.Q is None else self.Q
+        return matrix
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothPenalty(Penalty):
+    """Any convex, twice continuously differentiable function, given with its derivatives.
+
+    Parameters
+    ----------
+    strength : float or callable
+    function, slope, curvature : callables
+        rho (p,) -> float, its gradient (p,) -> (p,) and its Hessian (p,) -> (p, p).
+    name : str
+
+    Examples
+    --------
+    >>> quartic = SmoothPenalty(
+    ...     1.0, lambda t: (t**4).sum() / 4, lambda t: t**3, lambda t: np.diag(3 * t**2)
+    ... )
+    >>> quartic.gradient(np.array([2.0]))
+    array([8.])
+    """
+
+    strength: Strength
+    function: Callable[[Array], float]
+    slope: Callable[[Array], Array]
+    curvature: Callable[[Array], Array]
+    name: str = "smooth convex"
+
+    def fitted_to(self, p: int, intercept: int | None = None) -> SmoothPenalty:
+        probe = np.linspace(-0.7, 0.9, p)
+        as_array(self.function(probe), "penalty value", shape=())
+        gradient = as_array(self.slope(probe), "penalty gradient", shape=(p,))
+        hessian = as_array(self.curvature(probe), "penalty Hessian", shape=(p, p))
+        step = 1e-6
+        for j in range(p):
+            e = np.eye(p)[j] * step
+            rise = float(self.function(probe + e)) - float(self.function(probe - e))
+            if abs(rise / (2 * step) - gradient[j]) > 1e-4 * (1 + abs(gradient[j])):
+                raise InputError(
+                    "penalty gradient",
+                    f"coordinate {j} is {gradient[j]:.6g}, finite differences give "
+                    f"{rise / (2 * step):.6g}",
+                )
+            bend = (self.slope(probe + e) - self.slope(probe - e)) / (2 * step)
+            if np.any(np.abs(bend - hessian[j]) > 1e-4 * (1 + np.abs(hessian[j]))):
+                raise InputError("penalty Hessian", f"row {j} differs from finite differences")
+        smallest = float(np.linalg.eigvalsh(0.5 * (hessian + hessian.T))[0])
+        if smallest < -1e-8 * max(1.0, float(np.abs(hessian).max())):
+            raise NotPositiveDefiniteError("penalty Hessian", smallest, "it must be convex")
+        return self
+
+    def value(self, theta: Array) -> Array:
+        if theta.ndim == 1:
+            return np.asarray(self.function(theta), dtype=np.float64)
+        return np.array([float(self.function(t)) for t in theta])
+
+    def gradient(self, theta: Array) -> Array:
+        return np.asarray(self.slope(theta), dtype=np.float64)
+
+    def hessian(self, theta: Array) -> Array:
+        return np.asarray(self.curvature(theta), dtype=np.float64)
+
+    def describe(self, size: float) -> str:
+        return f"{self.name} penalty (strength {self.strength_at(size):.4g})"
+
+
+def huberized_l1(strength: Strength, width: float) -> SmoothPenalty:
+    r"""Return a smooth stand-in for the L1 norm, :math:`\sum_j \{(\theta_j^2+w^2)^{1/2} - w\}`.
+
+    Examples
+    --------
+    >>> float(huberized_l1(1.0, 0.1).value(np.array([0.0])))
+    0.0
+    """
+    if not width > 0:
+        raise InputError("width", f"is {width!r} but must be above zero")
+    return SmoothPenalty(
+        strength,
+        lambda t: float((np.hypot(t, width) - width).sum()),
+        lambda t: t / np.hypot(t, width),
+        lambda t: np.diag(width**2 / np.hypot(t, width) ** 3),
+        name=f"Huberised L1 (width {width:g})",
+    )

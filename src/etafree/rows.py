@@ -1,0 +1,79 @@
+"""Which rows of the user's table a criterion uses, and how other columns are lined up with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.errors import InputError
+
+__all__ = ["Rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows kept out of an original table.
+
+    Attributes
+    ----------
+    original : int
+        Number of rows of the table as it came.
+    kept : (n,) int array or None
+        Positions of the rows in use; None means all.
+    index : pandas Index or None
+        Labels of the original rows.
+    """
+
+    original: int
+    kept: NDArray[np.intp] | None = None
+    index: Any = None
+
+    @property
+    def dropped(self) -> int:
+        """Number of rows left out."""
+        return 0 if self.kept is None else self.original - len(self.kept)
+
+    def align(self, values: Any, argument: str) -> NDArray[Any]:
+        """Return one value per row in use.
+
+        A pandas Series is matched by its index, anything else by position: it must have one value
+        per original row, or one per row in use.
+        """
+        label_index = getattr(values, "index", None)
+        is_series = label_index is not None and not callable(label_index)
+        if is_series and self.index is not None and not label_index.equals(self.index):
+            return self._by_label(values, label_index, argument)
+        array = np.asarray(values)
+        if array.ndim == 0:
+            raise InputError(argument, f"is {values!r}", "pass one value per row")
+        if len(array) == self.original:
+            return array if self.kept is None else array[self.kept]
+        if self.kept is not None and len(array) == len(self.kept):
+            return array
+        used = "" if self.kept is None else f" ({len(self.kept)} in use)"
+        raise InputError(
+            argument,
+            f"has {len(array)} entries for {self.original} rows{used}",
+            "pass one value per row of the data",
+        )
+
+    def _by_label(self, values: Any, label_index: Any, argument: str) -> NDArray[Any]:
+        wanted = self.index if self.kept is None else self.index[self.kept]
+        if not label_index.is_unique:
+            raise InputError(
+                argument,
+                "has an index with duplicates that differs from the data's",
+                "pass a plain array in the order of the rows",
+            )
+        where = label_index.get_indexer(wanted)
+        if np.any(where < 0):
+            raise InputError(
+                argument,
+                f"has no value for {int((where < 0).sum())} of the rows in use, "
+                f"for example index {wanted[int((where < 0).argmax())]!r}",
+                "its index must contain the data's index",
+            )
+        return np.asarray(np.asarray(values)[where])

@@ -1,0 +1,144 @@
+"""Sums over rows in blocks that stay in cache, and sums over groups of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.errors import InputError
+from etafree.validation import Array
+
+__all__ = ["Groups", "add_group_sums", "row_blocks"]
+
+#: Numbers per block: half a megabyte, so that a block is read from memory once.
+BLOCK = 1 << 16
+#: From this many numbers on, compiling the scatter-add pays for itself.
+COMPILE_FROM = 2_000_000
+
+
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Yield slices that cut `rows` into blocks of about `BLOCK` numbers.
+
+    Examples
+    --------
+    >>> [b.stop for b in row_blocks(5, BLOCK)]
+    [1, 2, 3, 4, 5]
+    """
+    step = max(1, BLOCK // max(1, columns))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+@cache
+def _compiled_scatter() -> Any:
+    import numba
+
+    @numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+    def scatter(out, codes, factor, rows):  # type: ignore[no-untyped-def]  # pragma: no cover
+        n, p = rows.shape
+        for i in range(n):
+            g = codes[i]
+            a = factor[i]
+            for j in range(p):
+                out[g, j] += a * rows[i, j]
+
+    return scatter
+
+
+def add_group_sums(
+    out: Array, codes: NDArray[np.intp], factor: Array, rows: Array, *, compiled: bool = False
+) -> None:
+    """Add ``factor[i] * rows[i]`` to ``out[codes[i]]`` for every row, in order."""
+    if compiled:
+        _compiled_scatter()(out, codes, factor, rows)
+    else:
+        np.add.at(out, codes, factor[:, None] * rows)
+
+
+class Groups:
+    """Which group each row belongs to.
+
+    Attributes
+    ----------
+    codes : (n,) int array
+        Number of the row's group, from 0.
+    labels : (G,) array
+        The groups' own labels, sorted.
+
+    Examples
+    --------
+    >>> g = Groups.of(["b", "a", "b"], 3)
+    >>> g.codes.tolist(), g.labels.tolist(), len(g)
+    ([1, 0, 1], ['a', 'b'], 2)
+    """
+
+    def __init__(self, codes: NDArray[np.intp], labels: NDArray[Any]) -> None:
+        self.codes = codes
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def of(cls, values: Any, rows: int, argument: str = "clusters") -> Groups:
+        """Return the groups of a vector of labels, checked for length and missing values."""
+        array = np.asarray(values)
+        if array.ndim != 1:
+            raise InputError(argument, f"has shape {array.shape} but must have one label per row")
+        if len(array) != rows:
+            raise InputError(
+                argument,
+                f"has {len(array)} labels for {rows} rows",
+                "pass one label per row of the data",
+            )
+        missing = _missing(array)
+        if missing.any():
+            raise InputError(
+                argument,
+                f"has {int(missing.sum())} missing labels, the first at row {int(missing.argmax())}",
+                "drop these rows or give each its own label",
+            )
+        if array.dtype.kind in "iu" and rows:
+            low, span = int(array.min()), int(array.max()) - int(array.min()) + 1
+            if span <= 4 * rows + 1024:  # a table of counts is cheaper than a sort
+                shifted = (array - low).astype(np.intp)
+                present = np.bincount(shifted, minlength=span) > 0
+                if present.all():
+                    return cls(shifted, np.arange(low, low + span))
+                numbers = np.cumsum(present) - 1
+                return cls(numbers[shifted], np.flatnonzero(present) + low)
+        try:
+            labels, codes = np.unique(array, return_inverse=True)
+        except TypeError:  # labels of several types do not sort: compare them as text
+            labels, codes = np.unique(array.astype(str), return_inverse=True)
+        return cls(codes.astype(np.intp).reshape(-1), labels)
+
+    def order(self) -> tuple[NDArray[np.intp] | None, NDArray[np.intp]]:
+        """Return the rows sorted by group (None if they are) and where each group starts."""
+        starts = np.zeros(len(self) + 1, dtype=np.intp)
+        np.cumsum(np.bincount(self.codes, minlength=len(self)), out=starts[1:])
+        if np.all(self.codes[1:] >= self.codes[:-1]):
+            return None, starts
+        return np.argsort(self.codes, kind="stable"), starts
+
+
+def _missing(array: NDArray[Any]) -> NDArray[np.bool_]:
+    if array.dtype.kind == "f":
+        return np.isnan(array)
+    if array.dtype.kind in "mM":
+        return np.isnat(array)
+    if array.dtype.kind == "O":
+        return np.array([v is None or (type(v) is not str and not _equals_itself(v)) for v in array])
+    return np.zeros(len(array), dtype=bool)
+
+
+def _equals_itself(value: Any) -> bool:
+    """False for NaN, NaT and pandas' NA, whose comparisons are not true."""
+    try:
+        return bool(value == value)  # noqa: PLR0124
+    except (TypeError, ValueError):
+        return False

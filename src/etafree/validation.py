@@ -1,0 +1,99 @@
+"""Turn arguments into checked arrays, or raise an `InputError` that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.errors import InputError
+
+__all__ = ["Array", "as_array", "as_choice", "as_level", "as_names", "as_positive", "as_rng"]
+
+Array = NDArray[np.float64]
+
+
+def as_array(
+    value: Any, argument: str, *, ndim: int | None = None, shape: tuple[int, ...] | None = None
+) -> Array:
+    """Return `value` as a finite float64 array of the asked dimension or shape."""
+    try:
+        raw = np.asarray(value)
+        if raw.dtype.kind == "c":
+            raise TypeError("complex numbers")
+        array = np.asarray(raw, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(argument, f"cannot be read as numbers ({error})") from None
+    if ndim is not None and array.ndim != ndim:
+        raise InputError(
+            argument, f"has {array.ndim} dimension(s), shape {array.shape}, but must have {ndim}"
+        )
+    if shape is not None and array.shape != shape:
+        raise InputError(argument, f"has shape {array.shape} but must have shape {shape}")
+    # One pass without an (n, p) mask: a sum is finite unless an entry is not (or it overflows).
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = bool(np.isfinite(array.sum()))
+    if not finite and not np.isfinite(array).all():
+        bad = int(array.size - np.isfinite(array).sum())
+        where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
+        raise InputError(
+            argument,
+            f"has {bad} entries that are NaN or infinite, the first at index {where}",
+            "drop or impute them first",
+        )
+    return array
+
+
+def as_positive(value: Any, argument: str) -> float:
+    """Return `value` as a finite float above zero."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(argument, f"is {value!r} but must be a number above zero") from None
+    if not (np.isfinite(number) and number > 0):
+        raise InputError(argument, f"is {number!r} but must be a finite number above zero")
+    return number
+
+
+def as_level(value: Any, argument: str = "level") -> float:
+    """Return `value` as a probability strictly between 0 and 1."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if not 0.0 < number < 1.0:
+        raise InputError(
+            argument, f"is {value!r} but must lie strictly between 0 and 1", "for example 0.95"
+        )
+    return number
+
+
+def as_choice(value: Any, argument: str, options: Sequence[str]) -> str:
+    """Return `value` if it is one of `options`."""
+    if not isinstance(value, str) or value not in options:
+        raise InputError(argument, f"is {value!r}", "choose one of " + ", ".join(map(repr, options)))
+    return value
+
+
+def as_names(value: Sequence[str] | None, count: int, prefix: str = "theta") -> tuple[str, ...]:
+    """Return `count` distinct parameter names, made up as ``theta[0], ...`` when not given."""
+    if value is None:
+        return tuple(f"{prefix}[{j}]" for j in range(count))
+    names = tuple(str(name) for name in value)
+    if len(names) != count:
+        raise InputError("names", f"has {len(names)} entries for {count} parameters")
+    if len(set(names)) != count:
+        raise InputError("names", "has duplicates", "give every parameter its own name")
+    return names
+
+
+def as_rng(seed: Any) -> np.random.Generator:
+    """Return a Generator from an int, SeedSequence, Generator or None."""
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise InputError(
+            "seed", f"is {seed!r}", "pass an int, a SeedSequence or a Generator"
+        ) from None
