@@ -1,7 +1,32 @@
-"""etafree: generalized posteriors whose spread does not depend on the learning rate."""
+"""etafree: draws of generalized posteriors whose spread does not depend on the learning rate."""
 
-from etafree import losses, penalties
+from etafree import errors, losses, penalties
+from etafree._version import __version__
+from etafree.api import calibrate
+from etafree.calibration import LocationScaleMap
 from etafree.criterion import Criterion
+from etafree.draws import Draws
 from etafree.optimize import Fit, minimise
+from etafree.posterior import GeneralizedPosterior, LogPrior
+from etafree.result import Calibration
+from etafree.samplers import sample
+from etafree.sandwich import Target, target
 
-__all__ = ["Criterion", "Fit", "losses", "minimise", "penalties"]
+__all__ = [
+    "Calibration",
+    "Criterion",
+    "Draws",
+    "Fit",
+    "GeneralizedPosterior",
+    "LocationScaleMap",
+    "LogPrior",
+    "Target",
+    "__version__",
+    "calibrate",
+    "errors",
+    "losses",
+    "minimise",
+    "penalties",
+    "sample",
+    "target",
+]

@@ -6,7 +6,7 @@ r"""Criterion = data + loss + penalty: the penalized total loss and its derivati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -155,7 +155,9 @@ class Criterion:
         def column(value: Any, argument: str) -> Any:
             if isinstance(value, str):
                 if value not in data.columns:
-                    raise InputError(argument, f"names no column {value!r}", f"{list(data.columns)}")
+                    raise InputError(
+                        argument, f"names no column {value!r}", f"{list(data.columns)}"
+                    )
                 value = data[value]
             return None if value is None else made.rows.align(value, argument)
 
@@ -192,8 +194,21 @@ class Criterion:
         if weights is not None:
             w = as_array(self.rows.align(weights, "weights"), "weights", shape=(self.n,))
             _check_weights(w)
+        return self._with_total(self.total.reweighted(w, weight_kind == "frequency"))
+
+    def with_loss(self, loss: LinearLoss) -> Criterion:
+        """Return the same data and penalty under another loss."""
+        loss.check(self.total.y)
+        return self._with_total(replace(self.total, loss=loss))
+
+    def with_penalty(self, penalty: Penalty) -> Criterion:
+        """Return the same data and loss under another penalty."""
         other = Criterion.__new__(Criterion)
-        total = self.total.reweighted(w, weight_kind == "frequency")
+        other._set(self.total, penalty.fitted_to(self.p), self.names, self.rows)
+        return other
+
+    def _with_total(self, total: LinearTotal) -> Criterion:
+        other = Criterion.__new__(Criterion)
         other._set(total, self.penalty, self.names, self.rows)
         return other
 

@@ -46,7 +46,9 @@ def design(formula: str, data: Any) -> Design:
     except Exception as error:  # formulaic raises its own and Python's errors alike
         reason = " ".join(str(error).split())
         raise InputError(
-            "formula", f"{formula!r} cannot be evaluated: {reason}", f"columns: {list(data.columns)}"
+            "formula",
+            f"{formula!r} cannot be evaluated: {reason}",
+            f"columns: {list(data.columns)}",
         ) from None
     left, right = matrices.lhs, matrices.rhs
     if left.shape[1] != 1:

@@ -34,12 +34,17 @@ class Derivatives(NamedTuple):
 
 
 class ClusterBlock(NamedTuple):
-    """Score sums (g, p), Hessians (g, p, p) and weights (g,) of consecutive clusters."""
+    """Consecutive clusters: score sums (g, p), Hessians (g, p, p) and weights (g,).
+
+    `variances` (g, p, p) is what the scores' variances would be if each observation's were its
+    Hessian: the Hessians themselves unless sampling weights count twice.
+    """
 
     first: int
     scores: Array
     hessians: Array
     weights: Array
+    variances: Array
 
 
 class RankOneBlock(NamedTuple):
@@ -238,17 +243,13 @@ class LinearTotal:
         X, y, w = self.X[rows], self.y[rows], self._weights(rows)
         u = self._predictor(rows, theta)
         slope, curvature = w * self.loss.first(u, y), w * self.loss.second(u, y)
-        if len(starts) == 2:  # one large cluster: no outer products
-            return ClusterBlock(
-                first, (slope @ X)[None], ((X.T * curvature) @ X)[None], w.sum(keepdims=True)
-            )
-        at = starts[:-1]
-        outer = (curvature[:, None] * X)[:, :, None] * X[:, None, :]
+        hessians = _outer_sums(X, curvature, starts)
         return ClusterBlock(
             first,
-            np.add.reduceat(slope[:, None] * X, at, axis=0),
-            np.add.reduceat(outer, at, axis=0),
-            np.add.reduceat(w, at),
+            np.add.reduceat(slope[:, None] * X, starts[:-1], axis=0),
+            hessians,
+            np.add.reduceat(w, starts[:-1]),
+            hessians if self.frequency else _outer_sums(X, w * curvature, starts),
         )
 
     def row_terms(self, theta: Array) -> Iterator[RankOneBlock]:
@@ -262,6 +263,15 @@ class LinearTotal:
                 self.loss.second(u, y),
                 self._weights(rows),
             )
+
+
+def _outer_sums(X: Array, curvature: Array, starts: NDArray[np.intp]) -> Array:
+    """Return the sums of curvature x x' over consecutive rows, (g, p, p)."""
+    if len(starts) == 2:  # one large cluster: no outer products
+        return ((X.T * curvature) @ X)[None]
+    outer = (curvature[:, None] * X)[:, :, None] * X[:, None, :]
+    sums: Array = np.add.reduceat(outer, starts[:-1], axis=0)
+    return sums
 
 
 def mad_scale(loss: ResidualLoss, X: Array, y: Array, weights: Array | None = None) -> float:

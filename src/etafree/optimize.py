@@ -92,19 +92,8 @@ def minimise(criterion: Criterion, start: Any = None) -> Fit:
     starts = [first]
     if isinstance(criterion.loss, ResidualLoss):
         scale = criterion.loss.scale_value
-        tame = Criterion.__new__(Criterion)
-        tame._set(
-            _with_loss(criterion, Huber(1.345, scale=scale)), criterion.penalty,
-            criterion.names, criterion.rows,
-        )  # fmt: skip
-        starts.append(_newton(tame, first).theta)
+        starts.append(_newton(criterion.with_loss(Huber(1.345, scale=scale)), first).theta)
     return min((_newton(criterion, s) for s in starts), key=lambda fit: fit.value)
-
-
-def _with_loss(criterion: Criterion, loss: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(criterion.total, loss=loss)
 
 
 def _newton(criterion: Criterion, theta: Array) -> Fit:

@@ -23,7 +23,7 @@ Strength = float | Callable[[float], float]
 class Penalty:
     """What every smooth convex penalty provides."""
 
-    strength: Strength = 0.0
+    strength: Strength
 
     def strength_at(self, size: float) -> float:
         """Return the strength at an effective scale, a number at least zero."""
@@ -61,6 +61,8 @@ class Penalty:
 @dataclass(frozen=True)
 class NoPenalty(Penalty):
     """No penalty at all."""
+
+    strength: Strength = 0.0
 
     def value(self, theta: Array) -> Array:
         return np.zeros(theta.shape[:-1])

@@ -132,13 +132,15 @@ def _missing(array: NDArray[Any]) -> NDArray[np.bool_]:
     if array.dtype.kind in "mM":
         return np.isnat(array)
     if array.dtype.kind == "O":
-        return np.array([v is None or (type(v) is not str and not _equals_itself(v)) for v in array])
+        return np.array(
+            [v is None or (type(v) is not str and not _equals_itself(v)) for v in array]
+        )
     return np.zeros(len(array), dtype=bool)
 
 
 def _equals_itself(value: Any) -> bool:
     """False for NaN, NaT and pandas' NA, whose comparisons are not true."""
     try:
-        return bool(value == value)  # noqa: PLR0124
+        return bool(value == value)
     except (TypeError, ValueError):
         return False

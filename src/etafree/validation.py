@@ -73,7 +73,9 @@ def as_level(value: Any, argument: str = "level") -> float:
 def as_choice(value: Any, argument: str, options: Sequence[str]) -> str:
     """Return `value` if it is one of `options`."""
     if not isinstance(value, str) or value not in options:
-        raise InputError(argument, f"is {value!r}", "choose one of " + ", ".join(map(repr, options)))
+        raise InputError(
+            argument, f"is {value!r}", "choose one of " + ", ".join(map(repr, options))
+        )
     return value
 
 

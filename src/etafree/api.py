@@ -1,0 +1,199 @@
+"""The front door: calibrate()."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from etafree._version import __version__
+from etafree.calibration import LocationScaleMap, student_factors
+from etafree.criterion import Criterion
+from etafree.draws import Draws
+from etafree.errors import InputError
+from etafree.linalg import ROOTS, transport
+from etafree.posterior import GeneralizedPosterior
+from etafree.result import Calibration
+from etafree.sandwich import Target, find_groups, target
+from etafree.validation import Array, as_choice, as_level, as_rng
+
+__all__ = ["calibrate"]
+
+KINDS = ("location-scale", "scale")
+WORKING = ("draws", "curvature")
+
+
+def calibrate(
+    draws: Any,
+    criterion: Criterion | GeneralizedPosterior | Target | None = None,
+    *,
+    clusters: Any = None,
+    correction: str | None = None,
+    center: Any = None,
+    covariance: Any = None,
+    centered: bool = True,
+    hessian: Any = None,
+    meat: Any = None,
+    dof: float | None = None,
+    root: str = "affine",
+    kind: str = "location-scale",
+    working: str = "draws",
+    eta: float | None = None,
+    level: float = 0.95,
+    names: Sequence[str] | None = None,
+    seed: Any = 0,
+) -> Calibration:
+    r"""Calibrate posterior draws so that their spread does not depend on the learning rate.
+
+    Every draw goes through :math:`\theta\mapsto c+\Omega(\theta-m)`, where :math:`m` is the draws'
+    mean, :math:`c` the centre and :math:`\Omega` takes the draws' covariance to the sandwich
+    covariance :math:`A^{-1}BA^{-1}` of the penalized estimator. Intervals then cover the minimiser
+    of the expected penalized loss.
+
+    Parameters
+    ----------
+    draws : Draws or array (draw, p) or (chain, draw, p)
+    criterion : Criterion, GeneralizedPosterior or Target, optional
+        What the draws are of. Without it pass `center` and `covariance`.
+    clusters : (n,) labels, optional
+        Rows with the same label may depend on each other.
+    correction : str, optional
+        "HC0" to "HC3" (default HC3) or, with clusters, "CR0", "CR1", "CR1S", "CR2", "CR3"
+        (default CR3 with t quantiles).
+    center : {"map", "one_step", "mean"} or (p,) array
+        Default "map", the minimiser of loss plus penalty.
+    covariance : (p, p) array, optional
+        A covariance of your own, instead of the sandwich.
+    centered : bool
+        Centre scores at observation level; False is the form printed in the paper.
+    hessian, meat : (p, p) array or callable, optional
+        Replace :math:`A` or :math:`B`, see `target`.
+    dof : float, optional
+        Replace the degrees of freedom of the reference t distribution.
+    root : {"affine", "paper", "cholesky"}
+        Which :math:`\Omega`; only "affine" does not depend on units.
+    kind : {"location-scale", "scale"}
+        "scale" is the open-faced sandwich: the draws stay centred at their own mean.
+    working : {"draws", "curvature"}
+        Covariance that is mapped: the draws' own, or :math:`(\eta A)^{-1}`, the paper's population
+        map.
+    eta : float, optional
+        Learning rate of the draws if they do not carry it; used by diagnostics and
+        ``working="curvature"``.
+    level : float
+        Default level of the result's intervals.
+    names : sequence of str, optional
+        Parameter names for draws given as an array.
+    seed : int, SeedSequence or Generator
+        For the Student-t factors, so that the same draws give the same result.
+
+    Returns
+    -------
+    Calibration
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> rng = np.random.default_rng(1)
+    >>> X = np.column_stack([np.ones(200), rng.standard_normal(200)])
+    >>> y = X @ [1.0, 2.0] + rng.standard_t(3, 200)
+    >>> criterion = ef.Criterion(ef.losses.Huber(1.345), data=(X, y), names=["one", "x"])
+    >>> draws = ef.sample(ef.GeneralizedPosterior(criterion, eta=0.1), seed=2)
+    >>> result = ef.calibrate(draws, criterion)
+    >>> bool(np.allclose(result.map(draws.array).mean(axis=0), result.target.center))
+    True
+    """
+    as_choice(kind, "kind", KINDS)
+    as_choice(working, "working", WORKING)
+    as_choice(root, "root", ROOTS)
+    as_level(level)
+    rng = as_rng(seed)
+    posterior = criterion if isinstance(criterion, GeneralizedPosterior) else None
+    if posterior is not None:
+        criterion = posterior.criterion
+        eta = posterior.eta if eta is None else eta
+    if names is None and isinstance(criterion, Criterion | Target):
+        names = criterion.names
+    original = Draws.of(draws, names, eta)
+    spread = original.covariance()
+    if isinstance(criterion, Criterion) and covariance is None:
+        if original.p != criterion.p:
+            raise InputError("draws", f"have {original.p} parameters, the criterion {criterion.p}")
+        groups = find_groups(clusters, criterion)
+        goal = target(
+            criterion, center="map" if center is None else center, clusters=groups,
+            correction=correction, centered=centered, hessian=hessian, meat=meat, dof=dof,
+            mean=original.mean,
+        )  # fmt: skip
+    else:
+        groups = None
+        asked = {"clusters": clusters, "correction": correction, "hessian": hessian, "meat": meat}
+        goal = _given_target(criterion, original, center, covariance, dof, asked)
+    if working == "curvature":
+        spread = _curvature(goal, original)
+    omega = transport(spread, goal.covariance, root)
+    offset = original.mean if kind == "scale" else goal.center
+    mapping = LocationScaleMap(original.mean, offset, omega, original.names)
+    values = mapping(original.values)
+    if not np.isinf(goal.dof).all():
+        flat = values.reshape(-1, original.p)
+        flat -= offset
+        flat *= student_factors(len(flat), goal.dof, rng)
+        flat += offset
+    settings = {"kind": kind, "root": root, "working": working, "level": float(level),
+                "version": __version__}  # fmt: skip
+    return Calibration(
+        replace(original, values=values),
+        original,
+        goal,
+        mapping,
+        settings,
+        criterion if isinstance(criterion, Criterion) else None,
+        posterior,
+        groups,
+    )
+
+
+def _given_target(
+    criterion: Any, original: Draws, center: Any, covariance: Any, dof: Any, asked: dict[str, Any]
+) -> Target:
+    """Return the target of a call without a criterion's sandwich."""
+    for argument, value in asked.items():
+        if value is not None:
+            raise InputError(
+                argument, "needs a criterion and cannot be combined with covariance=",
+                "pass a Criterion, and no covariance",
+            )  # fmt: skip
+    if isinstance(criterion, Target):
+        if covariance is not None or center is not None or dof is not None:
+            raise InputError("criterion", "is a Target, which has its own center and covariance")
+        if criterion.p != original.p:
+            raise InputError("draws", f"have {original.p} parameters, the target {criterion.p}")
+        return criterion
+    if criterion is not None and not isinstance(criterion, Criterion):
+        raise InputError(
+            "criterion", f"is a {type(criterion).__name__}",
+            "pass a Criterion, a GeneralizedPosterior or a Target",
+        )  # fmt: skip
+    if covariance is None:
+        raise InputError(
+            "covariance", "is missing: draws alone do not say how an estimator varies",
+            "pass a criterion, or center= and covariance=",
+        )  # fmt: skip
+    if center is None:
+        raise InputError("center", "is missing", "pass an array, or center='mean'")
+    from etafree.centers import find_center
+
+    kind, point = find_center(center, criterion, original.mean)
+    return replace(Target.given(point, covariance, original.names, dof), center_kind=kind)
+
+
+def _curvature(goal: Target, original: Draws) -> Array:
+    if goal.hessian is None:
+        raise InputError("working", "'curvature' needs a Hessian", "pass a criterion")
+    if original.eta is None:
+        raise InputError("working", "'curvature' needs the learning rate", "pass eta=")
+    inverse: Array = np.linalg.inv(original.eta * goal.hessian)
+    return inverse

@@ -1,0 +1,235 @@
+"""When not to trust a calibration: named checks with thresholds and advice in words."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from etafree.criterion import Criterion
+from etafree.draws import Draws
+from etafree.errors import EtafreeError
+from etafree.linalg import relative_eigenvalues
+from etafree.losses import ResidualLoss
+from etafree.meat import cluster_leverages
+from etafree.optimize import Fit, minimise
+from etafree.posterior import GeneralizedPosterior
+from etafree.sandwich import Target
+from etafree.sums import Groups
+from etafree.validation import Array
+
+__all__ = ["Check", "checks_of_criterion", "checks_of_draws"]
+
+TAILS = (0.025, 0.5, 0.975)
+
+
+class Check(NamedTuple):
+    """One diagnostic: the value, the threshold it is held against and what to do beyond it."""
+
+    name: str
+    value: float
+    threshold: float
+    verdict: str
+    advice: str
+
+
+def _check(name: str, value: float, threshold: float, advice: str, fail: float = np.inf) -> Check:
+    verdict = "ok" if value <= threshold else ("fail" if value > fail else "warn")
+    return Check(name, float(value), float(threshold), verdict, "" if verdict == "ok" else advice)
+
+
+def checks_of_draws(
+    original: Draws, mapped: Array, target: Target, offset: Array, eta: float | None
+) -> list[Check]:
+    """Return the checks that need draws and target only.
+
+    `mapped` are the draws after the affine map and before any Student-t factor.
+    """
+    out = [shape(mapped, target, offset, original.effective_size())]
+    if target.hessian is not None and eta is not None:
+        out.append(curvature_agreement(original, target.hessian, eta))
+    need = max(400.0, 20.0 * original.p)
+    ess = original.effective_size()
+    out.append(_check(
+        "draws: needed over effective", need / ess, 1.0,
+        f"{ess:.0f} effective draws are few for quantiles; draw at least {need:.0f}",
+    ))  # fmt: skip
+    pareto_k = original.info.get("pareto_k")
+    if pareto_k is not None:
+        out.append(_check("draws: Pareto k", max(pareto_k, 0.0), 0.7, "use sampler='elliptical'"))
+    r_hat = original.info.get("r_hat")
+    if r_hat is not None:
+        out.append(_check("draws: R-hat", r_hat, 1.01, "the chains disagree; draw more", 1.05))
+    return out
+
+
+def shape(mapped: Array, target: Target, offset: Array, ess: float) -> Check:
+    """Compare quantiles of the mapped draws with the normal's, in standard errors.
+
+    The threshold is 0.1 plus the Monte Carlo error of a standardised tail quantile.
+    """
+    from scipy.special import ndtri
+
+    z = (mapped - offset) / target.se
+    gap = np.abs(np.quantile(z, TAILS, axis=0) - ndtri(TAILS)[:, None])
+    worst = int(np.argmax(gap.max(axis=0)))
+    noise = float(np.sqrt(4.2 / ess))
+    return _check(
+        "shape", float(gap.max()), max(0.1 + noise, 3.5 * noise),
+        f"the draws of {target.names[worst]!r} are not near normal at this learning rate (eta n is "
+        "small): use interval(kind='wald'), or draw at a larger eta",
+    )  # fmt: skip
+
+
+def curvature_agreement(original: Draws, hessian: Array, eta: float) -> Check:
+    """Compare the draws' covariance with the inverse curvature that eta and the loss imply."""
+    ratios = relative_eigenvalues(original.covariance(), np.linalg.inv(eta * hessian))
+    value = float(np.max(np.abs(np.log(ratios))))
+    threshold = 0.25 + 2 * np.sqrt(original.p / original.effective_size())
+    return _check(
+        "draws against curvature", value, threshold,
+        f"the draws' variance differs from 1/(eta x Hessian) by up to a factor {np.exp(value):.2g}: "
+        "check eta=, the penalty and the loss; a prior not scaled by eta does this too, and so does "
+        "a posterior far from normal (see shape)",
+    )  # fmt: skip
+
+
+def checks_of_criterion(
+    criterion: Criterion, target: Target, offset: Array, groups: Groups | None
+) -> list[Check]:
+    """Return the checks that need the data: centre, clusters, curvature, dependence, rival modes."""
+    out = [newton_offset(criterion, target, offset)]
+    if groups is not None:
+        out += cluster_checks(criterion, target, groups)
+    out.append(curvature_noise(criterion, target, groups))
+    if groups is None:
+        out.append(serial_dependence(criterion, target))
+    if not criterion.loss.convex:
+        out.append(rival_mode(criterion, target))
+    return out
+
+
+def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
+    """Return how far a Newton step would move the centre, in standard errors."""
+    here = criterion.derivatives(offset)
+    step = np.linalg.solve(here.hessian, here.gradient)
+    return _check(
+        "Newton offset", float(np.max(np.abs(step) / target.se)), 0.1,
+        "the centre does not solve the penalized estimating equation: use center='map' (a posterior "
+        "mean is off at small eta, and under a prior that eta does not scale)",
+    )  # fmt: skip
+
+
+def cluster_checks(criterion: Criterion, target: Target, groups: Groups) -> list[Check]:
+    """Return the checks for few and for dominant clusters."""
+    assert target.hessian is not None
+    count = target.clusters or len(groups)
+    few = Check(
+        "clusters", float(count), 40.0, "ok" if count >= 40 else "warn",
+        "" if count >= 40 else f"{count} clusters are few: keep CR3 or CR2 with their t quantiles, "
+        "and trust joint regions least",
+    )  # fmt: skip
+    leverage = cluster_leverages(criterion, target.center, target.hessian, groups)
+    worst = np.argsort(leverage)[::-1][:3]
+    named = ", ".join(f"{groups.labels[g]!s} ({leverage[g]:.2f})" for g in worst)
+    dominant = _check(
+        "cluster leverage", float(leverage[worst[0]]), 0.25,
+        f"a few clusters dominate: {named}; prefer correction='CR3' or 'CR2'",
+    )  # fmt: skip
+    return [few, dominant]
+
+
+def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None) -> Check:
+    """Return the largest relative standard error of the Hessian along the parameters' directions.
+
+    Only second derivatives that depend on the response are noisy; they enter as deviations from
+    their mean, summed within clusters.
+    """
+    advice = "the Hessian rests on few observations; use a smoother loss or more data"
+    if not criterion.loss.random_curvature or target.hessian is None:
+        return _check("curvature noise", 0.0, 0.15, advice)
+    inverse = np.linalg.inv(target.hessian)
+    directions = inverse / np.sqrt(np.diagonal(inverse))  # columns v_j with v_j' A v_j = 1
+    blocks = list(criterion.total.row_terms(target.center))
+    reach = [np.square(b.rows @ directions) for b in blocks]
+    mass = sum((b.weights @ r for b, r in zip(blocks, reach, strict=True)), np.zeros(criterion.p))
+    held = sum(((b.weights * b.curvature) @ r for b, r in zip(blocks, reach, strict=True)),
+               np.zeros(criterion.p))  # fmt: skip
+    average = held / np.maximum(mass, 1e-300)
+    rows = np.concatenate([
+        b.weights[:, None] * (b.curvature[:, None] - average) * r
+        for b, r in zip(blocks, reach, strict=True)
+    ])  # fmt: skip
+    if groups is not None:
+        sums = np.zeros((len(groups), criterion.p))
+        np.add.at(sums, groups.codes, rows)
+        rows = sums
+    error = np.sqrt(np.einsum("ij,ij->j", rows, rows))
+    return _check("curvature noise", float(error.max()), 0.15, advice, fail=0.3)
+
+
+def serial_dependence(criterion: Criterion, target: Target) -> Check:
+    """Return the largest lag-1 autocorrelation of the scores in row order, times sqrt(n)."""
+    scores = criterion.total.scores(target.center)
+    scores -= scores.mean(axis=0)
+    square = np.einsum("ij,ij->j", scores, scores)
+    lagged = np.einsum("ij,ij->j", scores[1:], scores[:-1])
+    value = np.abs(lagged / np.maximum(square, 1e-300)).max() * np.sqrt(len(scores))
+    return _check(
+        "serial dependence", float(value), 3.5,
+        "neighbouring rows are correlated: if the order of rows is time or groups, independent "
+        "observations is the wrong assumption; pass clusters=",
+    )  # fmt: skip
+
+
+def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
+    r"""Return by how many standard errors the best minimum beats the next (non-convex losses).
+
+    :math:`z = \sum d_i/\{\sum(d_i-\bar d)^2\}^{1/2}` with :math:`d_i` the difference of an
+    observation's loss between the two minima. Starts are exact fits to random p-subsets of rows.
+    """
+    rng = np.random.default_rng(0)
+    total, best = criterion.total, criterion.derivatives(target.center).value
+    base = total.values(target.center)
+    smallest = np.inf
+    for _ in range(starts):
+        fit = _subset_fit(criterion, rng)
+        if fit is None or np.max(np.abs(fit.theta - target.center) / target.se) < 0.5:
+            continue
+        d = total.values(fit.theta) - base
+        spread = float(np.sqrt(np.square(d - d.mean()).sum()))
+        smallest = min(smallest, (fit.value - best) / max(spread, 1e-300))
+    verdict = "ok" if smallest >= 2.5 else "warn"
+    return Check(
+        "rival mode", float(smallest), 2.5, verdict,
+        "" if verdict == "ok" else "another minimum fits about as well: the estimate may jump "
+        "between them, and normal intervals know nothing of it; add a penalty or a convex loss",
+    )  # fmt: skip
+
+
+def _subset_fit(criterion: Criterion, rng: np.random.Generator) -> Fit | None:
+    total = criterion.total
+    rows = rng.choice(total.n, size=min(total.n, criterion.p), replace=False)
+    response = total.y[rows] if isinstance(criterion.loss, ResidualLoss) else None
+    if response is None:
+        return None
+    start = np.linalg.lstsq(total.X[rows], response, rcond=None)[0]
+    try:
+        return minimise(criterion, start)
+    except EtafreeError:
+        return None
+
+
+def prior_weight(posterior: GeneralizedPosterior, target: Target) -> Check:
+    """Return how far an unscaled log prior moves the mode, in standard errors, or bends it."""
+    prior, n = posterior.log_prior, posterior.criterion.size
+    assert prior is not None and target.hessian is not None
+    slope = prior.gradient(target.center, n) / posterior.eta
+    move = np.max(np.abs(np.linalg.solve(target.hessian, slope)) / target.se)
+    whiten = np.linalg.inv(np.linalg.cholesky(target.hessian))
+    bend = whiten @ (prior.hessian(target.center, n) / posterior.eta) @ whiten.T
+    return _check(
+        "unscaled prior", float(max(move, np.max(np.abs(np.linalg.eigvalsh(bend))))), 0.1,
+        "the log prior is not weak against eta times the loss: the posterior's own mode moves with "
+        "eta; the calibration targets the penalized estimator and uses the draws for shape only",
+    )  # fmt: skip

@@ -1,0 +1,134 @@
+"""Draws of a posterior: an array (chain, draw, parameter) with names and the η it was made at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from etafree.errors import InputError
+from etafree.linalg import check_covariance
+from etafree.validation import Array, as_array, as_names, as_positive
+
+__all__ = ["Draws"]
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Equally weighted posterior draws.
+
+    Attributes
+    ----------
+    values : (chain, draw, parameter) array
+    names : tuple of str
+    eta : float or None
+        Learning rate of the posterior they came from, if known.
+    ess : float or None
+        Effective number of draws, the smallest over parameters.
+    sampler : str
+    info : mapping
+        What the sampler reports of itself (Pareto k, R-hat, evaluations, ...).
+
+    Examples
+    --------
+    >>> d = Draws.of(np.array([[0.0, 1.0], [2.0, 3.0], [1.0, 5.0]]), names=["a", "b"])
+    >>> d.mean, d["b"].tolist()
+    (array([1., 3.]), [1.0, 3.0, 5.0])
+    """
+
+    values: Array
+    names: tuple[str, ...]
+    eta: float | None = None
+    ess: float | None = None
+    sampler: str = "given"
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Any, names: Sequence[str] | None = None, eta: float | None = None) -> Draws:
+        """Return `values`, a Draws or an array (draw, p) or (chain, draw, p), as checked draws."""
+        if isinstance(values, Draws):
+            named = values if names is None else replace(values, names=as_names(names, values.p))
+            if eta is None:
+                return named
+            if named.eta is not None and named.eta != eta:
+                raise InputError("eta", f"is {eta:g} but these draws were made at {named.eta:g}")
+            return replace(named, eta=as_positive(eta, "eta"))
+        if names is None and hasattr(values, "columns"):
+            names = [str(column) for column in values.columns]
+        array = as_array(values, "draws")
+        if array.ndim == 1:
+            array = array[:, None]
+        if array.ndim == 2:
+            array = array[None]
+        if array.ndim != 3 or 0 in array.shape:
+            raise InputError(
+                "draws", f"has shape {array.shape}", "pass (draw, p) or (chain, draw, p)"
+            )
+        return cls(
+            array,
+            as_names(names, array.shape[2]),
+            None if eta is None else as_positive(eta, "eta"),
+        )
+
+    @property
+    def p(self) -> int:
+        """Number of parameters."""
+        return self.values.shape[2]
+
+    @property
+    def array(self) -> Array:
+        """All draws as one array (chain * draw, p)."""
+        return self.values.reshape(-1, self.p)
+
+    def __len__(self) -> int:
+        return self.values.shape[0] * self.values.shape[1]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.names:
+            raise InputError("name", f"{name!r} is not a parameter", f"choose from {self.names}")
+        return self.array[:, self.names.index(name)]
+
+    @property
+    def mean(self) -> Array:
+        """Mean of every parameter (p,)."""
+        mean: Array = self.array.mean(axis=0)
+        return mean
+
+    def covariance(self) -> Array:
+        """Return the covariance (p, p) with divisor D - 1, checked for use as a scale."""
+        if len(self) < self.p + 2:
+            raise InputError(
+                "draws", f"are {len(self)} for {self.p} parameter(s)",
+                f"pass at least {self.p + 2}, better thousands",
+            )  # fmt: skip
+        array = self.array
+        spread = array.max(axis=0) - array.min(axis=0)
+        size = np.abs(array).max(axis=0)
+        stuck = [self.names[j] for j in np.flatnonzero(spread <= 1e-14 * size)]
+        if stuck:
+            raise InputError("draws", f"of {stuck} are constant", "drop these parameters")
+        deviation = array - self.mean
+        covariance = deviation.T @ deviation / (len(self) - 1)
+        return check_covariance(
+            covariance, "draws", self.p, "the draws are collinear: drop or combine parameters"
+        )
+
+    def effective_size(self) -> float:
+        """Return the sampler's effective number of draws, or the number of draws."""
+        return float(len(self) if self.ess is None else self.ess)
+
+    def __repr__(self) -> str:
+        made = "" if self.eta is None else f", eta={self.eta:g}"
+        size = "" if self.ess is None else f", ess={self.ess:.0f}"
+        k = self.info.get("pareto_k")
+        tail = "" if k is None else f", pareto_k={k:.2f}"
+        return (
+            f"Draws({self.values.shape[0]} chain(s) x {self.values.shape[1]} of "
+            f"{', '.join(self.names[:6])}{', ...' if self.p > 6 else ''}; "
+            f"{self.sampler}{made}{size}{tail})"
+        )

@@ -1,0 +1,186 @@
+"""Regions and tests from a centre, its covariance and degrees of freedom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from etafree.errors import InputError
+from etafree.sandwich import Target
+from etafree.validation import Array, as_array
+
+__all__ = ["Region", "WaldTest", "student_quantile", "wald_test"]
+
+
+def student_quantile(probability: float, dof: Array) -> Array:
+    """Return t quantiles (p,), the normal's where the degrees of freedom are infinite.
+
+    Examples
+    --------
+    >>> student_quantile(0.975, np.array([4.0, np.inf])).round(4)
+    array([2.7764, 1.96  ])
+    """
+    from scipy.special import ndtri, stdtrit
+
+    finite = np.isfinite(dof)
+    out = np.full(dof.shape, float(ndtri(probability)))
+    out[finite] = stdtrit(dof[finite], probability)
+    return out
+
+
+def _hotelling_dof(dof: float, q: int) -> float:
+    """Return the denominator degrees of freedom of Hotelling's F for q contrasts."""
+    return dof - q + 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    r"""Joint confidence ellipsoid :math:`(\theta-c)^\top V^{-1}(\theta-c)\le r^2`.
+
+    With :math:`\nu` degrees of freedom
+    :math:`r^2 = \frac{p\nu}{\nu-p+1}F_{p,\nu-p+1}` (Hotelling), with the normal
+    :math:`r^2=\chi^2_p`.
+    """
+
+    center: Array
+    covariance: Array
+    radius_squared: float
+    level: float
+    dof: float
+
+    @classmethod
+    def of(cls, center: Array, target: Target, level: float) -> Region:
+        """Return the region of a target around a centre."""
+        from scipy.special import chdtri, fdtri
+
+        p, dof = target.p, float(target.dof.min())
+        if np.isinf(dof):
+            radius = float(chdtri(p, 1 - level))
+        else:
+            rest = _hotelling_dof(dof, p)
+            if rest <= 0:
+                raise InputError(
+                    "region", f"needs more than {p - 1} degrees of freedom and has {dof:.1f}",
+                    "use single intervals, or more clusters",
+                )  # fmt: skip
+            radius = p * dof / rest * float(fdtri(p, rest, level))
+        return cls(center, target.covariance, radius, level, dof)
+
+    def contains(self, theta: Any) -> bool:
+        """Return whether a parameter value (p,) lies inside."""
+        d = as_array(theta, "theta", shape=self.center.shape) - self.center
+        return bool(d @ np.linalg.solve(self.covariance, d) <= self.radius_squared)
+
+    def boundary(self, i: int = 0, j: int = 1, points: int = 200) -> Array:
+        """Return the outline (points, 2) of the region's shadow on two parameters."""
+        block = self.covariance[np.ix_([i, j], [i, j])]
+        angle = np.linspace(0, 2 * np.pi, points)
+        circle = np.column_stack([np.cos(angle), np.sin(angle)])
+        lower = np.linalg.cholesky(block)
+        outline: Array = self.center[[i, j]] + np.sqrt(self.radius_squared) * circle @ lower.T
+        return outline
+
+
+@dataclass(frozen=True, eq=False)
+class WaldTest:
+    """Wald test of linear hypotheses.
+
+    Attributes
+    ----------
+    statistic : float
+        t for one contrast, F for several (scaled chi-square when the reference is normal).
+    dof : tuple of float
+        Numerator and denominator degrees of freedom.
+    p_value : float
+    estimate : (q,) array
+        The contrasts minus their hypothesised values.
+    se : (q,) array
+    """
+
+    statistic: float
+    dof: tuple[float, float]
+    p_value: float
+    estimate: Array
+    se: Array
+
+    def __repr__(self) -> str:
+        law = f"F({self.dof[0]:g}, {self.dof[1]:.4g})"
+        return f"WaldTest(F = {self.statistic:.4g} on {law}, p = {self.p_value:.4g})"
+
+
+def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) -> WaldTest:
+    r"""Test :math:`R\theta = r` with :math:`W=(R c-r)^\top(RVR^\top)^{-1}(Rc-r)`.
+
+    With :math:`\nu` degrees of freedom (the smallest of the rows'),
+    :math:`\frac{\nu-q+1}{\nu q}W \sim F_{q,\nu-q+1}`; with the normal :math:`W/q\sim F_{q,\infty}`.
+    """
+    from scipy.special import chdtrc, fdtrc
+
+    matrix, right = _constraints(contrast, value, target.names)
+    q = len(matrix)
+    if np.linalg.matrix_rank(matrix) < q:
+        raise InputError("contrast", f"has {q} rows that are not independent", "drop some")
+    estimate = matrix @ center - right
+    covariance = matrix @ target.covariance @ matrix.T
+    wald = float(estimate @ np.linalg.solve(covariance, estimate))
+    dof = min(target.dof_of(row) for row in matrix)
+    se = np.sqrt(np.diagonal(covariance))
+    if np.isinf(dof):
+        return WaldTest(wald / q, (q, np.inf), float(chdtrc(q, wald)), estimate, se)
+    rest = _hotelling_dof(dof, q)
+    if rest <= 0:
+        raise InputError(
+            "contrast",
+            f"has {q} rows but only {dof:.1f} degrees of freedom are there to judge them",
+        )
+    statistic = wald * rest / (dof * q)
+    return WaldTest(statistic, (q, rest), float(fdtrc(q, rest, statistic)), estimate, se)
+
+
+def _constraints(contrast: Any, value: Any, names: tuple[str, ...]) -> tuple[Array, Array]:
+    """Return R (q, p) and r (q,) of a contrast in any of its forms."""
+    p = len(names)
+    if isinstance(contrast, Mapping):
+        contrast_row = np.zeros(p)
+        for name, weight in contrast.items():
+            contrast_row[_position(name, names)] = weight
+        matrix = contrast_row[None]
+    elif isinstance(contrast, str) and contrast in names:
+        matrix = np.eye(p)[[names.index(contrast)]]
+    elif isinstance(contrast, str):
+        return _parsed(contrast, names)
+    elif isinstance(contrast, list | tuple) and all(isinstance(c, str) for c in contrast):
+        matrix = np.eye(p)[[_position(c, names) for c in contrast]]
+    else:
+        matrix = np.atleast_2d(as_array(contrast, "contrast"))
+    if matrix.shape[1] != p or len(matrix) == 0:
+        raise InputError("contrast", f"has shape {matrix.shape}", f"pass (q, {p})")
+    right = as_array(value, "value")
+    if right.ndim > 1 or (right.ndim == 1 and len(right) != len(matrix)):
+        raise InputError("value", f"has shape {right.shape} for {len(matrix)} contrast(s)")
+    return matrix, np.broadcast_to(right, (len(matrix),))
+
+
+def _position(name: Any, names: tuple[str, ...]) -> int:
+    if name not in names:
+        raise InputError("contrast", f"names {name!r}", f"parameters are {list(names)}")
+    return names.index(name)
+
+
+def _parsed(text: str, names: tuple[str, ...]) -> tuple[Array, Array]:
+    from formulaic.utils.constraints import LinearConstraints
+
+    try:
+        made = LinearConstraints.from_spec(text, variable_names=list(names))
+    except Exception as error:  # formulaic raises its own and Python's errors alike
+        reason = " ".join(str(error).split())
+        raise InputError(
+            "contrast", f"{text!r} cannot be read: {reason}",
+            f"write it like 'a - b = 0' with parameters {list(names)}",
+        ) from None  # fmt: skip
+    matrix = np.asarray(made.constraint_matrix, dtype=np.float64)
+    right = np.asarray(made.constraint_values, dtype=np.float64)
+    return matrix, right

@@ -1,0 +1,284 @@
+r"""Variance of the total score, :math:`B`, for independent and for clustered observations.
+
+Scores are centred at observation level, :math:`\psi_i = w_i(s_i - \bar s_w)`: at a penalized
+estimator they sum to :math:`-\lambda s_n\nabla\rho`, not to zero, and each observation carries its
+share of the penalty. Corrections for leverage use the share of the total Hessian that a cluster
+holds, :math:`A_g = \sum_{i\in g} w_i\nabla^2\ell_i + W_g\lambda\nabla^2\rho`:
+
+=====  ==================================================  =========================
+name   cluster score                                       reference distribution
+=====  ==================================================  =========================
+CR0    :math:`\psi_g`                                      normal
+CR1    times :math:`\{G/(G-1)\}^{1/2}`                      t with G - 1
+CR1S   CR1 times :math:`\{(n-1)/(n-p)\}^{1/2}`              t with G - 1
+CR2    :math:`(I-A_gA^{-1})^{-1/2}\psi_g`                  t, Satterthwaite per contrast
+CR3    :math:`(I-A_gA^{-1})^{-1}\psi_g` (the jackknife)    t with G - 1
+=====  ==================================================  =========================
+
+HC0 to HC3 treat every observation as its own cluster, HC1 with :math:`n/(n-p)`, and refer to the
+normal. Matrices are computed in coordinates where the total Hessian is the identity, so they do not
+depend on units.
+
+References
+----------
+MacKinnon, J. G. and White, H. (1985). J. Econometrics 29, 305-325. Bell, R. M. and McCaffrey, D. F.
+(2002). Survey Methodology 28, 169-181. Pustejovsky, J. E. and Tipton, E. (2018). J. Bus. Econ.
+Statist. 36, 672-683.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from etafree.criterion import Criterion
+from etafree.errors import InputError
+from etafree.sums import Groups
+from etafree.validation import Array
+
+__all__ = ["Meat", "Satterthwaite", "cluster_leverages", "clustered", "independent"]
+
+#: Smallest eigenvalue of I - A_g A^{-1} that leaves something to estimate from.
+SINGULAR = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Satterthwaite:
+    r"""Degrees of freedom of a CR2 variance, contrast by contrast.
+
+    Under the working model where scores vary as the Hessian says, the variance estimate of a
+    contrast is :math:`\sum_g (p_g^\top\hat\psi_g)^2`; matching its mean and variance to a scaled
+    chi-square gives :math:`\nu = \mathrm{tr}(\Lambda)^2/\mathrm{tr}(\Lambda^2)` with
+    :math:`\Lambda_{gh} = p_g^\top\mathrm{cov}(\hat\psi_g, \hat\psi_h)p_h`. For least squares these
+    are the values of Bell and McCaffrey (2002).
+    """
+
+    whiten: Array
+    adjust: Array
+    hessians: Array
+    variances: Array
+
+    def dof(self, contrast: Array) -> float:
+        """Return the degrees of freedom for a contrast (p,)."""
+        direction = self.adjust @ (self.whiten @ contrast)
+        e = np.einsum("gij,gj->gi", self.hessians, direction)
+        f = np.einsum("gij,gj->gi", self.variances, direction)
+        total = self.variances.sum(axis=0)
+        own = np.einsum("gi,gi->g", direction, f)
+        shared = np.einsum("gi,gi->g", e @ total - 2 * f, e)
+        p = len(total)
+        middle = np.block([[total, -np.eye(p)], [-np.eye(p), np.zeros((p, p))]])
+        z = np.hstack([e, f])
+        product = middle @ (z.T @ z)
+        trace = float((own + shared).sum())
+        square = float(own @ own + 2 * (own @ shared) + np.trace(product @ product))
+        return trace**2 / square
+
+
+@dataclass(frozen=True, eq=False)
+class Meat:
+    """Estimated variance of the total score and how it was made.
+
+    Attributes
+    ----------
+    matrix : (p, p) array
+    covariance : (p, p) array
+        The sandwich :math:`A^{-1}BA^{-1}`.
+    dof : float
+        Degrees of freedom of the reference distribution, infinite for the normal.
+    correction : str
+    clusters : int or None
+    satterthwaite : Satterthwaite or None
+    """
+
+    matrix: Array
+    covariance: Array
+    dof: float
+    correction: str
+    clusters: int | None = None
+    satterthwaite: Satterthwaite | None = None
+
+
+def _whitener(hessian: Array) -> Array:
+    """Return W with W A W' = I."""
+    sd = np.sqrt(np.diagonal(hessian))
+    inverse: Array = np.linalg.inv(np.linalg.cholesky(hessian / sd / sd[:, None])) / sd
+    return inverse
+
+
+def _finish(whitened: Array, whiten: Array) -> tuple[Array, Array]:
+    """Return B and A^{-1} B A^{-1} from B in whitened coordinates."""
+    covariance = whiten.T @ whitened @ whiten
+    lower = np.linalg.inv(whiten)
+    meat = lower @ whitened @ lower.T
+    return 0.5 * (meat + meat.T), 0.5 * (covariance + covariance.T)
+
+
+def _mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
+    """Return the weighted mean score, zero when scores are taken as they are."""
+    return gradient / criterion.size if centered else np.zeros_like(gradient)
+
+
+def independent(
+    criterion: Criterion, theta: Array, hessian: Array, gradient: Array, correction: str,
+    centered: bool = True,
+) -> Meat:  # fmt: skip
+    """Return the meat of independent observations, HC0 to HC3.
+
+    Parameters
+    ----------
+    criterion : Criterion
+    theta : (p,) array
+        Where scores are taken.
+    hessian : (p, p) array
+        A, the Hessian of the penalized total loss.
+    gradient : (p,) array
+        Gradient of the unpenalized total loss.
+    correction : {"HC0", "HC1", "HC2", "HC3"}
+    centered : bool
+    """
+    total, p = criterion.total, criterion.p
+    whiten = _whitener(hessian)
+    share = whiten @ criterion.penalty_share(theta) @ whiten.T
+    shrink, turn = np.linalg.eigh(0.5 * (share + share.T))
+    whiten = turn.T @ whiten  # coordinates in which the penalty's share is diagonal too
+    mean = whiten @ _mean_score(criterion, gradient, centered)
+    whitened = np.zeros((p, p))
+    for block in total.row_terms(theta):
+        z = block.rows @ whiten.T
+        score = block.slope[:, None] * z - mean
+        copies = np.ones_like(block.weights) if total.frequency else block.weights
+        if correction in ("HC2", "HC3"):
+            score = _adjust_rows(score, z, copies, block.curvature, shrink, correction, block.first)
+        weight = block.weights if total.frequency else np.square(block.weights)
+        whitened += (score.T * weight) @ score
+    if correction == "HC1":
+        count = total.count
+        if count <= p:
+            raise InputError("correction", f"'HC1' needs more than p = {p} observations")
+        whitened *= count / (count - p)
+    matrix, covariance = _finish(whitened, whiten)
+    return Meat(matrix, covariance, np.inf, correction)
+
+
+def _adjust_rows(
+    score: Array, z: Array, copies: Array, curvature: Array, shrink: Array, correction: str,
+    first: int,
+) -> Array:  # fmt: skip
+    """Apply (I - A_i A^{-1})^{-1/2 or -1} to every row's score, A_i = c (b z z' + diag(shrink))."""
+    keep = 1.0 - copies[:, None] * shrink
+    bend = copies * curvature
+    q = z / keep
+    room = 1.0 - bend * np.einsum("ij,ij->i", z, q)
+    if np.any(room <= SINGULAR) or np.any(keep <= SINGULAR):
+        worst = int(np.argmin(np.minimum(room, keep.min(axis=1))))
+        raise InputError(
+            "correction",
+            f"{correction!r} fails: row {first + worst} has leverage one, nothing else determines "
+            "a coefficient",
+            "drop the row and its column, add a penalty, or use correction='HC1'",
+        )
+    if correction == "HC3":
+        adjusted: Array = score / keep
+        adjusted += q * (bend * np.einsum("ij,ij->i", q, score) / room)[:, None]
+        return adjusted
+    if not shrink.any():
+        square = np.einsum("ij,ij->i", z, z)
+        square = np.where(square > 0, square, 1.0)
+        gain = (room**-0.5 - 1.0) / square
+        root: Array = score + z * (gain * np.einsum("ij,ij->i", z, score))[:, None]
+        return root
+    matrices = -bend[:, None, None] * z[:, :, None] * z[:, None, :]
+    matrices[:, np.arange(z.shape[1]), np.arange(z.shape[1])] += keep
+    values, vectors = np.linalg.eigh(matrices)
+    inner = np.einsum("nji,nj->ni", vectors, score) * values**-0.5
+    full: Array = np.einsum("nij,nj->ni", vectors, inner)
+    return full
+
+
+def clustered(
+    criterion: Criterion, theta: Array, hessian: Array, gradient: Array, groups: Groups,
+    correction: str, centered: bool = True,
+) -> Meat:  # fmt: skip
+    """Return the meat of one-way clusters, CR0 to CR3; arguments as for `independent`."""
+    total, p = criterion.total, criterion.p
+    whiten = _whitener(hessian)
+    mean = _mean_score(criterion, gradient, centered)
+    if correction in ("CR2", "CR3"):
+        whitened, count, satterthwaite = _adjusted_clusters(
+            criterion, theta, groups, correction, whiten, mean
+        )
+    else:
+        sums, weights = total.cluster_sums(theta, groups)
+        count = int(np.count_nonzero(weights))
+        scores = (sums - weights[:, None] * mean) @ whiten.T
+        whitened, satterthwaite = scores.T @ scores, None
+    _check_count(count, p)
+    if correction in ("CR1", "CR1S"):
+        whitened = whitened * (count / (count - 1))
+    if correction == "CR1S":
+        whitened = whitened * ((total.count - 1) / (total.count - p))
+    dof = np.inf if correction == "CR0" else float(count - 1)
+    matrix, covariance = _finish(whitened, whiten)
+    return Meat(matrix, covariance, dof, correction, count, satterthwaite)
+
+
+def _check_count(count: int, p: int) -> None:
+    if count < 2:
+        raise InputError("clusters", "has one cluster only", "at least two must vary independently")
+    if count <= p:
+        raise InputError(
+            "clusters",
+            f"are {count} for {p} parameters: their scores cannot span a variance matrix",
+            "use coarser models or finer clusters (G > p)",
+        )
+
+
+def _adjusted_clusters(
+    criterion: Criterion, theta: Array, groups: Groups, correction: str, whiten: Array, mean: Array
+) -> tuple[Array, int, Satterthwaite | None]:
+    p, count = criterion.p, 0
+    share = criterion.penalty_share(theta)
+    whitened = np.zeros((p, p))
+    kept: list[tuple[Array, Array, Array]] = []
+    for block in criterion.total.cluster_blocks(theta, groups):
+        there = block.weights > 0
+        count += int(np.count_nonzero(there))
+        scores = (block.scores - block.weights[:, None] * mean) @ whiten.T
+        hessians = _whitened(block.hessians + block.weights[:, None, None] * share, whiten)
+        values, vectors = np.linalg.eigh(np.eye(p) - hessians)
+        if np.any(values[:, 0] <= SINGULAR):
+            worst = groups.labels[block.first + int(values[:, 0].argmin())]
+            raise InputError(
+                "clusters",
+                f"cluster {worst!s} alone determines a coefficient (a dummy for one cluster, say), "
+                f"so {correction} cannot leave it out",
+                "drop that column, add a penalty, or use correction='CR1'",
+            )
+        power = -0.5 if correction == "CR2" else -1.0
+        adjust = (vectors * values[:, None, :] ** power) @ vectors.transpose(0, 2, 1)
+        adjusted = np.einsum("gij,gj->gi", adjust, scores)
+        whitened += adjusted.T @ adjusted
+        if correction == "CR2":
+            kept.append((adjust[there], hessians[there],
+                         _whitened(block.variances, whiten)[there]))  # fmt: skip
+    if not kept:
+        return whitened, count, None
+    parts = [np.concatenate(part) for part in zip(*kept, strict=True)]
+    return whitened, count, Satterthwaite(whiten, *parts)
+
+
+def _whitened(matrices: Array, whiten: Array) -> Array:
+    turned: Array = whiten @ matrices @ whiten.T
+    return turned
+
+
+def cluster_leverages(criterion: Criterion, theta: Array, hessian: Array, groups: Groups) -> Array:
+    """Return the largest eigenvalue of A_g A^{-1} for every cluster (G,): its leverage."""
+    whiten, share = _whitener(hessian), criterion.penalty_share(theta)
+    out = np.zeros(len(groups))
+    for block in criterion.total.cluster_blocks(theta, groups):
+        part = _whitened(block.hessians + block.weights[:, None, None] * share, whiten)
+        out[block.first : block.first + len(part)] = np.linalg.eigvalsh(part)[:, -1]
+    return out

@@ -1,0 +1,186 @@
+r"""Generalized posteriors, :math:`\pi(\theta) \propto \exp\{-\eta L(\theta)\}\,\tilde\pi_n(\theta)`.
+
+:math:`\eta` multiplies the loss *and* the penalty. A `LogPrior` is not multiplied by it: it plays
+the part of the paper's remainder :math:`r_n` and must be weak, or the posterior's own mode moves
+with :math:`\eta`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from etafree.criterion import Criterion
+from etafree.errors import InputError
+from etafree.linalg import check_covariance
+from etafree.penalties import Penalty
+from etafree.validation import Array, as_array, as_positive
+
+__all__ = ["GeneralizedPosterior", "LogPrior"]
+
+
+@dataclass(frozen=True, eq=False)
+class LogPrior:
+    """A log prior density that the learning rate does not multiply.
+
+    Parameters
+    ----------
+    value, gradient, hessian : callables
+        Functions of (theta, n) with values in R, (p,) and (p, p); theta has shape (p,), n is the
+        effective scale.
+    name : str
+
+    Examples
+    --------
+    >>> prior = LogPrior.normal(np.zeros(1), np.eye(1))
+    >>> prior.gradient(np.array([2.0]), 10.0)
+    array([-2.])
+    """
+
+    value: Callable[[Array, float], float]
+    gradient: Callable[[Array, float], Array]
+    hessian: Callable[[Array, float], Array]
+    name: str = "log prior"
+
+    @classmethod
+    def normal(cls, mean: Any, covariance: Any) -> LogPrior:
+        """Return the log density of a normal prior, up to a constant."""
+        centre = as_array(mean, "mean", ndim=1)
+        precision = np.linalg.inv(check_covariance(covariance, "covariance", len(centre)))
+        return cls(
+            lambda t, n: -0.5 * float((t - centre) @ precision @ (t - centre)),
+            lambda t, n: -precision @ (t - centre),
+            lambda t, n: -precision,
+            "normal prior",
+        )
+
+    @classmethod
+    def from_penalty(cls, penalty: Penalty, p: int) -> LogPrior:
+        r"""Return :math:`-\lambda_n s_n\rho(\theta)`: a penalty that :math:`\eta` does not scale.
+
+        This is the Gaussian prior of the paper's appendix when the penalty is a ridge.
+        """
+        fitted = penalty.fitted_to(p)
+        return cls(
+            lambda t, n: -fitted.strength_at(n) * n * float(fitted.value(t)),
+            lambda t, n: -fitted.strength_at(n) * n * fitted.gradient(t),
+            lambda t, n: -fitted.strength_at(n) * n * fitted.hessian(t),
+            f"unscaled {type(penalty).__name__}",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Energy(Penalty):
+    """Penalty and log prior together, per unit of effective scale: rho of -log(posterior)/eta."""
+
+    criterion: Criterion
+    prior: LogPrior
+    eta: float
+    strength: float = 1.0
+
+    def value(self, theta: Array) -> Array:
+        n, c = self.criterion.size, self.criterion
+        if theta.ndim == 1:
+            prior = np.asarray(self.prior.value(theta, n), dtype=np.float64)
+        else:
+            prior = np.array([float(self.prior.value(t, n)) for t in theta])
+        return c.strength * c.penalty.value(theta) - prior / (self.eta * n)
+
+    def gradient(self, theta: Array) -> Array:
+        n, c = self.criterion.size, self.criterion
+        return c.strength * c.penalty.gradient(theta) - self.prior.gradient(theta, n) / (
+            self.eta * n
+        )
+
+    def hessian(self, theta: Array) -> Array:
+        n, c = self.criterion.size, self.criterion
+        return c.strength * c.penalty.hessian(theta) - self.prior.hessian(theta, n) / (self.eta * n)
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralizedPosterior:
+    r"""The generalized posterior of a criterion at a learning rate.
+
+    Parameters
+    ----------
+    criterion : Criterion
+    eta : float
+        Learning rate, above zero; it multiplies loss and penalty.
+    log_prior : LogPrior, optional
+        Added to the log density as it is.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> post = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), data=(X, y)), eta=0.5)
+    >>> post.gradient(np.array([2.0])), post.hessian(np.array([2.0]))
+    (array([-0.]), array([[-2.]]))
+    """
+
+    criterion: Criterion
+    eta: float
+    log_prior: LogPrior | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.criterion, Criterion):
+            raise InputError("criterion", f"is a {type(self.criterion).__name__}")
+        object.__setattr__(self, "eta", as_positive(self.eta, "eta"))
+        if self.log_prior is not None:
+            self._check_prior(self.log_prior)
+        self._check_proper()
+
+    def _check_prior(self, prior: LogPrior) -> None:
+        if not isinstance(prior, LogPrior):
+            raise InputError(
+                "log_prior", f"is a {type(prior).__name__}", "wrap it: ef.LogPrior(value, ...)"
+            )
+        p, n = self.criterion.p, self.criterion.size
+        theta = np.linspace(-0.3, 0.4, p)
+        as_array(prior.value(theta, n), "log_prior value", shape=())
+        as_array(prior.gradient(theta, n), "log_prior gradient", shape=(p,))
+        as_array(prior.hessian(theta, n), "log_prior Hessian", shape=(p, p))
+
+    def _check_proper(self) -> None:
+        """Refuse a loss that grows like a logarithm when eta is too small to integrate it."""
+        exponent = self.criterion.loss.tail_exponent
+        if np.isinf(exponent) or self.log_prior is not None or self.criterion.strength > 0:
+            return
+        total = self.criterion.total
+        weights = np.ones(total.n) if total.weights is None else total.weights
+        support = float(np.min(weights @ (total.X != 0)))
+        if self.eta * exponent * support <= self.criterion.p:
+            raise InputError(
+                "eta",
+                f"is {self.eta:g}: the posterior of {self.criterion.loss!r} is improper there "
+                f"(needs eta > {self.criterion.p / (exponent * support):.3g})",
+                "add a Ridge penalty or a log_prior",
+            )
+
+    @cached_property
+    def energy(self) -> Criterion:
+        """The criterion E with log density = -eta E: penalized loss minus log prior / eta."""
+        if self.log_prior is None:
+            return self.criterion
+        return self.criterion.with_penalty(_Energy(self.criterion, self.log_prior, self.eta))
+
+    def log_density(self, theta: Any) -> Any:
+        """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,)."""
+        points = as_array(theta, "theta")
+        if points.ndim == 1:
+            return float(-self.eta * self.energy.value(points))
+        if points.ndim != 2 or points.shape[1] != self.criterion.p:
+            raise InputError("theta", f"has shape {points.shape}", f"pass (D, {self.criterion.p})")
+        return -self.eta * self.energy.values_at(points)
+
+    def gradient(self, theta: Any) -> Array:
+        """Return the gradient of the log density (p,)."""
+        return -self.eta * self.energy.gradient(theta)
+
+    def hessian(self, theta: Any) -> Array:
+        """Return the Hessian of the log density (p, p)."""
+        return -self.eta * self.energy.hessian(theta)

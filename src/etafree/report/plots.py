@@ -1,0 +1,112 @@
+"""Plots that can be read without the text; matplotlib loads when one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from etafree.validation import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["AFTER", "BEFORE", "before_after", "interval_sweep"]
+
+#: Colours that differ in lightness as well as in hue.
+BEFORE, AFTER = "#c77d2e", "#1f5a94"
+
+
+def before_after(
+    before: Mapping[str, Array], after: Mapping[str, Array], table: pd.DataFrame, level: float,
+    eta: str = "",
+) -> Figure:  # fmt: skip
+    """Return densities and intervals of every parameter before and after calibration.
+
+    `table` has one row per parameter with columns estimate, lower, upper, mean_before,
+    lower_before and upper_before.
+    """
+    from matplotlib.figure import Figure
+
+    names = list(before)
+    figure = Figure(figsize=(7.5, 1.2 + 1.7 * len(names)), layout="constrained")
+    axes = figure.subplots(len(names), 1, squeeze=False)[:, 0]
+    for name, ax in zip(names, axes, strict=True):
+        row = table.loc[name]
+        _density(ax, before[name], BEFORE)
+        _density(ax, after[name], AFTER)
+        top = ax.get_ylim()[1]
+        for height, colour, mid, low, high in (
+            (-0.12, BEFORE, row["mean_before"], row["lower_before"], row["upper_before"]),
+            (-0.26, AFTER, row["estimate"], row["lower"], row["upper"]),
+        ):
+            ax.plot([low, high], [height * top] * 2, color=colour, lw=3, solid_capstyle="butt")
+            ax.plot(mid, height * top, "o", color=colour, ms=5)
+        _limits(ax, row)
+        ax.set_ylim(-0.36 * top, top)
+        ax.axhline(0, color="0.7", lw=0.6)
+        ax.set_yticks([])
+        ax.set_ylabel(name, rotation=0, ha="right", va="center")
+        for side in ("top", "right", "left"):
+            ax.spines[side].set_visible(False)
+    axes[0].plot([], [], color=BEFORE, lw=3, label=f"posterior as it came{eta}")
+    axes[0].plot([], [], color=AFTER, lw=3, label="calibrated")
+    axes[0].legend(frameon=False, fontsize=9, loc="upper right")
+    axes[-1].set_xlabel("parameter value")
+    figure.suptitle(f"Densities (each scaled to its peak) and {level:.0%} intervals", fontsize=11)
+    return figure
+
+
+def _density(ax: Axes, values: Array, colour: str) -> None:
+    from scipy.stats import gaussian_kde
+
+    some = values if len(values) <= 5000 else values[:: len(values) // 5000 + 1]
+    low, high = np.quantile(some, [0.0005, 0.9995])
+    grid = np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), 300)
+    height = gaussian_kde(some)(grid)
+    ax.fill_between(grid, height / height.max(), color=colour, alpha=0.3, lw=0)
+    ax.plot(grid, height / height.max(), color=colour, lw=1.2)
+
+
+def _limits(ax: Axes, row: pd.Series) -> None:
+    """Show both distributions whole, unless one is so wide that the other would vanish."""
+    low = min(row["lower"], row["lower_before"])
+    high = max(row["upper"], row["upper_before"])
+    pad = 0.25 * (high - low)
+    ax.set_xlim(low - pad, high + pad)
+
+
+def interval_sweep(
+    etas: Array, before: Array, after: Array, estimate: float, name: str, level: float = 0.95
+) -> Figure:
+    """Return intervals against the learning rate: (k, 2) before and (k, 2) after."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    ax = figure.subplots()
+    for k, eta in enumerate(etas):
+        for shift, colour, marker, (low, high) in (
+            (0.9, BEFORE, "D", before[k]), (1.1, AFTER, "s", after[k]),
+        ):  # fmt: skip
+            x = eta * shift
+            ax.plot([x, x], [low, high], color=colour, lw=3, solid_capstyle="butt")
+            ax.plot(x, 0.5 * (low + high), marker, color=colour, ms=5)
+            for end, va, gap in ((low, "top", -4), (high, "bottom", 4)):
+                ax.annotate(f"{end:.2f}", (x, end), (0, gap), textcoords="offset points",
+                            ha="center", va=va, fontsize=7, color=colour)  # fmt: skip
+    ax.axhline(estimate, color="0.5", lw=0.8, ls="--")
+    ax.annotate("penalized estimate", (1.0, estimate), (-3, 3), xycoords=("axes fraction", "data"),
+                textcoords="offset points", ha="right", fontsize=8, color="0.4")  # fmt: skip
+    ax.set_xscale("log")
+    ax.set_xlabel("learning rate η")
+    ax.set_ylabel(f"{level:.0%} interval of {name}")
+    ax.plot([], [], color=BEFORE, marker="D", lw=3, label="posterior as it came: swings with η")
+    ax.plot([], [], color=AFTER, marker="s", lw=3, label="calibrated: stays")
+    ax.legend(frameon=False, loc="upper right")
+    ax.margins(y=0.15)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    return figure

@@ -1,0 +1,71 @@
+"""Samplers of generalized posteriors, one algorithm per file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from etafree.draws import Draws
+from etafree.errors import InputError
+from etafree.posterior import GeneralizedPosterior
+from etafree.samplers.elliptical import elliptical
+from etafree.samplers.importance import importance, trustworthy
+from etafree.samplers.quadrature import quadrature
+from etafree.samplers.variational import Normal, normal_approximation
+from etafree.validation import as_choice, as_rng
+
+__all__ = ["SAMPLERS", "sample"]
+
+Sampler = Callable[[GeneralizedPosterior, Normal, int, np.random.Generator], Draws]
+SAMPLERS: dict[str, Sampler] = {
+    "importance": importance,
+    "elliptical": elliptical,
+    "quadrature": quadrature,
+}
+
+
+def sample(
+    posterior: GeneralizedPosterior, draws: int = 4000, seed: Any = None, sampler: str = "auto"
+) -> Draws:
+    r"""Draw from a generalized posterior.
+
+    Parameters
+    ----------
+    posterior : GeneralizedPosterior
+    draws : int
+    seed : int, SeedSequence or Generator, optional
+    sampler : {"auto", "importance", "elliptical", "quadrature"}
+        ``auto``: quadrature for one parameter, otherwise importance sampling around the
+        variational normal approximation; if its weights fail (Pareto k at least 0.7, or an
+        effective share below 5 %), elliptical slice sampling.
+
+    Returns
+    -------
+    Draws
+        With the effective number of draws and, for importance sampling, the Pareto k.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((50, 2))
+    >>> criterion = ef.Criterion(ef.losses.Huber(), data=(X, rng.standard_normal(50)))
+    >>> ef.sample(ef.GeneralizedPosterior(criterion, eta=1.0), draws=500, seed=1).values.shape
+    (1, 500, 2)
+    """
+    if not isinstance(posterior, GeneralizedPosterior):
+        raise InputError("posterior", f"is a {type(posterior).__name__}", "build it with "
+                         "ef.GeneralizedPosterior(criterion, eta)")  # fmt: skip
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
+        raise InputError("draws", f"is {draws!r}", "pass a whole number of at least one")
+    as_choice(sampler, "sampler", ("auto", *SAMPLERS))
+    rng = as_rng(seed)
+    normal = normal_approximation(posterior)
+    if sampler == "auto" and posterior.criterion.p == 1:
+        sampler = "quadrature"
+    if sampler != "auto":
+        return SAMPLERS[sampler](posterior, normal, int(draws), rng)
+    made = importance(posterior, normal, int(draws), rng)
+    return made if trustworthy(made) else elliptical(posterior, normal, int(draws), rng)

@@ -1,0 +1,64 @@
+"""Save and load named arrays with a description, as one file written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.errors import InputError
+
+__all__ = ["load_arrays", "save_arrays"]
+
+
+def save_arrays(
+    path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Any], meta: Mapping[str, Any]
+) -> Path:
+    """Write arrays and JSON-able metadata to an ``.npz`` file; a crash leaves the old file alone."""
+    target = Path(path)
+    if target.suffix != ".npz":
+        target = target.with_name(target.name + ".npz")
+    if not target.parent.is_dir():
+        raise InputError("path", f"the folder {str(target.parent)!r} does not exist")
+    text = json.dumps({"etafree": kind, **meta})
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, allow_pickle=False, __meta__=np.array(text), **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return target
+
+
+def load_arrays(
+    path: str | os.PathLike[str], kind: str
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return the arrays and metadata of a file that `save_arrays` wrote as this kind."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        meta: dict[str, Any] = json.loads(str(arrays.pop("__meta__")))
+        found = meta.pop("etafree")
+    except FileNotFoundError:
+        raise InputError("path", f"there is no file {str(path)!r}") from None
+    except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError,
+            zipfile.BadZipFile) as error:  # fmt: skip
+        raise InputError(
+            "path", f"{str(path)!r} is not a file saved by etafree ({type(error).__name__})"
+        ) from None
+    if found != kind:
+        raise InputError("path", f"{str(path)!r} holds a {found}, not a {kind}")
+    return arrays, meta
