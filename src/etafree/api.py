@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from etafree._version import __version__
-from etafree.calibration import LocationScaleMap, student_factors
+from etafree.calibration import WORKING, LocationScaleMap, student_factors, working_covariance
+from etafree.centers import find_center
 from etafree.criterion import Criterion
 from etafree.draws import Draws
 from etafree.errors import InputError
@@ -17,12 +18,11 @@ from etafree.linalg import ROOTS, transport
 from etafree.posterior import GeneralizedPosterior
 from etafree.result import Calibration
 from etafree.sandwich import Target, find_groups, target
-from etafree.validation import Array, as_choice, as_level, as_rng
+from etafree.validation import as_choice, as_level, as_rng
 
 __all__ = ["calibrate"]
 
 KINDS = ("location-scale", "scale")
-WORKING = ("draws", "curvature")
 
 
 def calibrate(
@@ -117,7 +117,7 @@ def calibrate(
     if names is None and isinstance(criterion, Criterion | Target):
         names = criterion.names
     original = Draws.of(draws, names, eta)
-    spread = original.covariance()
+    original.covariance()  # refuses draws that cannot be rescaled, before any work
     if isinstance(criterion, Criterion) and covariance is None:
         if original.p != criterion.p:
             raise InputError("draws", f"have {original.p} parameters, the criterion {criterion.p}")
@@ -131,8 +131,7 @@ def calibrate(
         groups = None
         asked = {"clusters": clusters, "correction": correction, "hessian": hessian, "meat": meat}
         goal = _given_target(criterion, original, center, covariance, dof, asked)
-    if working == "curvature":
-        spread = _curvature(goal, original)
+    spread = working_covariance(working, original, goal)
     omega = transport(spread, goal.covariance, root)
     offset = original.mean if kind == "scale" else goal.center
     mapping = LocationScaleMap(original.mean, offset, omega, original.names)
@@ -184,16 +183,5 @@ def _given_target(
         )  # fmt: skip
     if center is None:
         raise InputError("center", "is missing", "pass an array, or center='mean'")
-    from etafree.centers import find_center
-
     kind, point = find_center(center, criterion, original.mean)
     return replace(Target.given(point, covariance, original.names, dof), center_kind=kind)
-
-
-def _curvature(goal: Target, original: Draws) -> Array:
-    if goal.hessian is None:
-        raise InputError("working", "'curvature' needs a Hessian", "pass a criterion")
-    if original.eta is None:
-        raise InputError("working", "'curvature' needs the learning rate", "pass eta=")
-    inverse: Array = np.linalg.inv(original.eta * goal.hessian)
-    return inverse

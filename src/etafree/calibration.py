@@ -19,10 +19,13 @@ import numpy as np
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.linalg import check_covariance, transport
+from etafree.sandwich import Target
 from etafree.storage import load_arrays, save_arrays
 from etafree.validation import Array, as_array, as_names
 
-__all__ = ["LocationScaleMap", "student_factors"]
+__all__ = ["WORKING", "LocationScaleMap", "student_factors", "working_covariance"]
+
+WORKING = ("draws", "curvature")
 
 #: Rows mapped at a time: a block and its image stay in cache.
 BLOCK_ROWS = 2048
@@ -116,6 +119,18 @@ class LocationScaleMap:
 
     def __repr__(self) -> str:
         return f"LocationScaleMap({', '.join(self.names)})"
+
+
+def working_covariance(working: str, draws: Draws, target: Target) -> Array:
+    r"""Return the covariance that is mapped: the draws', or :math:`(\eta A)^{-1}`."""
+    if working == "draws":
+        return draws.covariance()
+    if target.hessian is None:
+        raise InputError("working", "'curvature' needs a Hessian", "pass a criterion")
+    if draws.eta is None:
+        raise InputError("working", "'curvature' needs the learning rate", "pass eta=")
+    inverse: Array = np.linalg.inv(draws.eta * target.hessian)
+    return inverse
 
 
 def student_factors(count: int, dof: Array, rng: np.random.Generator) -> Array:

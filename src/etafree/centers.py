@@ -40,8 +40,8 @@ def find_center(
     """Return the kind of centre and the point (p,).
 
     ``map`` is the minimiser of loss plus penalty, without any unscaled log prior and without a
-    Jacobian; ``one_step`` a Newton step from the posterior mean; ``mean`` the posterior mean itself,
-    which is not safe when the learning rate is small; an array is taken as it is.
+    Jacobian; ``one_step`` a Newton step from the posterior mean; ``mean`` the posterior mean, which
+    is not safe when the learning rate is small; an array is taken as it is.
     """
     if not isinstance(center, str):
         size = criterion.p if criterion is not None else (None if mean is None else len(mean))

@@ -260,7 +260,7 @@ class Criterion:
         return out if weight == 0.0 else out + weight * self.penalty.value(thetas)
 
     def penalty_share(self, theta: Array) -> Array:
-        r"""Return :math:`\lambda_n\nabla^2\rho`, the penalty's Hessian per unit of weight (p, p)."""
+        r"""Return :math:`\lambda_n\nabla^2\rho`, the penalty's Hessian per unit of weight."""
         return self.strength * self.penalty.hessian(theta)
 
     def point(self, theta: Any, argument: str = "theta") -> Array:
@@ -284,7 +284,7 @@ class Criterion:
 
 def _index(X: Any, y: Any) -> Any:
     """Return the pandas index that X and y share, None for plain arrays."""
-    found = [getattr(table, "index", None) for table in (y, X)]
+    found: list[Any] = [getattr(table, "index", None) for table in (y, X)]
     found = [index for index in found if index is not None and not callable(index)]
     if len(found) == 2 and not found[0].equals(found[1]):
         raise InputError("y", "has an index that differs from X's", "sort both by the same index")

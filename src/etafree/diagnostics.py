@@ -88,16 +88,16 @@ def curvature_agreement(original: Draws, hessian: Array, eta: float) -> Check:
     threshold = 0.25 + 2 * np.sqrt(original.p / original.effective_size())
     return _check(
         "draws against curvature", value, threshold,
-        f"the draws' variance differs from 1/(eta x Hessian) by up to a factor {np.exp(value):.2g}: "
-        "check eta=, the penalty and the loss; a prior not scaled by eta does this too, and so does "
-        "a posterior far from normal (see shape)",
+        f"the draws' variance is off 1/(eta x Hessian) by up to a factor {np.exp(value):.2g}: "
+        "check eta=, the penalty and the loss; a prior not scaled by eta does this too, and so does a "
+        "posterior far from normal (see shape)",
     )  # fmt: skip
 
 
 def checks_of_criterion(
     criterion: Criterion, target: Target, offset: Array, groups: Groups | None
 ) -> list[Check]:
-    """Return the checks that need the data: centre, clusters, curvature, dependence, rival modes."""
+    """Return the checks that need the data."""
     out = [newton_offset(criterion, target, offset)]
     if groups is not None:
         out += cluster_checks(criterion, target, groups)
@@ -115,8 +115,8 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
     step = np.linalg.solve(here.hessian, here.gradient)
     return _check(
         "Newton offset", float(np.max(np.abs(step) / target.se)), 0.1,
-        "the centre does not solve the penalized estimating equation: use center='map' (a posterior "
-        "mean is off at small eta, and under a prior that eta does not scale)",
+        "the centre does not solve the penalized estimating equation: use center='map' (a "
+        "posterior mean is off at small eta, and under a prior that eta does not scale)",
     )  # fmt: skip
 
 
@@ -223,7 +223,8 @@ def _subset_fit(criterion: Criterion, rng: np.random.Generator) -> Fit | None:
 def prior_weight(posterior: GeneralizedPosterior, target: Target) -> Check:
     """Return how far an unscaled log prior moves the mode, in standard errors, or bends it."""
     prior, n = posterior.log_prior, posterior.criterion.size
-    assert prior is not None and target.hessian is not None
+    assert prior is not None
+    assert target.hessian is not None
     slope = prior.gradient(target.center, n) / posterior.eta
     move = np.max(np.abs(np.linalg.solve(target.hessian, slope)) / target.se)
     whiten = np.linalg.inv(np.linalg.cholesky(target.hessian))

@@ -75,7 +75,7 @@ class Draws:
     @property
     def p(self) -> int:
         """Number of parameters."""
-        return self.values.shape[2]
+        return int(self.values.shape[2])
 
     @property
     def array(self) -> Array:
@@ -83,7 +83,7 @@ class Draws:
         return self.values.reshape(-1, self.p)
 
     def __len__(self) -> int:
-        return self.values.shape[0] * self.values.shape[1]
+        return int(self.values.shape[0] * self.values.shape[1])
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return np.array(self.array, dtype=dtype, copy=copy)

@@ -1,4 +1,6 @@
-r"""The total of a loss over a linear predictor, :math:`M(\theta)=\sum_i w_i\,\ell(x_i^\top\theta+o_i, y_i)`.
+r"""The total of a loss over a linear predictor.
+
+:math:`M(\theta)=\sum_i w_i\,\ell(x_i^\top\theta+o_i, y_i)` with its derivatives.
 
 Everything runs over blocks of rows, so the :math:`n\times p` matrix of scores never exists unless
 it is asked for.
@@ -88,7 +90,7 @@ class LinearTotal:
     @property
     def p(self) -> int:
         """Number of parameters."""
-        return self.X.shape[1]
+        return int(self.X.shape[1])
 
     @property
     def size(self) -> float:

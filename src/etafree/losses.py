@@ -274,7 +274,7 @@ class Quantile(LinearLoss):
     r"""Check loss at level :math:`\tau` smoothed by a Gaussian of the given bandwidth.
 
     The convolution of :math:`\rho_\tau(r) = r(\tau - 1\{r<0\})` with :math:`N(0, h^2)` is
-    :math:`\ell = r\{\tau-1+\Phi(r/h)\} + h\,\varphi(r/h)`. The bandwidth is in units of the response
+    :math:`\ell = r\{\tau-1+\Phi(r/h)\} + h\varphi(r/h)`. The bandwidth is in the response's units
     and part of the loss: the target is the minimiser of the smoothed loss.
 
     References
@@ -285,7 +285,7 @@ class Quantile(LinearLoss):
     Examples
     --------
     >>> Quantile(tau=0.5, bandwidth=0.1).first(np.array([0.0]), np.array([0.0]))
-    array([-0.])
+    array([0.])
     """
 
     tau: float
@@ -370,8 +370,22 @@ class Logistic(LinearLoss):
             )  # fmt: skip
 
 
+class _CountLoss(LinearLoss):
+    """A loss of counts whose predictor is the log mean."""
+
+    unit_free: ClassVar[bool] = True
+
+    def start(self, y: Array) -> Array:
+        guess: Array = np.log(y + 0.5)
+        return guess
+
+    def check(self, y: Array) -> None:
+        if np.any(y < 0):
+            raise InputError("y", f"has the negative value {y.min()}", "counts are at least zero")
+
+
 @dataclass(frozen=True)
-class Poisson(LinearLoss):
+class Poisson(_CountLoss):
     r"""Negative Poisson log-likelihood with log link, :math:`e^u - yu`.
 
     Examples
@@ -381,7 +395,6 @@ class Poisson(LinearLoss):
     """
 
     random_curvature: ClassVar[bool] = False
-    unit_free: ClassVar[bool] = True
 
     def values(self, u: Array, y: Array) -> Array:
         return _exp(u) - y * u
@@ -391,13 +404,6 @@ class Poisson(LinearLoss):
 
     def second(self, u: Array, y: Array) -> Array:
         return _exp(u)
-
-    def start(self, y: Array) -> Array:
-        return np.log(y + 0.5)
-
-    def check(self, y: Array) -> None:
-        if np.any(y < 0):
-            raise InputError("y", f"has the negative value {y.min()}", "counts are at least zero")
 
 
 @dataclass(frozen=True)
@@ -430,7 +436,7 @@ class Gamma(LinearLoss):
 
 
 @dataclass(frozen=True)
-class NegativeBinomial(LinearLoss):
+class NegativeBinomial(_CountLoss):
     r"""Negative binomial counts with variance :math:`\mu+\alpha\mu^2`, log link, fixed dispersion.
 
     :math:`\ell = (y+1/\alpha)\log(1+\alpha e^u) - yu` up to a constant.
@@ -442,7 +448,6 @@ class NegativeBinomial(LinearLoss):
     """
 
     dispersion: float
-    unit_free: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         as_positive(self.dispersion, "dispersion")
@@ -459,13 +464,6 @@ class NegativeBinomial(LinearLoss):
     def second(self, u: Array, y: Array) -> Array:
         shifted = u + np.log(self.dispersion)
         return (y + 1.0 / self.dispersion) * _logistic(shifted) * _logistic(-shifted)
-
-    def start(self, y: Array) -> Array:
-        return np.log(y + 0.5)
-
-    def check(self, y: Array) -> None:
-        if np.any(y < 0):
-            raise InputError("y", f"has the negative value {y.min()}", "counts are at least zero")
 
 
 def _normal_density(z: Array) -> Array:

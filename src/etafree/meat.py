@@ -139,7 +139,7 @@ def independent(
     centered : bool
     """
     total, p = criterion.total, criterion.p
-    whiten = _whitener(hessian)
+    whiten: Array = _whitener(hessian)
     share = whiten @ criterion.penalty_share(theta) @ whiten.T
     shrink, turn = np.linalg.eigh(0.5 * (share + share.T))
     whiten = turn.T @ whiten  # coordinates in which the penalty's share is diagonal too

@@ -89,7 +89,7 @@ def minimise(criterion: Criterion, start: Any = None) -> Fit:
     first = np.linalg.solve(curvature, moment - weight * criterion.penalty.gradient(zero))
     if criterion.loss.convex:
         return _newton(criterion, first)
-    starts = [first]
+    starts: list[Array] = [first]
     if isinstance(criterion.loss, ResidualLoss):
         scale = criterion.loss.scale_value
         starts.append(_newton(criterion.with_loss(Huber(1.345, scale=scale)), first).theta)
@@ -120,8 +120,8 @@ def _newton(criterion: Criterion, theta: Array) -> Fit:
             if gap <= 1e3 * TOLERANCE and criterion.loss.convex:  # rounding is all that is left
                 return Fit(theta, state.value, state.hessian, gap, iteration, "converged")
             raise ConvergenceError(
-                f"no step lowers the loss (relative gradient {gap:.1e}): the Hessian is not positive "
-                "definite there; add a penalty, rescale the columns or pass another start="
+                f"no step lowers the loss (relative gradient {gap:.1e}): the Hessian is not "
+                "positive definite there; add a penalty, rescale the columns or pass start="
             )
         theta, state = moved
     if criterion.loss.unit_free:

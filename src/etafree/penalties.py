@@ -1,4 +1,4 @@
-r"""Convex penalties: the total penalized loss is :math:`L(\theta) = M(\theta) + \lambda_n s_n \rho(\theta)`.
+r"""Convex penalties in :math:`L(\theta) = M(\theta) + \lambda_n s_n \rho(\theta)`.
 
 A penalty holds :math:`\rho` with its derivatives and its strength, the paper's :math:`\lambda` or
 :math:`\lambda_n`; the criterion multiplies by the effective scale :math:`s_n`.

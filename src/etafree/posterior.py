@@ -1,4 +1,4 @@
-r"""Generalized posteriors, :math:`\pi(\theta) \propto \exp\{-\eta L(\theta)\}\,\tilde\pi_n(\theta)`.
+r"""Generalized posteriors, :math:`\pi(\theta)\propto\exp\{-\eta L(\theta)\}\tilde\pi_n(\theta)`.
 
 :math:`\eta` multiplies the loss *and* the penalty. A `LogPrior` is not multiplied by it: it plays
 the part of the paper's remainder :math:`r_n` and must be weak, or the posterior's own mode moves

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from etafree.archive import pack, unpack
-from etafree.calibration import LocationScaleMap
+from etafree.calibration import LocationScaleMap, working_covariance
 from etafree.criterion import Criterion
 from etafree.diagnostics import Check, checks_of_criterion, checks_of_draws, prior_weight
 from etafree.draws import Draws
@@ -202,7 +202,7 @@ class Calibration:
                     "function", f"asks for {error}", f"parameters are {list(self.names)}"
                 ) from None
 
-        label = name or getattr(function, "__name__", "functional")
+        label = str(name or getattr(function, "__name__", "functional"))
         return Functional(
             label, through(self.center), through(self.draws.array), through(self.original.array)
         )
@@ -222,18 +222,10 @@ class Calibration:
         return PaperMatrices(
             t.hessian / t.size,
             t.meat / t.size,
-            np.linalg.inv(t.size * self._working),
+            np.linalg.inv(t.size * working_covariance(self.settings["working"], self.original, t)),
             t.size * t.covariance,
             self.map.scale,
         )
-
-    @property
-    def _working(self) -> Array:
-        if self.settings["working"] == "curvature":
-            assert self.target.hessian is not None and self.original.eta is not None
-            inverse: Array = np.linalg.inv(self.original.eta * self.target.hessian)
-            return inverse
-        return self.original.covariance()
 
     @cached_property
     def checks(self) -> tuple[Check, ...]:

@@ -42,7 +42,7 @@ class Rows:
         A pandas Series is matched by its index, anything else by position: it must have one value
         per original row, or one per row in use.
         """
-        label_index = getattr(values, "index", None)
+        label_index: Any = getattr(values, "index", None)
         is_series = label_index is not None and not callable(label_index)
         if is_series and self.index is not None and not label_index.equals(self.index):
             return self._by_label(values, label_index, argument)

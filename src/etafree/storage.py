@@ -22,7 +22,7 @@ __all__ = ["load_arrays", "save_arrays"]
 def save_arrays(
     path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Any], meta: Mapping[str, Any]
 ) -> Path:
-    """Write arrays and JSON-able metadata to an ``.npz`` file; a crash leaves the old file alone."""
+    """Write arrays and JSON-able metadata to an ``.npz`` file, whole or not at all."""
     target = Path(path)
     if target.suffix != ".npz":
         target = target.with_name(target.name + ".npz")

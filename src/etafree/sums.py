@@ -37,7 +37,7 @@ def row_blocks(rows: int, columns: int) -> Iterator[slice]:
 def _compiled_scatter() -> Any:
     import numba
 
-    @numba.njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+    @numba.njit(cache=True, error_model="numpy")
     def scatter(out, codes, factor, rows):  # type: ignore[no-untyped-def]  # pragma: no cover
         n, p = rows.shape
         for i in range(n):
@@ -99,7 +99,7 @@ class Groups:
         if missing.any():
             raise InputError(
                 argument,
-                f"has {int(missing.sum())} missing labels, the first at row {int(missing.argmax())}",
+                f"has {int(missing.sum())} missing labels, first at row {int(missing.argmax())}",
                 "drop these rows or give each its own label",
             )
         if array.dtype.kind in "iu" and rows:
@@ -127,10 +127,8 @@ class Groups:
 
 
 def _missing(array: NDArray[Any]) -> NDArray[np.bool_]:
-    if array.dtype.kind == "f":
-        return np.isnan(array)
-    if array.dtype.kind in "mM":
-        return np.isnat(array)
+    if array.dtype.kind in "fmM":  # NaN and NaT differ from themselves
+        return np.asarray(array != array, dtype=bool)
     if array.dtype.kind == "O":
         return np.array(
             [v is None or (type(v) is not str and not _equals_itself(v)) for v in array]

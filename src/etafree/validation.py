@@ -12,7 +12,7 @@ from etafree.errors import InputError
 
 __all__ = ["Array", "as_array", "as_choice", "as_level", "as_names", "as_positive", "as_rng"]
 
-Array = NDArray[np.float64]
+Array = NDArray[np.floating[Any]]
 
 
 def as_array(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def _density(ax: Axes, values: Array, colour: str) -> None:
     ax.plot(grid, height / height.max(), color=colour, lw=1.2)
 
 
-def _limits(ax: Axes, row: pd.Series) -> None:
+def _limits(ax: Axes, row: Any) -> None:
     """Show both distributions whole, unless one is so wide that the other would vanish."""
     low = min(row["lower"], row["lower_before"])
     high = max(row["upper"], row["upper_before"])

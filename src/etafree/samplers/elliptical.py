@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from etafree.draws import Draws
@@ -32,7 +34,7 @@ def elliptical(
     541-548. Nishihara, R., Murray, I. and Adams, R. P. (2014). Parallel MCMC with generalized
     elliptical slice sampling. J. Mach. Learn. Res. 15, 2087-2112.
     """
-    from arviz_stats.base import array_stats
+    from arviz_stats.base.array import array_stats
 
     p, dof = posterior.criterion.p, proposal_dof(posterior.criterion.p)
 
@@ -59,15 +61,18 @@ def elliptical(
 
 
 def _sweep(
-    z: Array, level: Array, log_ratio: object, dof: float, rng: np.random.Generator
+    z: Array,
+    level: Array,
+    log_ratio: Callable[[Array], Array],
+    dof: float,
+    rng: np.random.Generator,
 ) -> tuple[Array, Array, int]:
     """Move every chain once; return positions, log ratios and the number of evaluations."""
-    assert callable(log_ratio)
     chains, p = z.shape
     scale = 0.5 * (dof + np.einsum("ij,ij->i", z, z)) / rng.standard_gamma(0.5 * (dof + p), chains)
     other = rng.standard_normal((chains, p)) * np.sqrt(scale)[:, None]
     floor = level + np.log(rng.random(chains))
-    angle = rng.uniform(0.0, 2 * np.pi, chains)
+    angle = rng.random((chains,)) * (2 * np.pi)
     low, high = angle - 2 * np.pi, angle.copy()
     position, height = z.copy(), level.copy()
     open_ = np.arange(chains)
@@ -83,5 +88,5 @@ def _sweep(
         below = angle[open_] < 0
         low[open_[below]] = angle[open_[below]]
         high[open_[~below]] = angle[open_[~below]]
-        angle[open_] = rng.uniform(low[open_], high[open_])
+        angle[open_] = low[open_] + rng.random(len(open_)) * (high - low)[open_]
     return position, height, spent

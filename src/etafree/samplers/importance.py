@@ -43,7 +43,7 @@ def importance(
     Vehtari, A., Simpson, D., Gelman, A., Yao, Y. and Gabry, J. (2024). Pareto smoothed importance
     sampling. J. Mach. Learn. Res. 25(72), 1-58.
     """
-    from arviz_stats.base import array_stats
+    from arviz_stats.base.array import array_stats
 
     p = posterior.criterion.p
     z, log_proposal = student_proposal(draws, p, rng)

@@ -49,14 +49,13 @@ def distribution(posterior: GeneralizedPosterior, normal: Normal) -> tuple[Array
     # Two uniform halves that meet at the mode, with a point between every two edges for Simpson.
     left = np.linspace(mode - reach(-1.0), mode, POINTS)
     right = np.linspace(mode, mode + reach(1.0), POINTS)
-    mass = [0.0]
     edges = np.concatenate([left[::2], right[2::2]])
     pieces = []
     for half in (left, right):
         density = np.exp(posterior.log_density(half[:, None]) - peak)
         step = half[1] - half[0]
         pieces.append((density[:-2:2] + 4 * density[1:-1:2] + density[2::2]) * (step / 3))
-    mass = np.concatenate([[0.0], *pieces]).cumsum()
+    mass = np.concatenate([np.zeros(1), *pieces]).cumsum()
     return edges, mass / mass[-1]
 
 
