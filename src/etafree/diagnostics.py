@@ -89,8 +89,8 @@ def curvature_agreement(original: Draws, hessian: Array, eta: float) -> Check:
     return _check(
         "draws against curvature", value, threshold,
         f"the draws' variance is off 1/(eta x Hessian) by up to a factor {np.exp(value):.2g}: "
-        "check eta=, the penalty and the loss; a prior not scaled by eta does this too, and so does a "
-        "posterior far from normal (see shape)",
+        "check eta=, the penalty and the loss; a prior not scaled by eta does this too, and so "
+        "does a posterior far from normal (see shape)",
     )  # fmt: skip
 
 

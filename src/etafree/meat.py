@@ -147,7 +147,7 @@ def independent(
     whitened = np.zeros((p, p))
     for block in total.row_terms(theta):
         z = block.rows @ whiten.T
-        score = block.slope[:, None] * z - mean
+        score: Array = block.slope[:, None] * z - mean
         copies = np.ones_like(block.weights) if total.frequency else block.weights
         if correction in ("HC2", "HC3"):
             score = _adjust_rows(score, z, copies, block.curvature, shrink, correction, block.first)
