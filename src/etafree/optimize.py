@@ -22,7 +22,7 @@ from etafree.validation import Array
 __all__ = ["Fit", "minimise"]
 
 #: A gradient this small against the terms it sums is zero.
-TOLERANCE = 1e-10
+TOLERANCE = 1e-12
 MAX_ITERATIONS = 200
 
 

@@ -1,0 +1,77 @@
+"""Data that suit each loss, shared by the tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import etafree as ef
+
+THETA = np.array([0.4, 0.8, -0.6])
+
+LOSSES = {
+    "squared": ef.losses.Squared(),
+    "huber": ef.losses.Huber(1.345, scale=1.2),
+    "pseudo_huber": ef.losses.PseudoHuber(1.0, scale=0.8),
+    "student_t": ef.losses.StudentT(4.0, scale=1.1),
+    "quantile": ef.losses.Quantile(0.3, bandwidth=0.4),
+    "logistic": ef.losses.Logistic(),
+    "binomial": ef.losses.Logistic(),
+    "poisson": ef.losses.Poisson(),
+    "gamma": ef.losses.Gamma(),
+    "negative_binomial": ef.losses.NegativeBinomial(0.7),
+}
+
+
+@dataclass
+class Case:
+    """A loss with data it suits."""
+
+    name: str
+    loss: ef.losses.LinearLoss
+    X: np.ndarray
+    y: np.ndarray
+    offset: np.ndarray
+    trials: np.ndarray | None
+
+    def criterion(self, rows: slice | np.ndarray = slice(None), **options) -> ef.Criterion:
+        trials = None if self.trials is None else self.trials[rows]
+        return ef.Criterion(
+            self.loss,
+            (self.X[rows], self.y[rows]),
+            offset=self.offset[rows],
+            trials=trials,
+            **options,
+        )
+
+
+def make_case(name: str, n: int = 120, seed: int = 7) -> Case:
+    rng = np.random.default_rng([seed, sorted(LOSSES).index(name)])
+    X = np.column_stack([np.ones(n), rng.standard_normal((n, 2))])
+    offset = 0.2 * rng.standard_normal(n)
+    u = X @ THETA + offset
+    trials = None
+    if name == "logistic":
+        y = (rng.random(n) < 1 / (1 + np.exp(-u))).astype(float)
+    elif name == "binomial":
+        trials = rng.integers(1, 8, n).astype(float)
+        y = rng.binomial(trials.astype(int), 1 / (1 + np.exp(-u))).astype(float)
+    elif name in ("poisson", "negative_binomial"):
+        y = rng.poisson(np.exp(u) * rng.gamma(2.0, 0.5, n)).astype(float)
+    elif name == "gamma":
+        y = rng.gamma(1.5, np.exp(u))
+    else:
+        y = u + rng.standard_t(3, n)
+    return Case(name, LOSSES[name], X, y, offset, trials)
+
+
+@pytest.fixture(params=sorted(LOSSES))
+def case(request: pytest.FixtureRequest) -> Case:
+    return make_case(request.param)
+
+
+@pytest.fixture
+def robust() -> Case:
+    return make_case("huber", n=300)
