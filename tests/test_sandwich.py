@@ -341,7 +341,7 @@ def test_leverages_of_clusters_sum_to_the_number_of_parameters_when_p_is_one() -
 
 
 def test_cluster_robust_intervals_cover_with_few_clusters() -> None:
-    """24 unequal clusters with a covariate that varies by cluster, ridge: CR3 with t covers; HC3 ignores clusters.
+    """24 unequal clusters, a covariate that varies by cluster, ridge: CR3 with t covers.
 
     2,000 replicates: the Monte Carlo error of a 95 % coverage is 0.5 %.
     """

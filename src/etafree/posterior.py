@@ -145,19 +145,29 @@ class GeneralizedPosterior:
         as_array(prior.gradient(theta, n), "log_prior gradient", shape=(p,))
         as_array(prior.hessian(theta, n), "log_prior Hessian", shape=(p, p))
 
-    def _check_proper(self) -> None:
-        """Refuse a loss that grows like a logarithm when eta is too small to integrate it."""
+    @cached_property
+    def tail_exponent(self) -> float:
+        """Exponent k when the density falls like ``|theta|**-k`` far out; infinite if faster.
+
+        Only losses that grow like a logarithm have a finite one, and only without a penalty or
+        log prior. Counted in the direction that fewest observations speak about.
+        """
         exponent = self.criterion.loss.tail_exponent
         if np.isinf(exponent) or self.log_prior is not None or self.criterion.strength > 0:
-            return
+            return np.inf
         total = self.criterion.total
         weights = np.ones(total.n) if total.weights is None else total.weights
-        support = float(np.min(weights @ (total.X != 0)))
-        if self.eta * exponent * support <= self.criterion.p:
+        return float(self.eta * exponent * np.min(weights @ (total.X != 0)))
+
+    def _check_proper(self) -> None:
+        """Refuse a learning rate so small that the density has no finite variance."""
+        need = self.criterion.p + 2.0
+        if self.tail_exponent <= need:
+            least = self.eta * need / self.tail_exponent
             raise InputError(
                 "eta",
-                f"is {self.eta:g}: the posterior of {self.criterion.loss!r} is improper there "
-                f"(needs eta > {self.criterion.p / (exponent * support):.3g})",
+                f"is {self.eta:g}: the posterior of {self.criterion.loss!r} is improper or has no "
+                f"finite variance there (needs eta > {least:.3g})",
                 "add a Ridge penalty or a log_prior",
             )
 

@@ -10,9 +10,9 @@ import numpy as np
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.posterior import GeneralizedPosterior
-from etafree.samplers.elliptical import elliptical
-from etafree.samplers.importance import importance, trustworthy
-from etafree.samplers.quadrature import quadrature
+from etafree.samplers.elliptical import elliptical_draws
+from etafree.samplers.importance import importance_draws, trustworthy
+from etafree.samplers.quadrature import quadrature_draws
 from etafree.samplers.variational import Normal, normal_approximation
 from etafree.validation import as_choice, as_rng
 
@@ -20,9 +20,9 @@ __all__ = ["SAMPLERS", "sample"]
 
 Sampler = Callable[[GeneralizedPosterior, Normal, int, np.random.Generator], Draws]
 SAMPLERS: dict[str, Sampler] = {
-    "importance": importance,
-    "elliptical": elliptical,
-    "quadrature": quadrature,
+    "importance": importance_draws,
+    "elliptical": elliptical_draws,
+    "quadrature": quadrature_draws,
 }
 
 
@@ -67,5 +67,5 @@ def sample(
         sampler = "quadrature"
     if sampler != "auto":
         return SAMPLERS[sampler](posterior, normal, int(draws), rng)
-    made = importance(posterior, normal, int(draws), rng)
-    return made if trustworthy(made) else elliptical(posterior, normal, int(draws), rng)
+    made = importance_draws(posterior, normal, int(draws), rng)
+    return made if trustworthy(made) else elliptical_draws(posterior, normal, int(draws), rng)

@@ -12,14 +12,14 @@ from etafree.samplers.importance import proposal_dof, student_proposal
 from etafree.samplers.variational import Normal
 from etafree.validation import Array
 
-__all__ = ["elliptical"]
+__all__ = ["elliptical_draws"]
 
 CHAINS = 32
 WARM_UP = 200
 THIN = 4
 
 
-def elliptical(
+def elliptical_draws(
     posterior: GeneralizedPosterior, normal: Normal, draws: int, rng: np.random.Generator
 ) -> Draws:
     """Return draws of many chains run side by side, each on ellipses of a Student-t base measure.
@@ -36,7 +36,7 @@ def elliptical(
     """
     from arviz_stats.base.array import array_stats
 
-    p, dof = posterior.criterion.p, proposal_dof(posterior.criterion.p)
+    p, dof = posterior.criterion.p, proposal_dof(posterior)
 
     def log_ratio(z: Array) -> Array:
         log_base = -0.5 * (dof + p) * np.log1p(np.einsum("ij,ij->i", z, z) / dof)
@@ -45,7 +45,7 @@ def elliptical(
 
     chains = min(CHAINS, draws)
     length = -(-draws // chains)
-    z, _ = student_proposal(chains, p, rng)
+    z, _ = student_proposal(chains, p, dof, rng)
     level = log_ratio(z)
     out = np.empty((chains, length, p))
     evaluations = chains

@@ -9,28 +9,33 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
 from etafree.validation import Array
 
-__all__ = ["importance", "student_proposal", "trustworthy"]
+__all__ = ["importance_draws", "student_proposal", "trustworthy"]
 
 #: Beyond this Pareto shape the weights' tail is too heavy (Vehtari et al. 2024).
 PARETO_K_LIMIT = 0.7
 ESS_SHARE_LIMIT = 0.05
 
 
-def proposal_dof(p: int) -> float:
-    """Return the degrees of freedom of the proposal: heavier than normal, lighter as p grows."""
-    return float(max(20, p))
+def proposal_dof(posterior: GeneralizedPosterior) -> float:
+    """Return the proposal's degrees of freedom: heavier than normal, lighter as p grows.
+
+    Where the posterior itself has polynomial tails, the proposal's match them.
+    """
+    p = posterior.criterion.p
+    return float(min(max(20, p), posterior.tail_exponent - p))
 
 
-def student_proposal(count: int, p: int, rng: np.random.Generator) -> tuple[Array, Array]:
+def student_proposal(
+    count: int, p: int, dof: float, rng: np.random.Generator
+) -> tuple[Array, Array]:
     """Return standard multivariate Student-t points (D, p) and their log densities (D,)."""
-    dof = proposal_dof(p)
     z = rng.standard_normal((count, p))
     z /= np.sqrt(rng.chisquare(dof, count) / dof)[:, None]
     log_density: Array = -0.5 * (dof + p) * np.log1p(np.einsum("ij,ij->i", z, z) / dof)
     return z, log_density
 
 
-def importance(
+def importance_draws(
     posterior: GeneralizedPosterior, normal: Normal, draws: int, rng: np.random.Generator
 ) -> Draws:
     """Return importance-weighted proposals, resampled systematically to equal weights.
@@ -46,7 +51,7 @@ def importance(
     from arviz_stats.base.array import array_stats
 
     p = posterior.criterion.p
-    z, log_proposal = student_proposal(draws, p, rng)
+    z, log_proposal = student_proposal(draws, p, proposal_dof(posterior), rng)
     theta = normal.mean + z @ normal.lower.T
     log_ratio = posterior.log_density(theta) - log_proposal
     log_ratio -= log_ratio.max()

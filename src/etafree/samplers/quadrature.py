@@ -10,7 +10,7 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
 from etafree.validation import Array
 
-__all__ = ["distribution", "quadrature"]
+__all__ = ["distribution", "quadrature_draws"]
 
 POINTS = 4097
 #: The grid reaches to where the log density has fallen by this much from its peak.
@@ -59,7 +59,7 @@ def distribution(posterior: GeneralizedPosterior, normal: Normal) -> tuple[Array
     return edges, mass / mass[-1]
 
 
-def quadrature(
+def quadrature_draws(
     posterior: GeneralizedPosterior, normal: Normal, draws: int, rng: np.random.Generator
 ) -> Draws:
     """Return stratified draws: one uniform in each of `draws` equal slices of probability.

@@ -1,0 +1,227 @@
+"""Samplers against quadrature (p = 1, 2) and against an independent sampler (p = 5, 20)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import etafree as ef
+from conftest import THETA, Case, make_case
+from etafree.samplers import SAMPLERS
+from etafree.samplers.quadrature import distribution
+from etafree.samplers.variational import normal_approximation
+
+Z_LIMIT = 4.0
+
+
+def one_parameter(case: Case, eta: float) -> ef.GeneralizedPosterior:
+    """The slope alone, the rest of the predictor moved into the offset."""
+    offset = case.offset + case.X[:, [0, 2]] @ THETA[[0, 2]]
+    criterion = ef.Criterion(
+        case.loss, (case.X[:, [1]], case.y), ef.penalties.Ridge(0.05), offset=offset,
+        trials=case.trials,
+    )  # fmt: skip
+    return ef.GeneralizedPosterior(criterion, eta)
+
+
+def z_scores(draws: ef.Draws, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Standardised errors of the means and of the second moments, from the reported ESS."""
+    sd = np.sqrt(np.diagonal(covariance))
+    standard = (draws.array - mean) / sd
+    first = standard.mean(axis=0) * np.sqrt(draws.ess)
+    square = standard**2
+    second = (square.mean(axis=0) - 1) / (square.std(axis=0) / np.sqrt(draws.ess))
+    return np.concatenate([first, second])
+
+
+@pytest.mark.parametrize("eta", [0.01, 1.0, 50.0])
+def test_the_one_parameter_distribution_is_exact(case: Case, eta: float) -> None:
+    posterior = one_parameter(case, eta)
+    grid, mass = distribution(posterior, normal_approximation(posterior))
+    fine = np.linspace(grid[0], grid[-1], 40001)
+    density = np.exp(
+        posterior.log_density(fine[:, None]) - posterior.log_density(fine[:, None]).max()
+    )
+    cells = 0.5 * (density[1:] + density[:-1])
+    reference = np.concatenate([[0.0], cells.cumsum() / cells.sum()])
+    np.testing.assert_allclose(mass, np.interp(grid, fine, reference), atol=2e-5)
+    assert np.all(np.diff(mass) >= 0)
+
+
+def test_the_one_parameter_posterior_of_squared_loss_is_normal() -> None:
+    from scipy.special import ndtr
+
+    y = np.array([0.0, 1.0, 2.0, 5.0])
+    criterion = ef.Criterion(ef.losses.Squared(), (np.ones((4, 1)), y), ef.penalties.Ridge(0.5))
+    posterior = ef.GeneralizedPosterior(criterion, 0.7)
+    grid, mass = distribution(posterior, normal_approximation(posterior))
+    mean, sd = y.sum() / 6, 1 / np.sqrt(0.7 * 6)
+    np.testing.assert_allclose(mass, ndtr((grid - mean) / sd), atol=1e-9)
+
+
+@pytest.mark.parametrize("sampler", sorted(SAMPLERS))
+@pytest.mark.parametrize("eta", [0.02, 1.0])
+def test_every_sampler_agrees_with_quadrature_at_p_1(case: Case, sampler: str, eta: float) -> None:
+    posterior = one_parameter(case, eta)
+    grid, mass = distribution(posterior, normal_approximation(posterior))
+    middle, weight = 0.5 * (grid[1:] + grid[:-1]), np.diff(mass)
+    mean = np.array([weight @ middle])
+    covariance = np.array([[weight @ (middle - mean) ** 2]])
+    draws = ef.sample(posterior, draws=6000, seed=3, sampler=sampler)
+    assert np.abs(z_scores(draws, mean, covariance)).max() < Z_LIMIT
+    for level in (0.025, 0.5, 0.975):
+        share = np.mean(draws.array[:, 0] <= np.interp(level, mass, grid))
+        assert abs(share - level) < Z_LIMIT * np.sqrt(level * (1 - level) / draws.ess)
+
+
+@pytest.mark.parametrize("sampler", ["importance", "elliptical"])
+@pytest.mark.parametrize("eta", [0.02, 1.0, 30.0])
+def test_samplers_agree_with_quadrature_at_p_2(case: Case, sampler: str, eta: float) -> None:
+    offset = case.offset + THETA[0]
+    criterion = ef.Criterion(
+        case.loss, (case.X[:, 1:], case.y), ef.penalties.Ridge(0.05), offset=offset,
+        trials=case.trials,
+    )  # fmt: skip
+    posterior = ef.GeneralizedPosterior(criterion, eta)
+    normal = normal_approximation(posterior)
+    axis = np.linspace(-9, 9, 181)
+    z = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    theta = normal.mean + z @ normal.lower.T
+    weight = np.exp(posterior.log_density(theta) - posterior.log_density(normal.mean))
+    weight /= weight.sum()
+    mean = weight @ theta
+    covariance = ((theta - mean).T * weight) @ (theta - mean)
+    draws = ef.sample(posterior, draws=6000, seed=5, sampler=sampler)
+    assert np.abs(z_scores(draws, mean, covariance)).max() < Z_LIMIT
+
+
+def nuts_moments(
+    posterior: ef.GeneralizedPosterior, log_density: object, seed: int
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean, covariance and effective size of a long run of blackjax's NUTS, an outside sampler."""
+    import blackjax
+    import jax
+    import jax.numpy as jnp
+    from arviz_stats.base.array import array_stats
+
+    normal = normal_approximation(posterior)
+    with jax.enable_x64(True):
+        mean, lower = jnp.asarray(normal.mean), jnp.asarray(normal.lower)
+
+        def whitened(z: jax.Array) -> jax.Array:
+            return log_density(mean + lower @ z)
+
+        p = len(normal.mean)
+        kernel = blackjax.nuts(whitened, step_size=0.5, inverse_mass_matrix=jnp.ones(p)).step
+
+        @jax.jit
+        def run(key: jax.Array) -> jax.Array:
+            start = blackjax.nuts(whitened, 0.5, jnp.ones(p)).init(jnp.zeros(p))
+
+            def step(state: object, k: jax.Array) -> tuple[object, jax.Array]:
+                state, _ = kernel(k, state)
+                return state, state.position
+
+            return jax.lax.scan(step, start, jax.random.split(key, 6000))[1]
+
+        chains = np.stack([np.asarray(run(jax.random.key(seed + k)))[500:] for k in range(2)])
+    ess = float(np.min(array_stats.ess(chains, chain_axis=0, draw_axis=1)))
+    draws = normal.mean + chains.reshape(-1, p) @ normal.lower.T
+    return draws.mean(axis=0), np.cov(draws.T), ess
+
+
+@pytest.mark.parametrize(("p", "eta"), [(5, 0.02), (20, 1.0)])
+@pytest.mark.parametrize("sampler", ["importance", "elliptical"])
+def test_samplers_agree_with_nuts_at_p_5_and_20(p: int, eta: float, sampler: str) -> None:
+    import jax.numpy as jnp
+
+    rng = np.random.default_rng(p)
+    n = 300
+    X = rng.standard_normal((n, p))
+    y = X @ rng.standard_normal(p) + rng.standard_t(2, n)
+    criterion = ef.Criterion(ef.losses.Huber(1.0), (X, y), ef.penalties.Ridge(0.1))
+    posterior = ef.GeneralizedPosterior(criterion, eta)
+
+    def log_density(theta: object) -> object:
+        size = jnp.abs(jnp.asarray(y) - jnp.asarray(X) @ theta)
+        loss = jnp.where(size <= 1.0, 0.5 * size**2, size - 0.5).sum()
+        return -eta * (loss + 0.05 * n * (theta @ theta))
+
+    mean, covariance, ess = nuts_moments(posterior, log_density, seed=100 * p)
+    draws = ef.sample(posterior, draws=8000, seed=11, sampler=sampler)
+    sd = np.sqrt(np.diagonal(covariance))
+    noise = np.sqrt(1 / draws.ess + 1 / ess)
+    assert np.abs((draws.mean - mean) / sd / noise).max() < Z_LIMIT
+    ratio = np.diagonal(draws.covariance()) / np.diagonal(covariance)
+    assert np.abs(np.log(ratio) / (np.sqrt(2) * noise)).max() < Z_LIMIT
+
+
+@pytest.mark.parametrize("sampler", sorted(SAMPLERS))
+def test_seeds_make_draws_and_draws_say_where_they_come_from(sampler: str) -> None:
+    posterior = one_parameter(make_case("huber"), 0.5)
+    one = ef.sample(posterior, draws=300, seed=1, sampler=sampler)
+    two = ef.sample(posterior, draws=300, seed=np.random.default_rng(1), sampler=sampler)
+    other = ef.sample(posterior, draws=300, seed=2, sampler=sampler)
+    np.testing.assert_array_equal(one.values, two.values)
+    assert not np.array_equal(one.values, other.values)
+    assert one.eta == 0.5
+    assert one.names == posterior.criterion.names
+    assert one.ess > 100
+    assert len(one) >= 300
+
+
+def test_auto_takes_quadrature_then_importance_then_the_slice_sampler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert ef.sample(one_parameter(make_case("huber"), 1.0), draws=50, seed=0).sampler == (
+        "quadrature"
+    )
+    rng = np.random.default_rng(12)
+    X = rng.standard_normal((100, 3))
+    y = X.sum(axis=1) + rng.standard_normal(100)
+    criterion = ef.Criterion(ef.losses.Huber(), (X, y))
+    assert ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=500, seed=0).sampler == (
+        "importance"
+    )
+    monkeypatch.setattr("etafree.samplers.importance.PARETO_K_LIMIT", -np.inf)
+    made = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=2000, seed=0)
+    assert made.sampler == "elliptical slice"
+    assert made.info["r_hat"] < 1.01
+
+
+@pytest.mark.parametrize("sampler", ["importance", "elliptical"])
+def test_polynomial_tails_are_met_with_polynomial_tails(sampler: str) -> None:
+    """A Student-t loss at a small learning rate: density like |theta|**-9 in one dimension."""
+    y = np.linspace(-1.0, 1.0, 30)
+    criterion = ef.Criterion(ef.losses.StudentT(2.0), (np.ones((30, 1)), y))
+    posterior = ef.GeneralizedPosterior(criterion, 0.1)
+    assert posterior.tail_exponent == pytest.approx(9.0)
+    grid, mass = distribution(posterior, normal_approximation(posterior))
+    draws = ef.sample(posterior, draws=20000, seed=1, sampler=sampler)
+    for level in (0.001, 0.01, 0.5, 0.99, 0.999):
+        share = np.mean(draws.array[:, 0] <= np.interp(level, mass, grid))
+        assert abs(share - level) < Z_LIMIT * np.sqrt(level * (1 - level) / draws.ess)
+
+
+def test_a_log_prior_enters_the_draws(robust: Case) -> None:
+    squared = ef.Criterion(ef.losses.Squared(), (robust.X, robust.y))
+    prior = ef.LogPrior.normal(np.array([1.0, 2.0, 3.0]), 0.01 * np.eye(3))
+    posterior = ef.GeneralizedPosterior(squared, 0.1, prior)
+    precision = 0.1 * robust.X.T @ robust.X + 100 * np.eye(3)
+    mean = np.linalg.solve(precision, 0.1 * robust.X.T @ robust.y + 100 * np.array([1.0, 2.0, 3.0]))
+    draws = ef.sample(posterior, draws=6000, seed=4)
+    assert np.abs(z_scores(draws, mean, np.linalg.inv(precision))).max() < Z_LIMIT
+
+
+def test_the_reported_effective_size_is_honest() -> None:
+    """Over 200 seeds the variance of the estimated mean is what the effective size says."""
+    rng = np.random.default_rng(13)
+    X = rng.standard_normal((60, 8))
+    y = X.sum(axis=1) + rng.standard_t(2, 60)
+    posterior = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Huber(1.0), (X, y)), 0.05)
+    runs = [ef.sample(posterior, draws=400, seed=s, sampler="importance") for s in range(200)]
+    sd = np.mean([r.array.std(axis=0) for r in runs], axis=0)
+    standard = np.array([r.mean for r in runs]) / sd
+    measured = 1 / standard.var(axis=0, ddof=1).mean()
+    reported = np.mean([r.ess for r in runs])
+    assert 0.75 < measured / reported < 1.6
