@@ -246,6 +246,10 @@ class Calibration:
 
         return pd.DataFrame(list(self.checks), columns=list(Check._fields)).set_index("name")
 
+    def flags(self) -> str:
+        """Return the names of the checks that did not pass, or ``"all ok"``."""
+        return ", ".join(c.name for c in self.checks if c.verdict != "ok") or "all ok"
+
     def plot(self, names: Sequence[str] | None = None) -> Figure:
         """Return a figure of densities and intervals before and after, one row per parameter."""
         from etafree.report.plots import before_after
@@ -285,8 +289,7 @@ class Calibration:
         if t.plug_ins:
             known = ", ".join(f"{k} = {v:.4g}" for k, v in t.plug_ins.items())
             lines.append(f"taken as known: {known}")
-        flagged = [c.name for c in self.checks if c.verdict != "ok"]
-        lines.append("diagnostics: " + (", ".join(flagged) if flagged else "all ok"))
+        lines.append(f"diagnostics: {self.flags()}")
         return lines
 
     def __repr__(self) -> str:

@@ -88,25 +88,25 @@ def interval_sweep(
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     ax = figure.subplots()
     for k, eta in enumerate(etas):
-        for shift, colour, marker, (low, high) in (
-            (0.9, BEFORE, "D", before[k]), (1.1, AFTER, "s", after[k]),
-        ):  # fmt: skip
+        for shift, colour, marker, side, (low, high) in (
+            (0.88, BEFORE, "D", "right", before[k]),
+            (1.14, AFTER, "s", "left", after[k]),
+        ):
             x = eta * shift
             ax.plot([x, x], [low, high], color=colour, lw=3, solid_capstyle="butt")
             ax.plot(x, 0.5 * (low + high), marker, color=colour, ms=5)
-            for end, va, gap in ((low, "top", -4), (high, "bottom", 4)):
-                ax.annotate(f"{end:.2f}", (x, end), (0, gap), textcoords="offset points",
-                            ha="center", va=va, fontsize=7, color=colour)  # fmt: skip
-    ax.axhline(estimate, color="0.5", lw=0.8, ls="--")
-    ax.annotate("penalized estimate", (1.0, estimate), (-3, 3), xycoords=("axes fraction", "data"),
-                textcoords="offset points", ha="right", fontsize=8, color="0.4")  # fmt: skip
+            gap = -6 if side == "right" else 6
+            for end, va in ((low, "top"), (high, "bottom")):
+                ax.annotate(f"{end:.2f}", (x, end), (gap, 0), textcoords="offset points",
+                            ha=side, va=va, fontsize=8, color=colour)  # fmt: skip
+    ax.axhline(estimate, color="0.5", lw=0.8, ls="--", zorder=0, label="penalized estimate")
     ax.set_xscale("log")
     ax.set_xlabel("learning rate η")
     ax.set_ylabel(f"{level:.0%} interval of {name}")
     ax.plot([], [], color=BEFORE, marker="D", lw=3, label="posterior as it came: swings with η")
     ax.plot([], [], color=AFTER, marker="s", lw=3, label="calibrated: stays")
     ax.legend(frameon=False, loc="upper right")
-    ax.margins(y=0.15)
+    ax.margins(x=0.09, y=0.15)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     return figure

@@ -1,0 +1,130 @@
+"""Formulas and DataFrames: names, missing values, alignment by index."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import etafree as ef
+from etafree.errors import InputError
+
+
+@pytest.fixture
+def table() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    n = 120
+    frame = pd.DataFrame(
+        {
+            "x": rng.standard_normal(n),
+            "kind": rng.choice(["a", "b", "c"], n),
+            "school": rng.integers(0, 15, n),
+            "w": rng.integers(1, 4, n),
+            "exposure": rng.random(n),
+        },
+        index=[f"pupil {k}" for k in range(n)],
+    )
+    frame["y"] = 1 + 2 * frame["x"] + (frame["kind"] == "b") + rng.standard_normal(n)
+    return frame
+
+
+def test_a_formula_makes_the_design_matrix_with_names(table: pd.DataFrame) -> None:
+    criterion = ef.Criterion.from_formula("y ~ x + kind", table, ef.losses.Squared())
+    assert criterion.names == ("Intercept", "x", "kind[T.b]", "kind[T.c]")
+    import statsmodels.formula.api as smf
+
+    reference = smf.ols("y ~ x + kind", table).fit().params
+    reference = reference[["Intercept", "x", "kind[T.b]", "kind[T.c]"]]
+    np.testing.assert_allclose(ef.minimise(criterion).theta, reference, rtol=1e-9)
+
+
+def test_rows_dropped_for_missing_values_drop_from_everything_else(table: pd.DataFrame) -> None:
+    holes = table.copy()
+    holes.loc["pupil 3", "x"] = np.nan
+    holes.loc["pupil 70", "y"] = np.nan
+    clean = holes.dropna()
+    loss = ef.losses.Huber(1.345)
+    made = ef.Criterion.from_formula(
+        "y ~ x", holes, loss, weights="w", weight_kind="frequency", offset="exposure"
+    )
+    reference = ef.Criterion.from_formula(
+        "y ~ x", clean, loss, weights="w", weight_kind="frequency", offset="exposure"
+    )
+    assert made.n == 118
+    assert made.rows.dropped == 2
+    goal = ef.target(reference, clusters=clean["school"])
+    shuffled = holes["school"].sample(frac=1.0, random_state=1)
+    for clusters in (
+        holes["school"],  # by index
+        shuffled,  # by index, in another order
+        holes["school"].to_numpy(),  # by position, before the drop
+        clean["school"].to_numpy(),  # by position, after the drop
+        clean["school"],
+    ):
+        np.testing.assert_allclose(
+            ef.target(made, clusters=clusters).covariance, goal.covariance, rtol=1e-12
+        )
+
+
+def test_clusters_that_cannot_be_aligned_are_refused(table: pd.DataFrame) -> None:
+    criterion = ef.Criterion.from_formula("y ~ x", table, ef.losses.Squared())
+    with pytest.raises(InputError, match="no value for 120 of the rows"):
+        ef.target(criterion, clusters=table["school"].reset_index(drop=True))
+    with pytest.raises(InputError, match="7 entries for 120 rows"):
+        ef.target(criterion, clusters=np.arange(7))
+    doubled = pd.concat([table["school"], table["school"]])
+    with pytest.raises(InputError, match="duplicates"):
+        ef.target(criterion, clusters=doubled)
+
+
+def test_a_ridge_leaves_the_intercept_alone_unless_told(table: pd.DataFrame) -> None:
+    ridge = ef.penalties.Ridge(5.0)
+    free = ef.Criterion.from_formula("y ~ x", table, ef.losses.Squared(), ridge)
+    bound = ef.Criterion.from_formula(
+        "y ~ x", table, ef.losses.Squared(), ridge, penalize_intercept=True
+    )
+    arrays = ef.Criterion(ef.losses.Squared(), (bound.total.X, bound.total.y), ridge)
+    np.testing.assert_allclose(ef.minimise(bound).theta, ef.minimise(arrays).theta, rtol=1e-10)
+    assert abs(ef.minimise(free).theta[0]) > 2 * abs(ef.minimise(bound).theta[0])
+    centred = table["x"] - table["x"].mean()
+    n = len(table)
+    slope = (centred @ table["y"]) / (centred @ centred + 5 * n)
+    assert ef.minimise(free).theta[1] == pytest.approx(slope, rel=1e-9)
+
+
+def test_trials_may_be_a_column(table: pd.DataFrame) -> None:
+    counts = table.assign(m=10, k=np.clip(np.round(table["y"] + 5), 0, 10))
+    criterion = ef.Criterion.from_formula("k ~ x", counts, ef.losses.Logistic(), trials="m")
+    assert ef.minimise(criterion).status == "converged"
+
+
+def test_a_design_frame_names_the_parameters_and_keeps_its_index(table: pd.DataFrame) -> None:
+    X = pd.DataFrame({"one": 1.0, "slope": table["x"]})
+    criterion = ef.Criterion(ef.losses.Squared(), (X, table["y"]))
+    assert criterion.names == ("one", "slope")
+    shuffled = table["school"].sample(frac=1.0, random_state=2)
+    np.testing.assert_allclose(
+        ef.target(criterion, clusters=shuffled).covariance,
+        ef.target(criterion, clusters=table["school"].to_numpy()).covariance,
+    )
+    with pytest.raises(InputError, match="index that differs"):
+        ef.Criterion(ef.losses.Squared(), (X, table["y"].iloc[::-1]))
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        ("y ~ nowhere", "cannot be evaluated"),
+        ("y x", "response ~ predictors"),
+        ("kind ~ x", "gives"),
+        ("y ~ 0", "no predictors"),
+    ],
+)
+def test_bad_formulas_say_what_is_wrong(table: pd.DataFrame, formula: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ef.Criterion.from_formula(formula, table, ef.losses.Squared())
+
+
+def test_a_table_without_a_complete_row_is_refused(table: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match="no complete row"):
+        ef.Criterion.from_formula("y ~ x", table.assign(x=np.nan), ef.losses.Squared())

@@ -1,0 +1,301 @@
+"""What a user reads off a calibration: tables, intervals, regions, tests, plots, files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import etafree as ef
+from conftest import Case, make_case
+from etafree.errors import InputError
+
+
+@pytest.fixture
+def result(robust: Case) -> ef.Calibration:
+    criterion = ef.Criterion(
+        ef.losses.Huber(1.345, scale="mad"),
+        (robust.X, robust.y),
+        ef.penalties.Ridge(0.1),
+        names=["one", "dose", "age"],
+    )
+    draws = ef.sample(ef.GeneralizedPosterior(criterion, 0.5), draws=2000, seed=1)
+    return ef.calibrate(draws, criterion, clusters=np.arange(300) // 6)
+
+
+def test_the_summary_holds_before_after_and_their_ratio(result: ef.Calibration) -> None:
+    table = result.summary()
+    assert list(table.index) == ["one", "dose", "age"]
+    np.testing.assert_allclose(table["estimate"], result.center)
+    np.testing.assert_allclose(table["se"], np.sqrt(np.diagonal(result.target.covariance)))
+    width = table["upper"] - table["lower"]
+    before = table["upper_before"] - table["lower_before"]
+    np.testing.assert_allclose(table["ratio"], width / before)
+    assert np.all(table["dof"] == 49)
+    narrow = result.summary(level=0.5)
+    assert np.all(narrow["upper"] - narrow["lower"] < width)
+
+
+def test_wald_and_draws_intervals_agree_up_to_noise_and_wald_uses_t(result: ef.Calibration) -> None:
+    from scipy.special import stdtrit
+
+    wald = result.interval(kind="wald")
+    half = stdtrit(49, 0.975) * result.target.se
+    np.testing.assert_allclose(wald["upper"] - result.center, half, rtol=1e-12)
+    gap = np.abs(result.interval() - wald).to_numpy() / result.target.se[:, None]
+    assert gap.max() < 0.3
+    assert np.all(result.interval(level=0.99, kind="wald")["upper"] > wald["upper"])
+
+
+def test_the_joint_region_is_hotellings(result: ef.Calibration) -> None:
+    from scipy.stats import f
+
+    region = result.region(0.9)
+    assert region.radius_squared == pytest.approx(3 * 49 / 47 * f(3, 47).ppf(0.9), rel=1e-8)
+    assert region.contains(result.center)
+    assert not region.contains(result.center + 10 * result.target.se)
+    outline = region.boundary(0, 2)
+    d = outline - result.center[[0, 2]]
+    block = result.target.covariance[np.ix_([0, 2], [0, 2])]
+    distance = np.einsum("ij,jk,ik->i", d, np.linalg.inv(block), d)
+    np.testing.assert_allclose(distance, region.radius_squared, rtol=1e-8)
+
+
+def test_normal_regions_and_tests_use_the_chi_square() -> None:
+    from scipy.stats import chi2
+
+    rng = np.random.default_rng(2)
+    made = ef.calibrate(rng.standard_normal((500, 2)), center=[1.0, 2.0], covariance=np.eye(2))
+    assert made.region(0.95).radius_squared == pytest.approx(chi2(2).ppf(0.95), rel=1e-9)
+    outcome = made.test(np.eye(2))
+    assert outcome.p_value == pytest.approx(chi2(2).sf(5.0), rel=1e-9)
+    assert outcome.statistic == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(
+    ("contrast", "value", "rows"),
+    [
+        ("dose - age = 0.25", 0.0, [[0, 1, -1]]),
+        ("dose", 0.25, [[0, 1, 0]]),
+        (["dose", "age"], 0.0, [[0, 1, 0], [0, 0, 1]]),
+        ({"dose": 1, "age": -2}, 0.0, [[0, 1, -2]]),
+        ([[0, 1, 0], [0, 0, 1]], [1.0, 2.0], [[0, 1, 0], [0, 0, 1]]),
+    ],
+)
+def test_contrasts_come_in_many_forms(
+    result: ef.Calibration, contrast: object, value: object, rows: list[list[float]]
+) -> None:
+    from scipy.stats import f
+
+    R = np.array(rows, dtype=float)
+    right = 0.25 if contrast == "dose - age = 0.25" else value
+    d = R @ result.center - right
+    wald = d @ np.linalg.solve(R @ result.target.covariance @ R.T, d)
+    q = len(R)
+    outcome = result.test(contrast, value)
+    assert outcome.dof == (q, 49 - q + 1)
+    expected = wald * (49 - q + 1) / (49 * q)
+    assert outcome.statistic == pytest.approx(expected, rel=1e-9)
+    assert outcome.p_value == pytest.approx(f(q, 50 - q).sf(expected), rel=1e-8, abs=1e-14)
+    assert "F(" in repr(outcome)
+
+
+def test_a_single_contrast_agrees_with_the_t_test_of_statsmodels() -> None:
+    import statsmodels.api as sm
+
+    case = make_case("squared")
+    groups = np.arange(120) // 6
+    criterion = ef.Criterion(ef.losses.Squared(), (case.X, case.y))
+    draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=200, seed=3)
+    ours = ef.calibrate(draws, criterion, clusters=groups, correction="CR1S").test([[0, 1, -1]])
+    fit = sm.OLS(case.y, case.X).fit(
+        cov_type="cluster", cov_kwds={"groups": groups, "df_correction": True}, use_t=True
+    )
+    theirs = fit.t_test([[0, 1, -1]])
+    assert ours.p_value == pytest.approx(float(theirs.pvalue), rel=1e-7)
+
+
+def test_cr2_uses_its_own_degrees_of_freedom_for_every_contrast(robust: Case) -> None:
+    criterion = robust.criterion(names=["one", "dose", "age"])
+    groups = np.random.default_rng(4).integers(0, 15, 300)
+    draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=4000, seed=4)
+    made = ef.calibrate(draws, criterion, clusters=groups, correction="CR2")
+    assert len(set(made.summary()["dof"].round(6))) == 3
+    contrast = made.test("dose - age = 0")
+    assert contrast.dof[1] == pytest.approx(made.target.dof_of(np.array([0.0, 1.0, -1.0])))
+    wald, drawn = made.interval(kind="wald"), made.interval()
+    assert np.all(np.abs((drawn - wald).to_numpy()) < 0.35 * made.target.se[:, None])
+
+
+def test_functionals_map_centre_and_draws(result: ef.Calibration) -> None:
+    ratio = result.of(lambda t: t["dose"] / t["age"], name="dose / age")
+    assert ratio.name == "dose / age"
+    assert float(ratio.estimate) == pytest.approx(result.center[1] / result.center[2])
+    low, high = ratio.interval(0.9)
+    assert low < ratio.estimate < high
+    np.testing.assert_allclose(ratio.draws, result.draws["dose"] / result.draws["age"])
+    both = result.of(lambda t: np.stack([t["dose"], t["age"]], axis=-1))
+    assert both.draws.shape == (2000, 2)
+    with pytest.raises(InputError, match="'weight'"):
+        result.of(lambda t: t["weight"])
+
+
+def test_the_repr_names_the_estimand_the_target_and_the_plug_ins(result: ef.Calibration) -> None:
+    text = repr(result)
+    for part in (
+        "minimiser of the expected Huber loss plus the Ridge penalty",
+        "not the parameter of the process",
+        "50 clusters, CR3, t with 49",
+        "scale =",
+        "eta = 0.5",
+        "centre: map",
+        "diagnostics:",
+        "dose",
+        "ratio",
+    ):
+        assert part in text
+    page = result._repr_html_()
+    assert "<table" in page
+    assert "Huber" in page
+
+
+def test_html_escapes_names(robust: Case) -> None:
+    rng = np.random.default_rng(5)
+    made = ef.calibrate(
+        rng.standard_normal((50, 1)), center=[0.0], covariance=[[1.0]], names=["<script>x</script>"]
+    )
+    assert "<script>" not in made._repr_html_()
+    assert "&lt;script&gt;" in made._repr_html_()
+
+
+def test_a_saved_calibration_reads_back_the_same(result: ef.Calibration, tmp_path: Path) -> None:
+    path = result.save(tmp_path / "fit with spaces é")
+    back = ef.Calibration.load(path)
+    np.testing.assert_array_equal(back.draws.values, result.draws.values)
+    np.testing.assert_array_equal(back.original.values, result.original.values)
+    pd.testing.assert_frame_equal(back.diagnostics(), result.diagnostics())
+    assert repr(back) == repr(result)
+    assert str(back.paper()) == str(result.paper())
+    cr2 = ef.calibrate(
+        result.original, result.criterion, clusters=np.arange(300) // 6, correction="CR2"
+    )
+    again = ef.Calibration.load(cr2.save(tmp_path / "cr2.npz"))
+    assert again.test("dose - age = 0").dof == cr2.test("dose - age = 0").dof
+
+
+def test_a_failed_save_leaves_the_old_file_and_no_scraps(
+    result: ef.Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = result.save(tmp_path / "fit")
+    old = path.read_bytes()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("numpy.savez", fail)
+    with pytest.raises(OSError, match="disk full"):
+        result.save(path)
+    assert path.read_bytes() == old
+    assert [f.name for f in tmp_path.iterdir()] == ["fit.npz"]
+
+
+def test_the_plot_shows_every_parameter_before_and_after(
+    result: ef.Calibration, tmp_path: Path
+) -> None:
+    figure = result.plot()
+    assert [ax.get_ylabel() for ax in figure.axes] == ["one", "dose", "age"]
+    labels = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
+    assert labels == ["posterior as it came at η = 0.5", "calibrated"]
+    figure.savefig(tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 10_000
+    assert len(result.plot(names=["dose"]).axes) == 1
+    with pytest.raises(InputError, match="'weight'"):
+        result.plot(names=["weight"])
+
+
+class TestDiagnostics:
+    """Each check fires where it should and rests where it should."""
+
+    @staticmethod
+    def verdicts(result: ef.Calibration) -> dict[str, str]:
+        return dict(result.diagnostics()["verdict"])
+
+    def test_a_good_fit_passes_all(self) -> None:
+        case = make_case("huber", n=600)
+        criterion = case.criterion()
+        posterior = ef.GeneralizedPosterior(criterion, 1.0)
+        made = ef.calibrate(ef.sample(posterior, seed=1), posterior)
+        assert set(self.verdicts(made).values()) == {"ok"}
+        assert "all ok" in repr(made)
+
+    def test_a_wrong_eta_or_a_forgotten_penalty_shows_in_the_curvature(self, robust: Case) -> None:
+        criterion = robust.criterion(penalty=ef.penalties.Ridge(2.0))
+        draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), seed=2).array
+        assert (
+            self.verdicts(ef.calibrate(draws, criterion, eta=1.0))["draws against curvature"]
+            == "ok"
+        )
+        wrong_eta = self.verdicts(ef.calibrate(draws, criterion, eta=2.0))
+        assert wrong_eta["draws against curvature"] == "warn"
+        no_penalty = self.verdicts(ef.calibrate(draws, robust.criterion(), eta=1.0))
+        assert no_penalty["draws against curvature"] == "warn"
+
+    def test_an_unscaled_prior_is_flagged_when_it_is_not_weak(self, robust: Case) -> None:
+        criterion = robust.criterion()
+        strong = ef.LogPrior.from_penalty(ef.penalties.Ridge(0.5), 3)
+        weak = ef.LogPrior.normal(np.zeros(3), 1e4 * np.eye(3))
+        for prior, verdict in ((strong, "warn"), (weak, "ok")):
+            posterior = ef.GeneralizedPosterior(criterion, 0.5, prior)
+            made = ef.calibrate(ef.sample(posterior, seed=3), posterior)
+            assert self.verdicts(made)["unscaled prior"] == verdict
+            np.testing.assert_allclose(made.center, ef.minimise(criterion).theta)
+
+    def test_few_and_dominant_clusters_are_named(self, robust: Case) -> None:
+        draws = ef.sample(ef.GeneralizedPosterior(robust.criterion(), 1.0), seed=4)
+        groups = np.where(np.arange(300) < 150, "giant", (np.arange(300) // 10).astype(str))
+        made = ef.calibrate(draws, robust.criterion(), clusters=groups)
+        table = made.diagnostics()
+        assert table.loc["clusters", "verdict"] == "warn"
+        assert table.loc["cluster leverage", "verdict"] == "warn"
+        assert "giant" in table.loc["cluster leverage", "advice"]
+
+    def test_serial_dependence_is_seen_in_the_order_of_rows(self) -> None:
+        rng = np.random.default_rng(5)
+        e = np.zeros(500)
+        for t in range(1, 500):
+            e[t] = 0.7 * e[t - 1] + rng.standard_normal()
+        X = np.ones((500, 1))
+        for response, verdict in ((e, "warn"), (rng.permutation(e), "ok")):
+            criterion = ef.Criterion(ef.losses.Squared(), (X, response))
+            made = ef.calibrate(
+                ef.sample(ef.GeneralizedPosterior(criterion, 1.0), seed=6), criterion
+            )
+            assert self.verdicts(made)["serial dependence"] == verdict
+
+    def test_noisy_curvature_is_seen_in_a_narrow_quantile_bandwidth(self) -> None:
+        case = make_case("quantile", n=200)
+        for bandwidth, verdicts in ((0.005, {"warn", "fail"}), (0.8, {"ok"})):
+            criterion = ef.Criterion(ef.losses.Quantile(0.5, bandwidth), (case.X, case.y))
+            target = ef.target(criterion)
+            rng = np.random.default_rng(7)
+            made = ef.calibrate(
+                rng.multivariate_normal(target.center, target.covariance, 2000), criterion
+            )
+            assert self.verdicts(made)["curvature noise"] in verdicts
+
+    def test_a_rival_mode_is_seen(self) -> None:
+        rng = np.random.default_rng(8)
+        for share, verdict in ((0.5, "warn"), (0.97, "ok")):
+            n = 200
+            near = round(share * n)
+            y = np.r_[rng.normal(0, 0.5, near), rng.normal(20, 0.5, n - near)]
+            criterion = ef.Criterion(ef.losses.StudentT(2.0, scale=0.5), (np.ones((n, 1)), y))
+            draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), seed=9)
+            assert self.verdicts(ef.calibrate(draws, criterion))["rival mode"] == verdict
+
+    def test_too_few_effective_draws_are_flagged(self, robust: Case) -> None:
+        draws = ef.sample(ef.GeneralizedPosterior(robust.criterion(), 1.0), draws=100, seed=10)
+        table = ef.calibrate(draws, robust.criterion()).diagnostics()
+        assert table.loc["draws: needed over effective", "verdict"] == "warn"
