@@ -129,7 +129,7 @@ def test_the_readme_runs_and_prints_what_it_says(tmp_path: Path) -> None:
     for block, output in parts:
         code += block + "\n"
         if output:
-            expected.append(output.strip())
+            expected.append(output.strip("\n"))
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True, text=True, check=False, cwd=tmp_path,
