@@ -20,6 +20,7 @@ ORDER = [
     "validation",
     "linalg",
     "storage",
+    "threads",
     "sums",
     "losses",
     "linear",

@@ -17,6 +17,7 @@ from etafree.errors import ConvergenceError, InputError
 from etafree.linalg import CONDITION_FAIL, correlation_eigenvalues
 from etafree.linear import Derivatives
 from etafree.losses import Huber, ResidualLoss
+from etafree.threads import one_blas_thread
 from etafree.validation import Array
 
 __all__ = ["Fit", "minimise"]
@@ -52,6 +53,7 @@ class Fit:
     status: str
 
 
+@one_blas_thread
 def minimise(criterion: Criterion, start: Any = None) -> Fit:
     r"""Return the minimiser of the penalized total loss, :math:`\hat\theta = \arg\min L`.
 

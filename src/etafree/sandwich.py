@@ -14,6 +14,7 @@ from etafree.errors import InputError
 from etafree.linalg import check_covariance
 from etafree.meat import Meat, Satterthwaite, clustered, independent
 from etafree.sums import Groups
+from etafree.threads import one_blas_thread
 from etafree.validation import Array, as_array, as_choice, as_names, as_positive
 
 __all__ = ["CORRECTIONS", "Target", "find_groups", "target"]
@@ -122,6 +123,7 @@ def _dof(given: Any, default: float | Array, p: int) -> Array:
     return np.full(p, as_positive(given, "dof"))
 
 
+@one_blas_thread
 def target(
     criterion: Criterion,
     *,

@@ -105,12 +105,13 @@ class Groups:
         if array.dtype.kind in "iu" and rows:
             low, span = int(array.min()), int(array.max()) - int(array.min()) + 1
             if span <= 4 * rows + 1024:  # a table of counts is cheaper than a sort
-                shifted = (array - low).astype(np.intp)
-                present = np.bincount(shifted, minlength=span) > 0
+                if low or array.dtype != np.intp:
+                    array = (array - array.min()).astype(np.intp, copy=False)
+                present = np.bincount(array, minlength=span) > 0
                 if present.all():
-                    return cls(shifted, np.arange(low, low + span))
+                    return cls(array, np.arange(low, low + span))
                 numbers = np.cumsum(present) - 1
-                return cls(numbers[shifted], np.flatnonzero(present) + low)
+                return cls(numbers[array], np.flatnonzero(present) + low)
         try:
             labels, codes = np.unique(array, return_inverse=True)
         except TypeError:  # labels of several types do not sort: compare them as text

@@ -10,15 +10,29 @@ from numpy.typing import NDArray
 
 from etafree.errors import InputError
 
-__all__ = ["Array", "as_array", "as_choice", "as_level", "as_names", "as_positive", "as_rng"]
+__all__ = [
+    "Array",
+    "as_array",
+    "as_choice",
+    "as_level",
+    "as_names",
+    "as_positive",
+    "as_rng",
+    "check_finite",
+]
 
 Array = NDArray[np.floating[Any]]
 
 
 def as_array(
-    value: Any, argument: str, *, ndim: int | None = None, shape: tuple[int, ...] | None = None
+    value: Any,
+    argument: str,
+    *,
+    ndim: int | None = None,
+    shape: tuple[int, ...] | None = None,
+    finite: bool = True,
 ) -> Array:
-    """Return `value` as a finite float64 array of the asked dimension or shape."""
+    """Return `value` as a float64 array of the asked dimension or shape, finite unless told."""
     try:
         raw = np.asarray(value)
         if raw.dtype.kind == "c":
@@ -32,10 +46,17 @@ def as_array(
         )
     if shape is not None and array.shape != shape:
         raise InputError(argument, f"has shape {array.shape} but must have shape {shape}")
-    # One pass without an (n, p) mask: a sum is finite unless an entry is not (or it overflows).
+    if finite:
+        check_finite(array, argument)
+    return array
+
+
+def check_finite(array: Array, argument: str) -> None:
+    """Raise an `InputError` for NaN or infinity, in one pass without a mask of the array's size."""
     with np.errstate(over="ignore", invalid="ignore"):
-        finite = bool(np.isfinite(array.sum()))
-    if not finite and not np.isfinite(array).all():
+        if np.isfinite(array.sum()):  # so is every entry
+            return
+    if not np.isfinite(array).all():
         bad = int(array.size - np.isfinite(array).sum())
         where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
         raise InputError(
@@ -43,7 +64,6 @@ def as_array(
             f"has {bad} entries that are NaN or infinite, the first at index {where}",
             "drop or impute them first",
         )
-    return array
 
 
 def as_positive(value: Any, argument: str) -> float:

@@ -14,6 +14,7 @@ from etafree.samplers.elliptical import elliptical_draws
 from etafree.samplers.importance import importance_draws, trustworthy
 from etafree.samplers.quadrature import quadrature_draws
 from etafree.samplers.variational import Normal, normal_approximation
+from etafree.threads import one_blas_thread
 from etafree.validation import as_choice, as_rng
 
 __all__ = ["SAMPLERS", "sample"]
@@ -26,6 +27,7 @@ SAMPLERS: dict[str, Sampler] = {
 }
 
 
+@one_blas_thread
 def sample(
     posterior: GeneralizedPosterior, draws: int = 4000, seed: Any = None, sampler: str = "auto"
 ) -> Draws:
