@@ -23,6 +23,7 @@ ORDER = [
     "threads",
     "sums",
     "losses",
+    "scale",
     "linear",
     "penalties",
     "rows",

@@ -7,7 +7,7 @@ import pytest
 
 import etafree as ef
 from conftest import LOSSES, THETA, Case
-from etafree.linear import mad_scale
+from etafree.scale import mad_scale
 
 
 def test_slopes_and_curvatures_are_the_derivatives_of_the_value(case: Case) -> None:

@@ -13,10 +13,11 @@ import numpy as np
 
 from etafree.errors import InputError
 from etafree.formula import design
-from etafree.linear import Derivatives, LinearTotal, mad_scale
+from etafree.linear import Derivatives, LinearTotal
 from etafree.losses import LinearLoss, ResidualLoss
 from etafree.penalties import NoPenalty, Penalty
 from etafree.rows import Rows
+from etafree.scale import mad_scale
 from etafree.validation import Array, as_array, as_choice, as_names
 
 __all__ = ["Criterion"]

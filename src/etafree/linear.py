@@ -15,12 +15,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.errors import InputError
-from etafree.losses import Huber, LinearLoss, ResidualLoss
+from etafree.losses import LinearLoss
 from etafree.sums import COMPILE_FROM, Groups, add_group_sums, row_blocks
 from etafree.validation import Array
 
-__all__ = ["ClusterBlock", "Derivatives", "LinearTotal", "RankOneBlock", "mad_scale"]
+__all__ = [
+    "ClusterBlock",
+    "ClusterTotals",
+    "Derivatives",
+    "LinearTotal",
+    "RankOneBlock",
+]
 
 #: Gauss-Hermite nodes for expectations under a normal predictor.
 NODES = 16
@@ -33,6 +38,15 @@ class Derivatives(NamedTuple):
     gradient: Array
     hessian: Array
     gradient_scale: Array
+
+
+class ClusterTotals(NamedTuple):
+    """Gradient and Hessian of a total, and the score sums (G, p) and weights (G,) of clusters."""
+
+    gradient: Array
+    hessian: Array
+    sums: Array
+    weights: Array
 
 
 class ClusterBlock(NamedTuple):
@@ -215,16 +229,21 @@ class LinearTotal:
             hessian += (X.T * (w * ((mass * nodes) @ slopes) / sd)) @ X
         return gradient, 0.5 * (hessian + hessian.T)
 
-    def cluster_sums(self, theta: Array, groups: Groups) -> tuple[Array, Array]:
-        """Return score sums (G, p) and weights (G,) of every cluster, in one pass."""
-        sums, weights = np.zeros((len(groups), self.p)), np.zeros((len(groups), 1))
+    def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
+        """Return gradient, Hessian and every cluster's score sum in one pass over the rows."""
+        hessian = np.zeros((self.p, self.p))
+        sums = np.zeros((len(groups), self.p))
         compiled = self.n * self.p >= COMPILE_FROM
         for rows in row_blocks(self.n, self.p):
-            codes, w = groups.codes[rows], self._weights(rows)
-            slope = w * self.loss.first(self._predictor(rows, theta), self.y[rows])
-            add_group_sums(sums, codes, slope, self.X[rows], compiled=compiled)
-            add_group_sums(weights, codes, w, np.ones((len(w), 1)), compiled=compiled)
-        return sums, weights[:, 0]
+            X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
+            slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
+            if self.weights is not None:
+                slope, curvature = slope * self.weights[rows], curvature * self.weights[rows]
+            hessian += (X.T * curvature) @ X
+            add_group_sums(sums, groups.codes[rows], slope, X, compiled=compiled)
+        weights = np.bincount(groups.codes, self.weights, len(groups)).astype(np.float64)
+        gradient = sums.sum(axis=0)
+        return ClusterTotals(gradient, 0.5 * (hessian + hessian.T), sums, weights)
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""
@@ -274,38 +293,3 @@ def _outer_sums(X: Array, curvature: Array, starts: NDArray[np.intp]) -> Array:
     outer = (curvature[:, None] * X)[:, :, None] * X[:, None, :]
     sums: Array = np.add.reduceat(outer, starts[:-1], axis=0)
     return sums
-
-
-def mad_scale(loss: ResidualLoss, X: Array, y: Array, weights: Array | None = None) -> float:
-    r"""Return the robust residual scale, found jointly with a Huber fit.
-
-    The fixed point of :math:`s = \mathrm{median}|y-X\hat\theta_s|/0.6745` and the Huber estimate
-    :math:`\hat\theta_s` at that scale, by iteratively reweighted least squares from ordinary least
-    squares: what statsmodels' RLM and R's rlm compute.
-    """
-    tuning = float(getattr(loss, "c", 1.345))
-    w = np.ones(len(X)) if weights is None else weights
-    root = np.sqrt(w)[:, None]
-    theta = np.linalg.lstsq(X * root, y * root[:, 0], rcond=None)[0]
-    scale = 0.0
-    for _ in range(200):
-        residual = y - X @ theta
-        previous, scale = scale, _weighted_median(np.abs(residual), w) / 0.6744897501960817
-        if not scale > 1e-12 * max(1.0, float(np.abs(y).max())):
-            raise InputError(
-                "scale", "'mad' is zero: half of the residuals vanish", "pass scale= as a number"
-            )
-        if abs(scale - previous) <= 1e-12 * scale:
-            break
-        root = np.sqrt(w * Huber(tuning, scale=scale).majorizer(X @ theta, y))[:, None]
-        theta = np.linalg.lstsq(X * root, y * root[:, 0], rcond=None)[0]
-    return float(scale)
-
-
-def _weighted_median(values: Array, weights: Array) -> float:
-    order = np.argsort(values)
-    total = np.cumsum(weights[order])
-    half = 0.5 * total[-1]
-    low = values[order[int(np.searchsorted(total, half * (1 - 1e-12)))]]
-    high = values[order[min(int(np.searchsorted(total, half * (1 + 1e-12))), len(values) - 1)]]
-    return float(0.5 * (low + high))

@@ -129,7 +129,8 @@ class ResidualLoss(LinearLoss):
     def residual(self, u: Array, y: Array) -> Array:
         """Return the scaled residual."""
         residual: Array = y - u
-        residual /= self.scale_value
+        if self.scale != 1.0:
+            residual /= self.scale_value
         return residual
 
     def with_scale(self, scale: float) -> ResidualLoss:
@@ -169,10 +170,16 @@ class Huber(ResidualLoss):
         return size
 
     def first(self, u: Array, y: Array) -> Array:
-        return -np.clip(self.residual(u, y), -self.c, self.c) / self.scale_value
+        slope = self.residual(u, y)
+        np.maximum(slope, -self.c, out=slope)
+        np.minimum(slope, self.c, out=slope)
+        slope *= -1.0 / self.scale_value
+        return slope
 
     def second(self, u: Array, y: Array) -> Array:
-        return (np.abs(self.residual(u, y)) <= self.c) / self.scale_value**2
+        size = self.residual(u, y)
+        np.abs(size, out=size)
+        return (size <= self.c) * self.scale_value**-2
 
     def majorizer(self, u: Array, y: Array) -> Array:
         size = np.maximum(np.abs(self.residual(u, y)), self.c)

@@ -34,10 +34,18 @@ import numpy as np
 
 from etafree.criterion import Criterion
 from etafree.errors import InputError
+from etafree.linear import ClusterTotals
 from etafree.sums import Groups
 from etafree.validation import Array
 
-__all__ = ["Meat", "Satterthwaite", "cluster_leverages", "clustered", "independent"]
+__all__ = [
+    "Meat",
+    "Satterthwaite",
+    "cluster_leverages",
+    "clustered",
+    "clustered_by_leverage",
+    "independent",
+]
 
 #: Smallest eigenvalue of I - A_g A^{-1} that leaves something to estimate from.
 SINGULAR = 1e-10
@@ -198,30 +206,50 @@ def _adjust_rows(
 
 
 def clustered(
-    criterion: Criterion, theta: Array, hessian: Array, gradient: Array, groups: Groups,
-    correction: str, centered: bool = True,
-) -> Meat:  # fmt: skip
-    """Return the meat of one-way clusters, CR0 to CR3; arguments as for `independent`."""
-    total, p = criterion.total, criterion.p
-    whiten = _whitener(hessian)
-    mean = _mean_score(criterion, gradient, centered)
-    if correction in ("CR2", "CR3"):
-        whitened, count, satterthwaite = _adjusted_clusters(
-            criterion, theta, groups, correction, whiten, mean
-        )
-    else:
-        sums, weights = total.cluster_sums(theta, groups)
-        count = int(np.count_nonzero(weights))
-        scores = (sums - weights[:, None] * mean) @ whiten.T
-        whitened, satterthwaite = scores.T @ scores, None
+    criterion: Criterion,
+    hessian: Array,
+    totals: ClusterTotals,
+    correction: str,
+    centered: bool = True,
+) -> Meat:
+    """Return the meat of one-way clusters from their score sums: CR0, CR1 or CR1S."""
+    p, count = criterion.p, int(np.count_nonzero(totals.weights))
     _check_count(count, p)
+    whiten = _whitener(hessian)
+    mean = _mean_score(criterion, totals.gradient, centered)
+    scores = (totals.sums - totals.weights[:, None] * mean) @ whiten.T
+    whitened = scores.T @ scores
     if correction in ("CR1", "CR1S"):
-        whitened = whitened * (count / (count - 1))
+        whitened *= count / (count - 1)
     if correction == "CR1S":
-        whitened = whitened * ((total.count - 1) / (total.count - p))
+        rows = criterion.total.count
+        whitened *= (rows - 1) / (rows - p)
     dof = np.inf if correction == "CR0" else float(count - 1)
     matrix, covariance = _finish(whitened, whiten)
-    return Meat(matrix, covariance, dof, correction, count, satterthwaite)
+    return Meat(matrix, covariance, dof, correction, count)
+
+
+def clustered_by_leverage(
+    criterion: Criterion,
+    theta: Array,
+    hessian: Array,
+    gradient: Array,
+    groups: Groups,
+    correction: str,
+    centered: bool = True,
+) -> Meat:
+    """Return the meat of one-way clusters corrected for leverage: CR2 or CR3.
+
+    Arguments as for `independent`.
+    """
+    whiten = _whitener(hessian)
+    mean = _mean_score(criterion, gradient, centered)
+    whitened, count, satterthwaite = _adjusted_clusters(
+        criterion, theta, groups, correction, whiten, mean
+    )
+    _check_count(count, criterion.p)
+    matrix, covariance = _finish(whitened, whiten)
+    return Meat(matrix, covariance, float(count - 1), correction, count, satterthwaite)
 
 
 def _check_count(count: int, p: int) -> None:

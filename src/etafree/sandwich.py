@@ -12,7 +12,8 @@ from etafree.centers import find_center
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
-from etafree.meat import Meat, Satterthwaite, clustered, independent
+from etafree.linear import ClusterTotals, Derivatives
+from etafree.meat import Meat, Satterthwaite, clustered, clustered_by_leverage, independent
 from etafree.sums import Groups
 from etafree.threads import one_blas_thread
 from etafree.validation import Array, as_array, as_choice, as_names, as_positive
@@ -20,7 +21,8 @@ from etafree.validation import Array, as_array, as_choice, as_names, as_positive
 __all__ = ["CORRECTIONS", "Target", "find_groups", "target"]
 
 HC = ("HC0", "HC1", "HC2", "HC3")
-CR = ("CR0", "CR1", "CR1S", "CR2", "CR3")
+PLAIN_CR = ("CR0", "CR1", "CR1S")
+CR = (*PLAIN_CR, "CR2", "CR3")
 CORRECTIONS = HC + CR
 
 
@@ -178,7 +180,11 @@ def target(
     groups = find_groups(clusters, criterion)
     correction = _correction(correction, groups, meat)
     kind, theta = find_center(center, criterion, mean)
-    total = criterion.total.derivatives(theta)
+    total: Derivatives | ClusterTotals
+    if groups is not None and correction in PLAIN_CR:  # their score sums come in the same pass
+        total = criterion.total.cluster_totals(theta, groups)
+    else:
+        total = criterion.total.derivatives(theta)
     if hessian is None:
         matrix = total.hessian + criterion.size * criterion.penalty_share(theta)
         advice = "the centre is no strict minimum: add a penalty or change center="
@@ -186,7 +192,7 @@ def target(
         matrix = hessian(theta) if callable(hessian) else hessian
         advice = "pass the Hessian of the total loss, not its negative or inverse"
     A = check_covariance(matrix, "hessian", p, advice)
-    made = _meat(criterion, theta, A, total.gradient, groups, correction, centered, meat)
+    made = _meat(criterion, theta, A, total, groups, correction, centered, meat)
     check_covariance(made.matrix, "meat", p, "too few distinct scores: G or n must exceed p")
     default: float | Array = made.dof
     if made.satterthwaite is not None:
@@ -237,19 +243,24 @@ def _correction(correction: str | None, groups: Groups | None, meat: Any) -> str
 
 
 def _meat(
-    criterion: Criterion, theta: Array, A: Array, gradient: Array, groups: Groups | None,
-    correction: str, centered: bool, meat: Array | Callable[[Array], Array] | None,
+    criterion: Criterion, theta: Array, A: Array, total: Derivatives | ClusterTotals,
+    groups: Groups | None, correction: str, centered: bool,
+    meat: Array | Callable[[Array], Array] | None,
 ) -> Meat:  # fmt: skip
     if meat is None:
         if groups is None:
-            return independent(criterion, theta, A, gradient, correction, centered)
-        return clustered(criterion, theta, A, gradient, groups, correction, centered)
+            return independent(criterion, theta, A, total.gradient, correction, centered)
+        if isinstance(total, ClusterTotals):
+            return clustered(criterion, A, total, correction, centered)
+        return clustered_by_leverage(
+            criterion, theta, A, total.gradient, groups, correction, centered
+        )
     if callable(meat):
         scores = criterion.total.scores(theta)
         if centered:
             w = criterion.total.weights
             w = np.ones(criterion.n) if w is None else w
-            scores -= w[:, None] * (gradient / criterion.size)
+            scores -= w[:, None] * (total.gradient / criterion.size)
         meat = meat(scores)
     B = check_covariance(meat, "meat", criterion.p, "it must be a variance of the total score")
     inverse = np.linalg.inv(A)

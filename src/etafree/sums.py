@@ -55,8 +55,11 @@ def add_group_sums(
     """Add ``factor[i] * rows[i]`` to ``out[codes[i]]`` for every row, in order."""
     if compiled:
         _compiled_scatter()(out, codes, factor, rows)
-    else:
-        np.add.at(out, codes, factor[:, None] * rows)
+        return
+    order = np.argsort(codes, kind="stable")  # next to nothing when they are sorted
+    found = codes[order]
+    starts = np.flatnonzero(np.r_[True, found[1:] != found[:-1]])
+    out[found[starts]] += np.add.reduceat(factor[order, None] * rows[order], starts, axis=0)
 
 
 class Groups:
