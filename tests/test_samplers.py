@@ -225,3 +225,19 @@ def test_the_reported_effective_size_is_honest() -> None:
     measured = 1 / standard.var(axis=0, ddof=1).mean()
     reported = np.mean([r.ess for r in runs])
     assert 0.75 < measured / reported < 1.6
+
+
+@pytest.mark.parametrize("eta", [1e-6, 1e-3, 1.0, 1e6])
+def test_every_loss_is_sampled_at_any_learning_rate_or_refused_in_words(
+    case: Case, eta: float
+) -> None:
+    """One-sided exponential walls (Poisson, gamma) and improper tails end in an error, not in nan."""
+    try:
+        draws = ef.sample(ef.GeneralizedPosterior(case.criterion(), eta), draws=1000, seed=1)
+    except ef.errors.EtafreeError as error:
+        assert case.name in ("gamma", "poisson", "student_t")
+        assert eta * len(case.y) < 1
+        assert "eta" in str(error)
+        return
+    assert np.isfinite(draws.values).all()
+    assert draws.ess > 100

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from etafree.draws import Draws
+from etafree.errors import ConvergenceError
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.importance import proposal_dof, student_proposal
 from etafree.samplers.variational import Normal
@@ -17,6 +18,8 @@ __all__ = ["elliptical_draws"]
 CHAINS = 32
 WARM_UP = 200
 THIN = 4
+#: Chains that disagree more than this have not seen the same distribution.
+R_HAT_LIMIT = 1.1
 
 
 def elliptical_draws(
@@ -46,7 +49,10 @@ def elliptical_draws(
     chains = min(CHAINS, draws)
     length = -(-draws // chains)
     z, _ = student_proposal(chains, p, dof, rng)
-    level = log_ratio(z)
+    mode = np.linalg.solve(normal.lower, normal.mode - normal.mean)[None]
+    level, peak = log_ratio(z), float(log_ratio(mode)[0])
+    lost = ~(level > peak - 50.0 - 10.0 * p)
+    z[lost], level[lost] = mode, peak
     out = np.empty((chains, length, p))
     evaluations = chains
     for step in range(-WARM_UP, length * THIN):
@@ -54,8 +60,14 @@ def elliptical_draws(
         evaluations += spent
         if step >= 0 and step % THIN == THIN - 1:
             out[:, step // THIN] = normal.mean + z @ normal.lower.T
-    ess = float(np.min(array_stats.ess(out, chain_axis=0, draw_axis=1, method="bulk")))
-    r_hat = float(np.max(array_stats.rhat(out, chain_axis=0, draw_axis=1)))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ess = float(np.min(array_stats.ess(out, chain_axis=0, draw_axis=1, method="bulk")))
+        r_hat = float(np.max(array_stats.rhat(out, chain_axis=0, draw_axis=1)))
+    if not r_hat < R_HAT_LIMIT:
+        raise ConvergenceError(
+            f"no sampler reaches the whole posterior at eta = {posterior.eta:g} (R-hat {r_hat:.2f}): "
+            "it is far from normal there; use a larger eta or add a penalty"
+        )
     info = {"r_hat": r_hat, "evaluations": evaluations}
     return Draws(out, posterior.criterion.names, posterior.eta, ess, "elliptical slice", info)
 

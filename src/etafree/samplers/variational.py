@@ -52,24 +52,39 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
         smallest = float(np.linalg.eigvalsh(precision)[0])
         raise NotPositiveDefiniteError("Hessian at the mode", smallest, "add a penalty")
     for _ in range(MAX_ITERATIONS):
-        slope, curvature = energy.total.expected_derivatives(mean, covariance)
+        with np.errstate(over="ignore", invalid="ignore"):
+            slope, curvature = energy.total.expected_derivatives(mean, covariance)
         new = eta * (curvature + weight * energy.penalty.hessian(mean))
-        inverse = _inverse(new)
-        if inverse is None:  # a loss that is not convex: keep what we have
-            break
+        if not np.isfinite(slope).all() or _inverse(new) is None:
+            if not energy.loss.convex:
+                break
+            covariance = covariance / 16  # so wide that an exponential overflows
+            continue
+        change = float(np.max(np.abs(np.linalg.eigvals(new @ covariance) - 1)))
+        if change > 1:  # far off: average precisions, or an exponential loss makes it oscillate
+            new = 0.5 * (new + _inverse_of(covariance))
+        inverse = _inverse_of(new)
         step = -inverse @ (eta * (slope + weight * energy.penalty.gradient(mean)))
         moved = float(step @ new @ step)
-        length = np.sqrt(moved)
-        mean = mean + step * min(1.0, 2.0 * np.sqrt(len(step)) / max(length, 1e-300))
-        change = float(np.max(np.abs(new @ covariance - np.eye(len(new)))))
+        mean = mean + step * min(1.0, 2.0 * np.sqrt(len(step) / max(moved, 1e-300)))
         covariance = inverse
         if moved < 1e-4 and change < 1e-2:
             break
     return Normal(mean, np.linalg.cholesky(covariance), fit.theta)
 
 
+def _inverse_of(matrix: Array) -> Array:
+    inverse = _inverse(matrix)
+    if inverse is None:
+        raise NotPositiveDefiniteError("precision", float(np.linalg.eigvalsh(matrix)[0]))
+    return inverse
+
+
 def _inverse(precision: Array) -> Array | None:
-    sd = np.sqrt(np.maximum(np.diagonal(precision), 1e-300))
+    """Return the inverse of a positive definite matrix of any units, None if it is not one."""
+    if not np.isfinite(precision).all() or np.any(np.diagonal(precision) <= 0):
+        return None
+    sd = np.sqrt(np.diagonal(precision))
     try:
         lower = np.linalg.cholesky(precision / sd / sd[:, None])
     except np.linalg.LinAlgError:
