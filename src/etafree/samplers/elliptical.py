@@ -65,8 +65,8 @@ def elliptical_draws(
         r_hat = float(np.max(array_stats.rhat(out, chain_axis=0, draw_axis=1)))
     if not r_hat < R_HAT_LIMIT:
         raise ConvergenceError(
-            f"no sampler reaches the whole posterior at eta = {posterior.eta:g} (R-hat {r_hat:.2f}): "
-            "it is far from normal there; use a larger eta or add a penalty"
+            f"no sampler reaches the whole posterior at eta = {posterior.eta:g} (R-hat "
+            f"{r_hat:.2f}): it is far from normal there; use a larger eta or add a penalty"
         )
     info = {"r_hat": r_hat, "evaluations": evaluations}
     return Draws(out, posterior.criterion.names, posterior.eta, ess, "elliptical slice", info)
