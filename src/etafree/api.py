@@ -18,7 +18,7 @@ from etafree.linalg import ROOTS, transport
 from etafree.posterior import GeneralizedPosterior
 from etafree.result import Calibration
 from etafree.sandwich import Target, find_groups, target
-from etafree.validation import as_choice, as_level, as_rng
+from etafree.validation import as_choice, as_level, as_names, as_rng
 
 __all__ = ["calibrate"]
 
@@ -113,14 +113,21 @@ def calibrate(
     posterior = criterion if isinstance(criterion, GeneralizedPosterior) else None
     if posterior is not None:
         criterion = posterior.criterion
-        eta = posterior.eta if eta is None else eta
-    if names is None and isinstance(criterion, Criterion | Target):
-        names = criterion.names
+        if eta is not None and eta != posterior.eta:
+            raise InputError("eta", f"is {eta} but the posterior's is {posterior.eta:g}")
+        eta = posterior.eta
+    if not isinstance(criterion, Criterion | Target | None):
+        raise InputError(
+            "criterion", f"is a {type(criterion).__name__}",
+            "pass a Criterion, a GeneralizedPosterior or a Target",
+        )  # fmt: skip
     original = Draws.of(draws, names, eta)
+    if criterion is not None:
+        original = _named(original, criterion, names is not None)
     original.covariance()  # refuses draws that cannot be rescaled, before any work
+    if working == "curvature" and original.eta is None:
+        raise InputError("working", "'curvature' needs the learning rate", "pass eta=")
     if isinstance(criterion, Criterion) and covariance is None:
-        if original.p != criterion.p:
-            raise InputError("draws", f"have {original.p} parameters, the criterion {criterion.p}")
         groups = find_groups(clusters, criterion)
         goal = target(
             criterion, center="map" if center is None else center, clusters=groups,
@@ -155,6 +162,21 @@ def calibrate(
     )
 
 
+def _named(draws: Draws, goal: Criterion | Target, asked: bool) -> Draws:
+    """Return the draws under the criterion's names; refuse draws of other parameters."""
+    if draws.p != goal.p:
+        raise InputError("draws", f"have {draws.p} parameters, the criterion {goal.p}")
+    if draws.names == goal.names:
+        return draws
+    if draws.names != as_names(None, draws.p):
+        raise InputError(
+            "names" if asked else "draws",
+            f"are of {list(draws.names)}, the criterion of {list(goal.names)}",
+            "select and order the draws' parameters as the criterion's",
+        )
+    return replace(draws, names=goal.names)
+
+
 def _given_target(
     criterion: Any, original: Draws, center: Any, covariance: Any, dof: Any, asked: dict[str, Any]
 ) -> Target:
@@ -168,14 +190,7 @@ def _given_target(
     if isinstance(criterion, Target):
         if covariance is not None or center is not None or dof is not None:
             raise InputError("criterion", "is a Target, which has its own center and covariance")
-        if criterion.p != original.p:
-            raise InputError("draws", f"have {original.p} parameters, the target {criterion.p}")
         return criterion
-    if criterion is not None and not isinstance(criterion, Criterion):
-        raise InputError(
-            "criterion", f"is a {type(criterion).__name__}",
-            "pass a Criterion, a GeneralizedPosterior or a Target",
-        )  # fmt: skip
     if covariance is None:
         raise InputError(
             "covariance", "is missing: draws alone do not say how an estimator varies",

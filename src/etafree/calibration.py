@@ -20,7 +20,7 @@ from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.linalg import check_covariance, transport
 from etafree.sandwich import Target
-from etafree.storage import load_arrays, save_arrays
+from etafree.storage import damaged, load_arrays, save_arrays
 from etafree.threads import one_blas_thread
 from etafree.validation import Array, as_array, as_names, check_finite
 
@@ -61,6 +61,15 @@ class LocationScaleMap:
     scale: Array
     names: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        p = len(as_names(self.names, len(self.names)))
+        as_array(self.mean, "mean", shape=(p,))
+        as_array(self.offset, "offset", shape=(p,))
+        scale = as_array(self.scale, "scale", shape=(p, p))
+        size = np.abs(scale).max(axis=0)
+        if p == 0 or np.any(size == 0) or np.linalg.matrix_rank(scale / size) < p:
+            raise InputError("scale", "is singular, so the map cannot be undone")
+
     @classmethod
     def between(
         cls, mean: Any, covariance: Any, center: Any, target: Any, root: str = "affine",
@@ -68,6 +77,8 @@ class LocationScaleMap:
     ) -> LocationScaleMap:  # fmt: skip
         """Return the map from mean and covariance to centre and target covariance."""
         m = as_array(mean, "mean").reshape(-1)
+        if len(m) == 0:
+            raise InputError("mean", "is empty")
         S = check_covariance(covariance, "covariance", len(m))
         V = check_covariance(target, "target", len(m))
         c = as_array(center, "center").reshape(-1)
@@ -101,8 +112,8 @@ class LocationScaleMap:
             raise InputError("draws", f"has shape {array.shape}", f"the last axis must be {p} long")
         if out is None:
             out = np.empty(array.shape)
-        elif out.shape != array.shape or out.dtype != np.float64 or not out.flags.c_contiguous:
-            raise InputError("out", "must be a C-contiguous float64 array of the draws' shape")
+        else:
+            _check_out(out, array)
         rows, image = array.reshape(-1, p), out.reshape(-1, p)
         turned = np.ascontiguousarray(scale.T)
         step = max(1, BLOCK // p)
@@ -122,10 +133,21 @@ class LocationScaleMap:
     def load(cls, path: str | os.PathLike[str]) -> LocationScaleMap:
         """Read a map that `save` wrote."""
         arrays, meta = load_arrays(path, "map")
-        return cls(names=tuple(meta["names"]), **arrays)
+        with damaged(path):
+            return cls(names=tuple(meta["names"]), **arrays)
 
     def __repr__(self) -> str:
         return f"LocationScaleMap({', '.join(self.names)})"
+
+
+def _check_out(out: Any, array: Array) -> None:
+    if not isinstance(out, np.ndarray) or out.shape != array.shape or out.dtype != np.float64:
+        raise InputError("out", "must be a float64 array of the draws' shape")
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        raise InputError("out", "must be C-contiguous and writeable")
+    same = out.ctypes.data == array.ctypes.data and out.strides == array.strides
+    if not same and np.may_share_memory(out, array):
+        raise InputError("out", "overlaps the draws", "pass the draws themselves, or a new array")
 
 
 def working_covariance(working: str, draws: Draws, target: Target) -> Array:
@@ -134,8 +156,7 @@ def working_covariance(working: str, draws: Draws, target: Target) -> Array:
         return draws.covariance()
     if target.hessian is None:
         raise InputError("working", "'curvature' needs a Hessian", "pass a criterion")
-    if draws.eta is None:
-        raise InputError("working", "'curvature' needs the learning rate", "pass eta=")
+    assert draws.eta is not None  # calibrate() has asked for it
     inverse: Array = np.linalg.inv(draws.eta * target.hessian)
     return inverse
 

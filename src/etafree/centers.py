@@ -45,7 +45,9 @@ def find_center(
     """
     if not isinstance(center, str):
         size = criterion.p if criterion is not None else (None if mean is None else len(mean))
-        point = as_array(center, "center", ndim=1 if np.ndim(center) else 0).reshape(-1)
+        point = np.atleast_1d(as_array(center, "center"))
+        if point.ndim != 1:
+            raise InputError("center", f"has shape {point.shape} but must be a vector")
         if size is not None and len(point) != size:
             raise InputError("center", f"has {len(point)} entries for {size} parameter(s)")
         return "given", point

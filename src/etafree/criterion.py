@@ -110,17 +110,15 @@ class Criterion:
             return as_array(rows.align(value, argument), argument, shape=(n,))
 
         w, o, m = vector(weights, "weights"), vector(offset, "offset"), vector(trials, "trials")
-        if w is not None:
+        if w is not None or weight_kind is not None:
             weight_kind = as_choice(weight_kind, "weight_kind", WEIGHT_KINDS)
+        if w is not None:
             _check_weights(w)
         if m is not None:
             if not loss.takes_trials:
                 raise InputError("trials", f"means nothing to {type(loss).__name__}")
             y = np.column_stack([y, m])
-        loss.check(y)
-        if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
-            loss = loss.with_scale(mad_scale(loss, X, y if o is None else y - o, w))
-        total = LinearTotal(loss, X, y, o, w, weight_kind != "sampling")
+        total = _fitted(LinearTotal(loss, X, y, o, w, weight_kind != "sampling"))
         self._set(total, (penalty or NoPenalty()).fitted_to(p), as_names(names, p), rows)
 
     @classmethod
@@ -199,11 +197,16 @@ class Criterion:
 
     def with_loss(self, loss: LinearLoss) -> Criterion:
         """Return the same data and penalty under another loss."""
-        loss.check(self.total.y)
-        return self._with_total(replace(self.total, loss=loss))
+        if not isinstance(loss, LinearLoss):
+            raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
+        if self.total.y.ndim == 2 and not loss.takes_trials:
+            raise InputError("loss", f"{type(loss).__name__} has no use for the data's trials")
+        return self._with_total(_fitted(replace(self.total, loss=loss)))
 
     def with_penalty(self, penalty: Penalty) -> Criterion:
         """Return the same data and loss under another penalty."""
+        if not isinstance(penalty, Penalty):
+            raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
         other = Criterion.__new__(Criterion)
         other._set(self.total, penalty.fitted_to(self.p), self.names, self.rows)
         return other
@@ -228,8 +231,9 @@ class Criterion:
         """Number of parameters."""
         return self.total.p
 
-    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
+    def derivatives(self, theta: Any, *, majorize: bool = False) -> Derivatives:
         """Return value, gradient, Hessian of L and the size of the terms of the gradient."""
+        theta = self.point(theta)
         part = self.total.derivatives(theta, majorize=majorize)
         weight = self.strength * self.size
         if weight == 0.0:
@@ -248,14 +252,17 @@ class Criterion:
 
     def gradient(self, theta: Any) -> Array:
         """Return the gradient of L (p,)."""
-        return self.derivatives(self.point(theta)).gradient
+        return self.derivatives(theta).gradient
 
     def hessian(self, theta: Any) -> Array:
         """Return the Hessian of L (p, p)."""
-        return self.derivatives(self.point(theta)).hessian
+        return self.derivatives(theta).hessian
 
-    def values_at(self, thetas: Array) -> Array:
+    def values_at(self, thetas: Any) -> Array:
         """Return L at many points, (D, p) -> (D,)."""
+        thetas = as_array(thetas, "thetas", ndim=2)
+        if thetas.shape[1] != self.p:
+            raise InputError("thetas", f"has {thetas.shape[1]} columns for {self.p} parameter(s)")
         out = self.total.totals(thetas)
         weight = self.strength * self.size
         return out if weight == 0.0 else out + weight * self.penalty.value(thetas)
@@ -295,5 +302,17 @@ def _index(X: Any, y: Any) -> Any:
 def _check_weights(weights: Array) -> None:
     if np.any(weights < 0):
         raise InputError("weights", f"has the negative value {weights.min()}")
+    if weights.max() > 1e150:
+        raise InputError("weights", f"reach {weights.max():.1g}", "divide them by a constant")
     if not weights.sum() > 0:
         raise InputError("weights", "are all zero")
+
+
+def _fitted(total: LinearTotal) -> LinearTotal:
+    """Return the total with its response checked and a plug-in scale filled in."""
+    loss, y = total.loss, total.y
+    loss.check(y)
+    if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
+        moved = y if total.offset is None else y - total.offset
+        return replace(total, loss=loss.with_scale(mad_scale(loss, total.X, moved, total.weights)))
+    return total

@@ -112,7 +112,10 @@ def checks_of_criterion(
 def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
     """Return how far a Newton step would move the centre, in standard errors."""
     here = criterion.derivatives(offset)
-    step = np.linalg.solve(here.hessian, here.gradient)
+    try:
+        step = np.linalg.solve(here.hessian, here.gradient)
+    except np.linalg.LinAlgError:  # so far off that the loss is flat
+        step = np.full(criterion.p, np.inf)
     return _check(
         "Newton offset", float(np.max(np.abs(step) / target.se)), 0.1,
         "the centre does not solve the penalized estimating equation: use center='map' (a "

@@ -45,6 +45,13 @@ class Draws:
     sampler: str = "given"
     info: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.values.ndim != 3:
+            raise InputError(
+                "values", f"has shape {self.values.shape}", "use ef.Draws.of(array) for (draw, p)"
+            )
+        as_names(self.names, self.p)
+
     @classmethod
     def of(cls, values: Any, names: Sequence[str] | None = None, eta: float | None = None) -> Draws:
         """Return `values`, a Draws or an array (draw, p) or (chain, draw, p), as checked draws."""
@@ -52,9 +59,10 @@ class Draws:
             named = values if names is None else replace(values, names=as_names(names, values.p))
             if eta is None:
                 return named
+            eta = as_positive(eta, "eta")
             if named.eta is not None and named.eta != eta:
                 raise InputError("eta", f"is {eta:g} but these draws were made at {named.eta:g}")
-            return replace(named, eta=as_positive(eta, "eta"))
+            return replace(named, eta=eta)
         if names is None and hasattr(values, "columns"):
             names = [str(column) for column in values.columns]
         array = as_array(values, "draws")
@@ -112,6 +120,8 @@ class Draws:
         stuck = [self.names[j] for j in np.flatnonzero(spread <= 1e-14 * size)]
         if stuck:
             raise InputError("draws", f"of {stuck} are constant", "drop these parameters")
+        if size.max() > 1e75:
+            raise InputError("draws", f"reach {size.max():.1g}", "change the units")
         deviation = array - self.mean
         covariance = deviation.T @ deviation / (len(self) - 1)
         return check_covariance(

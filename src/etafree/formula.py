@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from etafree.errors import InputError
 from etafree.rows import Rows
 from etafree.validation import Array
 
-__all__ = ["Design", "design"]
+__all__ = ["Design", "design", "plain_text"]
 
 
 class Design(NamedTuple):
@@ -21,6 +22,12 @@ class Design(NamedTuple):
     names: tuple[str, ...]
     intercept: int | None
     rows: Rows
+
+
+def plain_text(error: Exception) -> str:
+    """Return an error's message on one line, without a terminal's colours and marks."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    return " ".join(re.sub("[⧛⧚]", "", text).split())
 
 
 def design(formula: str, data: Any) -> Design:
@@ -35,22 +42,30 @@ def design(formula: str, data: Any) -> Design:
     """
     import formulaic
     import pandas as pd
+    from pandas.api.types import is_numeric_dtype
 
     if not isinstance(data, pd.DataFrame):
         raise InputError("data", f"is a {type(data).__name__}", "pass a pandas DataFrame")
     if not isinstance(formula, str) or "~" not in formula:
         raise InputError("formula", f"is {formula!r}", 'write it as "response ~ predictors"')
+    odd = [name for name in data.columns if data[name].dtype.kind == "c"]
+    if any(re.search(rf"\b{re.escape(str(name))}\b", formula) for name in odd):
+        raise InputError("formula", f"uses complex columns {odd}")
     table = data.reset_index(drop=True)
     try:
         matrices = formulaic.model_matrix(formula, table, na_action="drop")
     except Exception as error:  # formulaic raises its own and Python's errors alike
-        reason = " ".join(str(error).split())
         raise InputError(
             "formula",
-            f"{formula!r} cannot be evaluated: {reason}",
+            f"{formula!r} cannot be evaluated: {plain_text(error)}",
             f"columns: {list(data.columns)}",
         ) from None
-    left, right = matrices.lhs, matrices.rhs
+    left, right = getattr(matrices, "lhs", None), getattr(matrices, "rhs", None)
+    if not isinstance(left, pd.DataFrame) or not isinstance(right, pd.DataFrame):
+        raise InputError("formula", f"{formula!r} needs one left and one right side")
+    words = [v for v in left.model_spec.variables if v in data and not is_numeric_dtype(data[v])]
+    if words:
+        raise InputError("formula", f"the response {words} is not numeric", "code it as numbers")
     if left.shape[1] != 1:
         raise InputError(
             "formula", f"the left side of {formula!r} gives {left.shape[1]} columns",

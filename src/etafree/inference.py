@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from etafree.errors import InputError
+from etafree.formula import plain_text
 from etafree.sandwich import Target
 from etafree.validation import Array, as_array
 
@@ -76,6 +77,9 @@ class Region:
 
     def boundary(self, i: int = 0, j: int = 1, points: int = 200) -> Array:
         """Return the outline (points, 2) of the region's shadow on two parameters."""
+        for argument, k in (("i", i), ("j", j)):
+            if not isinstance(k, int) or not 0 <= k < len(self.center) or i == j:
+                raise InputError(argument, f"is {k!r}", f"two of {len(self.center)} parameters")
         block = self.covariance[np.ix_([i, j], [i, j])]
         angle = np.linspace(0, 2 * np.pi, points)
         circle = np.column_stack([np.cos(angle), np.sin(angle)])
@@ -121,7 +125,10 @@ def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) ->
 
     matrix, right = _constraints(contrast, value, target.names)
     q = len(matrix)
-    if np.linalg.matrix_rank(matrix) < q:
+    largest = np.abs(matrix).max(axis=1, keepdims=True)
+    if np.any(largest < 1e-100) or np.any(largest > 1e100):
+        raise InputError("contrast", "has a row of zeros, or of numbers too small or too large")
+    if np.linalg.matrix_rank(matrix / largest, tol=1e-8) < q:
         raise InputError("contrast", f"has {q} rows that are not independent", "drop some")
     estimate = matrix @ center - right
     covariance = matrix @ target.covariance @ matrix.T
@@ -143,15 +150,20 @@ def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) ->
 def _constraints(contrast: Any, value: Any, names: tuple[str, ...]) -> tuple[Array, Array]:
     """Return R (q, p) and r (q,) of a contrast in any of its forms."""
     p = len(names)
+    matrix: Array
     if isinstance(contrast, Mapping):
         contrast_row = np.zeros(p)
         for name, weight in contrast.items():
-            contrast_row[_position(name, names)] = weight
+            contrast_row[_position(name, names)] = as_array(weight, "contrast", shape=())
         matrix = contrast_row[None]
     elif isinstance(contrast, str) and contrast in names:
         matrix = np.eye(p)[[names.index(contrast)]]
     elif isinstance(contrast, str):
-        return _parsed(contrast, names)
+        matrix, given = _parsed(contrast, names)
+        if "=" in contrast:
+            if np.any(as_array(value, "value") != 0):
+                raise InputError("value", f"is {value!r}", "the contrast is an equation already")
+            return matrix, given
     elif isinstance(contrast, list | tuple) and all(isinstance(c, str) for c in contrast):
         matrix = np.eye(p)[[_position(c, names) for c in contrast]]
     else:
@@ -173,12 +185,13 @@ def _position(name: Any, names: tuple[str, ...]) -> int:
 def _parsed(text: str, names: tuple[str, ...]) -> tuple[Array, Array]:
     from formulaic.utils.constraints import LinearConstraints
 
+    if any(part.count("=") > 1 for part in text.split(",")):
+        raise InputError("contrast", f"{text!r} has two equal signs", "write 'a = b, b = 0'")
     try:
         made = LinearConstraints.from_spec(text, variable_names=list(names))
     except Exception as error:  # formulaic raises its own and Python's errors alike
-        reason = " ".join(str(error).split())
         raise InputError(
-            "contrast", f"{text!r} cannot be read: {reason}",
+            "contrast", f"{text!r} cannot be read: {plain_text(error)}",
             f"write it like 'a - b = 0' with parameters {list(names)}",
         ) from None  # fmt: skip
     matrix = np.asarray(made.constraint_matrix, dtype=np.float64)

@@ -41,6 +41,7 @@ from etafree.validation import Array
 __all__ = [
     "Meat",
     "Satterthwaite",
+    "check_count",
     "cluster_leverages",
     "clustered",
     "clustered_by_leverage",
@@ -214,7 +215,6 @@ def clustered(
 ) -> Meat:
     """Return the meat of one-way clusters from their score sums: CR0, CR1 or CR1S."""
     p, count = criterion.p, int(np.count_nonzero(totals.weights))
-    _check_count(count, p)
     whiten = _whitener(hessian)
     mean = _mean_score(criterion, totals.gradient, centered)
     scores = (totals.sums - totals.weights[:, None] * mean) @ whiten.T
@@ -223,6 +223,8 @@ def clustered(
         whitened *= count / (count - 1)
     if correction == "CR1S":
         rows = criterion.total.count
+        if rows <= p:
+            raise InputError("correction", f"'CR1S' needs more than p = {p} observations")
         whitened *= (rows - 1) / (rows - p)
     dof = np.inf if correction == "CR0" else float(count - 1)
     matrix, covariance = _finish(whitened, whiten)
@@ -247,12 +249,12 @@ def clustered_by_leverage(
     whitened, count, satterthwaite = _adjusted_clusters(
         criterion, theta, groups, correction, whiten, mean
     )
-    _check_count(count, criterion.p)
     matrix, covariance = _finish(whitened, whiten)
     return Meat(matrix, covariance, float(count - 1), correction, count, satterthwaite)
 
 
-def _check_count(count: int, p: int) -> None:
+def check_count(count: int, p: int) -> None:
+    """Refuse clusters too few to span a variance matrix."""
     if count < 2:
         raise InputError("clusters", "has one cluster only", "at least two must vary independently")
     if count <= p:

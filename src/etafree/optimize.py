@@ -81,9 +81,18 @@ def minimise(criterion: Criterion, start: Any = None) -> Fit:
     >>> minimise(ef.Criterion(ef.losses.Squared(), data=(X, y))).theta
     array([2.])
     """
+    if not isinstance(criterion, Criterion):
+        raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
+    with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows is rejected
+        return _minimise(criterion, start)
+
+
+def _minimise(criterion: Criterion, start: Any) -> Fit:
     if start is not None:
         return _newton(criterion, criterion.point(start, "start"))
     gram, moment = criterion.total.least_squares()
+    if not (np.isfinite(gram).all() and np.isfinite(moment).all()):
+        raise InputError("X", "is so large that X'X overflows", "rescale its columns")
     weight = criterion.strength * criterion.size
     zero = np.zeros(criterion.p)
     curvature = gram + weight * criterion.penalty.hessian(zero)
@@ -101,7 +110,7 @@ def minimise(criterion: Criterion, start: Any = None) -> Fit:
 def _newton(criterion: Criterion, theta: Array) -> Fit:
     state = criterion.derivatives(theta)
     if not np.isfinite(state.value):
-        raise ConvergenceError("the loss is not finite at the start; pass another start=")
+        raise InputError("start", "is where the loss is not finite", "pass another start=")
     column_rms = criterion.total.column_norms / np.sqrt(criterion.n)
     for iteration in range(MAX_ITERATIONS):
         gap = _gap(state)
@@ -109,8 +118,7 @@ def _newton(criterion: Criterion, theta: Array) -> Fit:
         reach = np.inf if step is None else float(np.max(np.abs(step) * column_rms))
         settled = not criterion.loss.unit_free or reach <= 1e-6
         if gap <= TOLERANCE and step is not None and settled:
-            status = "converged" if criterion.loss.convex else "local"
-            return Fit(theta, state.value, state.hessian, gap, iteration, status)
+            return _done(criterion, theta, state, iteration)
         if criterion.loss.unit_free and reach > 0.1 and (gap <= TOLERANCE or iteration >= 60):
             raise _separated(criterion, theta)
         moved = None if step is None else _search(criterion, theta, state, step, halvings=4)
@@ -119,8 +127,12 @@ def _newton(criterion: Criterion, theta: Array) -> Fit:
             step = _newton_step(safe)
             moved = None if step is None else _search(criterion, theta, state, step, halvings=40)
         if moved is None:
-            if gap <= 1e3 * TOLERANCE and criterion.loss.convex:  # rounding is all that is left
-                return Fit(theta, state.value, state.hessian, gap, iteration, "converged")
+            spread = float(np.sum(np.abs(theta) * column_rms))
+            if gap <= 1e3 * TOLERANCE or reach <= 1e-12 * spread:  # rounding is all that is left
+                return _done(criterion, theta, state, iteration)
+            if criterion.loss.unit_free and reach > 0.1:
+                raise _separated(criterion, theta)
+            _check_collinear(criterion, state.hessian)
             raise ConvergenceError(
                 f"no step lowers the loss (relative gradient {gap:.1e}): the Hessian is not "
                 "positive definite there; add a penalty, rescale the columns or pass start="
@@ -132,6 +144,13 @@ def _newton(criterion: Criterion, theta: Array) -> Fit:
         f"not converged after {MAX_ITERATIONS} Newton steps (relative gradient {_gap(state):.1e}); "
         "add a penalty or pass another start="
     )
+
+
+def _done(criterion: Criterion, theta: Array, state: Derivatives, iterations: int) -> Fit:
+    """Return the fit, unless the Hessian there says that columns are collinear."""
+    _check_collinear(criterion, state.hessian)
+    status = "converged" if criterion.loss.convex else "local"
+    return Fit(theta, state.value, state.hessian, _gap(state), iterations, status)
 
 
 def _gap(state: Derivatives) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from etafree.errors import InputError, NotPositiveDefiniteError
-from etafree.validation import Array, as_array
+from etafree.validation import Array, as_array, as_number, as_positive
 
 __all__ = ["NoPenalty", "Penalty", "Ridge", "SmoothPenalty", "huberized_l1"]
 
@@ -27,12 +27,8 @@ class Penalty:
 
     def strength_at(self, size: float) -> float:
         """Return the strength at an effective scale, a number at least zero."""
-        try:
-            value = float(self.strength(size) if callable(self.strength) else self.strength)
-        except (TypeError, ValueError):
-            raise InputError(
-                "strength", f"is {self.strength!r}", "pass a number or a function of n"
-            ) from None
+        given = self.strength(size) if callable(self.strength) else self.strength
+        value = as_number(given, "strength")
         if not (np.isfinite(value) and value >= 0):
             raise InputError("strength", f"is {value!r} but must be finite and at least zero")
         return value
@@ -162,6 +158,8 @@ class SmoothPenalty(Penalty):
     name: str = "smooth convex"
 
     def fitted_to(self, p: int, intercept: int | None = None) -> SmoothPenalty:
+        if not all(callable(f) for f in (self.function, self.slope, self.curvature)):
+            raise InputError("penalty", "function, slope and curvature must be callable")
         probe = np.linspace(-0.7, 0.9, p)
         as_array(self.function(probe), "penalty value", shape=())
         gradient = as_array(self.slope(probe), "penalty gradient", shape=(p,))
@@ -207,8 +205,7 @@ def huberized_l1(strength: Strength, width: float) -> SmoothPenalty:
     >>> float(huberized_l1(1.0, 0.1).value(np.array([0.0])))
     0.0
     """
-    if not width > 0:
-        raise InputError("width", f"is {width!r} but must be above zero")
+    width = as_positive(width, "width")
     return SmoothPenalty(
         strength,
         lambda t: float((np.hypot(t, width) - width).sum()),

@@ -50,6 +50,8 @@ class LogPrior:
     def normal(cls, mean: Any, covariance: Any) -> LogPrior:
         """Return the log density of a normal prior, up to a constant."""
         centre = as_array(mean, "mean", ndim=1)
+        if len(centre) == 0:
+            raise InputError("mean", "is empty")
         precision = np.linalg.inv(check_covariance(covariance, "covariance", len(centre)))
         return cls(
             lambda t, n: -0.5 * float((t - centre) @ precision @ (t - centre)),
@@ -64,6 +66,10 @@ class LogPrior:
 
         This is the Gaussian prior of the paper's appendix when the penalty is a ridge.
         """
+        if not isinstance(penalty, Penalty):
+            raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
+        if isinstance(p, bool) or not isinstance(p, int | np.integer) or p < 1:
+            raise InputError("p", f"is {p!r}", "pass the number of parameters")
         fitted = penalty.fitted_to(p)
         return cls(
             lambda t, n: -fitted.strength_at(n) * n * float(fitted.value(t)),
@@ -92,13 +98,13 @@ class _Energy(Penalty):
 
     def gradient(self, theta: Array) -> Array:
         n, c = self.criterion.size, self.criterion
-        return c.strength * c.penalty.gradient(theta) - self.prior.gradient(theta, n) / (
-            self.eta * n
-        )
+        prior = np.asarray(self.prior.gradient(theta, n), dtype=np.float64)
+        return c.strength * c.penalty.gradient(theta) - prior / (self.eta * n)
 
     def hessian(self, theta: Array) -> Array:
         n, c = self.criterion.size, self.criterion
-        return c.strength * c.penalty.hessian(theta) - self.prior.hessian(theta, n) / (self.eta * n)
+        prior = np.asarray(self.prior.hessian(theta, n), dtype=np.float64)
+        return c.strength * c.penalty.hessian(theta) - prior / (self.eta * n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +135,10 @@ class GeneralizedPosterior:
     def __post_init__(self) -> None:
         if not isinstance(self.criterion, Criterion):
             raise InputError("criterion", f"is a {type(self.criterion).__name__}")
-        object.__setattr__(self, "eta", as_positive(self.eta, "eta"))
+        eta = as_positive(self.eta, "eta")
+        if not 1e-100 < eta < 1e100:
+            raise InputError("eta", f"is {eta:g}", "rescale the loss instead")
+        object.__setattr__(self, "eta", eta)
         if self.log_prior is not None:
             self._check_prior(self.log_prior)
         self._check_proper()
@@ -141,9 +150,17 @@ class GeneralizedPosterior:
             )
         p, n = self.criterion.p, self.criterion.size
         theta = np.linspace(-0.3, 0.4, p)
-        as_array(prior.value(theta, n), "log_prior value", shape=())
-        as_array(prior.gradient(theta, n), "log_prior gradient", shape=(p,))
-        as_array(prior.hessian(theta, n), "log_prior Hessian", shape=(p, p))
+        parts = {"value": (prior.value, ()), "gradient": (prior.gradient, (p,)),
+                 "Hessian": (prior.hessian, (p, p))}  # fmt: skip
+        for name, (function, shape) in parts.items():
+            try:
+                as_array(function(theta, n), f"its {name}", shape=shape)
+            except Exception as error:  # whatever the user's function raises
+                raise InputError(
+                    "log_prior",
+                    f"fails at a test point: {error}",
+                    f"value, gradient and Hessian are functions of (theta, n) for {p} parameters",
+                ) from error
 
     @cached_property
     def tail_exponent(self) -> float:

@@ -21,9 +21,9 @@ from etafree.errors import InputError
 from etafree.inference import Region, WaldTest, student_quantile, wald_test
 from etafree.posterior import GeneralizedPosterior
 from etafree.sandwich import Target
-from etafree.storage import load_arrays, save_arrays
+from etafree.storage import damaged, load_arrays, save_arrays
 from etafree.sums import Groups
-from etafree.validation import Array, as_choice, as_level
+from etafree.validation import Array, as_array, as_choice, as_level, as_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,14 +193,24 @@ class Calibration:
         3.0
         """
 
+        if not callable(function):
+            raise InputError("function", f"is {function!r}", "pass a function of named parameters")
+
         def through(array: Array) -> Array:
             named = {key: array[..., j] for j, key in enumerate(self.names)}
             try:
-                return np.asarray(function(named), dtype=np.float64)
+                image = as_array(function(named), "function")
             except KeyError as error:
                 raise InputError(
                     "function", f"asks for {error}", f"parameters are {list(self.names)}"
                 ) from None
+            if image.shape[: array.ndim - 1] != array.shape[:-1]:
+                raise InputError(
+                    "function",
+                    f"returns shape {image.shape} for {len(array)} draws",
+                    "work on arrays: one value per draw",
+                )
+            return image
 
         label = str(name or getattr(function, "__name__", "functional"))
         return Functional(
@@ -236,8 +246,8 @@ class Calibration:
         out = checks_of_draws(self.original, mapped, self.target, self.center, self.original.eta)
         if self.criterion is not None and self.target.hessian is not None:
             out = checks_of_criterion(self.criterion, self.target, self.center, self.groups) + out
-        if self.posterior is not None and self.posterior.log_prior is not None:
-            out.append(prior_weight(self.posterior, self.target))
+            if self.posterior is not None and self.posterior.log_prior is not None:
+                out.append(prior_weight(self.posterior, self.target))
         return tuple(out)
 
     def diagnostics(self) -> pd.DataFrame:
@@ -254,7 +264,11 @@ class Calibration:
         """Return a figure of densities and intervals before and after, one row per parameter."""
         from etafree.report.plots import before_after
 
-        chosen = list(self.names if names is None else names)
+        chosen = list(self.names)
+        if names is not None:
+            if isinstance(names, str) or not isinstance(names, Sequence) or not names:
+                raise InputError("names", f"is {names!r}", "pass a list of parameter names")
+            chosen = list(as_names(names, len(names)))
         for name in chosen:
             if name not in self.names:
                 raise InputError("names", f"has {name!r}", f"parameters are {list(self.names)}")
@@ -273,7 +287,9 @@ class Calibration:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:
         """Read a calibration that `save` wrote."""
-        return cls(**unpack(*load_arrays(path, "calibration")))
+        arrays, meta = load_arrays(path, "calibration")
+        with damaged(path):
+            return cls(**unpack(arrays, meta))
 
     def _headline(self) -> list[str]:
         s, t = self.settings, self.target

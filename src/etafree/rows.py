@@ -46,7 +46,14 @@ class Rows:
         is_series = label_index is not None and not callable(label_index)
         if is_series and self.index is not None and not label_index.equals(self.index):
             return self._by_label(values, label_index, argument)
-        array = np.asarray(values)
+        if np.ma.is_masked(values):
+            raise InputError(argument, "has masked entries", "drop or fill them first")
+        try:
+            array = np.asarray(values)
+            if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
+                array = np.asarray(values, dtype=object)  # keep None and NaN what they are
+        except ValueError:
+            raise InputError(argument, "is ragged", "pass one value per row") from None
         if array.ndim == 0:
             raise InputError(argument, f"is {values!r}", "pass one value per row")
         if len(array) == self.original:

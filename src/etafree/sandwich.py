@@ -13,10 +13,17 @@ from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
 from etafree.linear import ClusterTotals, Derivatives
-from etafree.meat import Meat, Satterthwaite, clustered, clustered_by_leverage, independent
+from etafree.meat import (
+    Meat,
+    Satterthwaite,
+    check_count,
+    clustered,
+    clustered_by_leverage,
+    independent,
+)
 from etafree.sums import Groups
 from etafree.threads import one_blas_thread
-from etafree.validation import Array, as_array, as_choice, as_names, as_positive
+from etafree.validation import Array, as_array, as_choice, as_names, as_number
 
 __all__ = ["CORRECTIONS", "Target", "find_groups", "target"]
 
@@ -24,6 +31,7 @@ HC = ("HC0", "HC1", "HC2", "HC3")
 PLAIN_CR = ("CR0", "CR1", "CR1S")
 CR = (*PLAIN_CR, "CR2", "CR3")
 CORRECTIONS = HC + CR
+HESSIAN_ADVICE = "pass the Hessian of the total loss, not its negative or inverse"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +79,12 @@ class Target:
     plug_ins: Mapping[str, float] = field(default_factory=dict)
     satterthwaite: Satterthwaite | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        p = len(as_names(self.names, len(self.names)))
+        as_array(self.center, "center", shape=(p,))
+        as_array(self.covariance, "covariance", shape=(p, p))
+        as_array(self.dof, "dof", shape=(p,), finite=False)
+
     @classmethod
     def given(cls, center: Any, covariance: Any, names: Any = None, dof: Any = None) -> Target:
         """Return a target from a centre and a covariance matrix of the user's.
@@ -81,6 +95,8 @@ class Target:
         array([1., 1.])
         """
         point = as_array(center, "center").reshape(-1)
+        if len(point) == 0:
+            raise InputError("center", "is empty")
         matrix = check_covariance(covariance, "covariance", len(point))
         return cls(point, matrix, as_names(names, len(point)), _dof(dof, np.inf, len(point)))
 
@@ -120,9 +136,10 @@ class Target:
 def _dof(given: Any, default: float | Array, p: int) -> Array:
     if given is None:
         return np.broadcast_to(np.asarray(default, dtype=np.float64), (p,)).copy()
-    if np.ndim(given) == 0 and np.isposinf(float(given)):
-        return np.full(p, np.inf)
-    return np.full(p, as_positive(given, "dof"))
+    number = as_number(given, "dof")
+    if not number >= 1:
+        raise InputError("dof", f"is {number!r}", "pass at least 1, or numpy.inf for the normal")
+    return np.full(p, number)
 
 
 @one_blas_thread
@@ -179,6 +196,13 @@ def target(
     p = criterion.p
     groups = find_groups(clusters, criterion)
     correction = _correction(correction, groups, meat)
+    _dof(dof, np.inf, p)
+    if mean is not None:
+        mean = as_array(mean, "mean", shape=(p,))
+    if hessian is not None and not callable(hessian):
+        hessian = check_covariance(hessian, "hessian", p, HESSIAN_ADVICE)
+    if meat is not None and not callable(meat):
+        meat = check_covariance(meat, "meat", p, "it must be a variance of the total score")
     kind, theta = find_center(center, criterion, mean)
     total: Derivatives | ClusterTotals
     if groups is not None and correction in PLAIN_CR:  # their score sums come in the same pass
@@ -190,7 +214,7 @@ def target(
         advice = "the centre is no strict minimum: add a penalty or change center="
     else:
         matrix = hessian(theta) if callable(hessian) else hessian
-        advice = "pass the Hessian of the total loss, not its negative or inverse"
+        advice = HESSIAN_ADVICE
     A = check_covariance(matrix, "hessian", p, advice)
     made = _meat(criterion, theta, A, total, groups, correction, centered, meat)
     check_covariance(made.matrix, "meat", p, "too few distinct scores: G or n must exceed p")
@@ -222,7 +246,10 @@ def find_groups(clusters: Any, criterion: Criterion) -> Groups | None:
         return None
     if isinstance(clusters, Groups):
         return clusters
-    return Groups.of(criterion.rows.align(clusters, "clusters"), criterion.n)
+    groups = Groups.of(criterion.rows.align(clusters, "clusters"), criterion.n)
+    weights = np.bincount(groups.codes, criterion.total.weights, len(groups))
+    check_count(int(np.count_nonzero(weights)), criterion.p)
+    return groups
 
 
 def _correction(correction: str | None, groups: Groups | None, meat: Any) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,15 @@ from numpy.typing import NDArray
 
 from etafree.errors import InputError
 
-__all__ = ["load_arrays", "save_arrays"]
+__all__ = ["damaged", "load_arrays", "save_arrays"]
 
 
 def save_arrays(
     path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Any], meta: Mapping[str, Any]
 ) -> Path:
     """Write arrays and JSON-able metadata to an ``.npz`` file, whole or not at all."""
-    target = Path(path)
-    if target.suffix != ".npz":
-        target = target.with_name(target.name + ".npz")
-    if not target.parent.is_dir():
-        raise InputError("path", f"the folder {str(target.parent)!r} does not exist")
-    text = json.dumps({"etafree": kind, **meta})
+    target = _target(path)
+    text = json.dumps({"etafree": kind, **meta}, default=str)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -43,12 +39,42 @@ def save_arrays(
     return target
 
 
+def _target(path: Any) -> Path:
+    """Return where to write, or refuse a path that nothing can be written to."""
+    try:
+        target = Path(path)
+        if target.suffix != ".npz":
+            target = target.with_name(target.name + ".npz")
+        if target.is_dir():
+            raise InputError("path", f"{str(target)!r} is a folder", "name a file")
+        if not target.parent.is_dir():
+            raise InputError("path", f"the folder {str(target.parent)!r} does not exist")
+        os.stat(target)
+    except FileNotFoundError:
+        pass
+    except InputError:
+        raise
+    except (TypeError, ValueError, OSError) as error:
+        raise InputError("path", f"{path!r:.80} cannot be written to ({error})") from None
+    return target
+
+
+@contextlib.contextmanager
+def damaged(path: Any) -> Iterator[None]:
+    """Say that a file is damaged where its contents do not fit together."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise InputError("path", f"{str(path)!r} is damaged ({error})") from None
+
+
 def load_arrays(
     path: str | os.PathLike[str], kind: str
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the arrays and metadata of a file that `save_arrays` wrote as this kind."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # our own handle: numpy leaves its open when the file is truncated
+        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         meta: dict[str, Any] = json.loads(str(arrays.pop("__meta__")))
         found = meta.pop("etafree")

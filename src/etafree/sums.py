@@ -119,6 +119,12 @@ class Groups:
             labels, codes = np.unique(array, return_inverse=True)
         except TypeError:  # labels of several types do not sort: compare them as text
             labels, codes = np.unique(array.astype(str), return_inverse=True)
+            if len({(type(v).__name__, str(v)) for v in array}) != len(labels):
+                raise InputError(
+                    argument,
+                    "has labels of different types that read the same, such as 1 and '1'",
+                    "make them one type",
+                ) from None
         return cls(codes.astype(np.intp).reshape(-1), labels)
 
     def order(self) -> tuple[NDArray[np.intp] | None, NDArray[np.intp]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ __all__ = [
     "as_choice",
     "as_level",
     "as_names",
+    "as_number",
     "as_positive",
     "as_rng",
     "check_finite",
@@ -35,10 +36,14 @@ def as_array(
     """Return `value` as a float64 array of the asked dimension or shape, finite unless told."""
     try:
         raw = np.asarray(value)
-        if raw.dtype.kind == "c":
-            raise TypeError("complex numbers")
+        if np.ma.is_masked(value):
+            raise TypeError("masked entries")
+        if raw.dtype.kind not in "biufO":
+            raise TypeError(f"dtype {raw.dtype}")
+        if raw.dtype.kind == "O" and any(isinstance(v, str | bytes) for v in raw.flat):
+            raise TypeError("text")
         array = np.asarray(raw, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(argument, f"cannot be read as numbers ({error})") from None
     if ndim is not None and array.ndim != ndim:
         raise InputError(
@@ -66,26 +71,39 @@ def check_finite(array: Array, argument: str) -> None:
         )
 
 
+def as_number(value: Any, argument: str) -> float:
+    """Return `value` as a float, NaN and infinity included."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(argument, f"is {_short(value)} but must be a number") from None
+
+
 def as_positive(value: Any, argument: str) -> float:
     """Return `value` as a finite float above zero."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InputError(argument, f"is {value!r} but must be a number above zero") from None
+    number = as_number(value, argument)
     if not (np.isfinite(number) and number > 0):
         raise InputError(argument, f"is {number!r} but must be a finite number above zero")
     return number
 
 
+def _short(value: Any) -> str:
+    """Return a value's repr, cut where it would drown the message."""
+    try:
+        text = repr(value)
+    except ValueError:  # integers of thousands of digits
+        return f"a {type(value).__name__} that is too large"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def as_level(value: Any, argument: str = "level") -> float:
     """Return `value` as a probability strictly between 0 and 1."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = np.nan
+    number = as_number(value, argument)
     if not 0.0 < number < 1.0:
         raise InputError(
-            argument, f"is {value!r} but must lie strictly between 0 and 1", "for example 0.95"
+            argument, f"is {number!r} but must lie strictly between 0 and 1", "for example 0.95"
         )
     return number
 
@@ -103,6 +121,8 @@ def as_names(value: Sequence[str] | None, count: int, prefix: str = "theta") -> 
     """Return `count` distinct parameter names, made up as ``theta[0], ...`` when not given."""
     if value is None:
         return tuple(f"{prefix}[{j}]" for j in range(count))
+    if isinstance(value, str | bytes | set | frozenset) or not isinstance(value, Iterable):
+        raise InputError("names", f"is {value!r}", "pass a list of strings, one per parameter")
     names = tuple(str(name) for name in value)
     if len(names) != count:
         raise InputError("names", f"has {len(names)} entries for {count} parameters")

@@ -25,6 +25,8 @@ SAMPLERS: dict[str, Sampler] = {
     "elliptical": elliptical_draws,
     "quadrature": quadrature_draws,
 }
+#: With fewer draws neither the Pareto k nor an effective size means anything.
+FEWEST = 100
 
 
 @one_blas_thread
@@ -60,9 +62,14 @@ def sample(
     if not isinstance(posterior, GeneralizedPosterior):
         raise InputError("posterior", f"is a {type(posterior).__name__}", "build it with "
                          "ef.GeneralizedPosterior(criterion, eta)")  # fmt: skip
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
-        raise InputError("draws", f"is {draws!r}", "pass a whole number of at least one")
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < FEWEST:
+        raise InputError("draws", f"is {draws!r}",
+                         f"pass a whole number; fewer than {FEWEST} cannot be checked")  # fmt: skip
     as_choice(sampler, "sampler", ("auto", *SAMPLERS))
+    if sampler == "quadrature" and posterior.criterion.p != 1:
+        raise InputError(
+            "sampler", f"'quadrature' takes one parameter, not {posterior.criterion.p}"
+        )
     rng = as_rng(seed)
     normal = normal_approximation(posterior)
     if sampler == "auto" and posterior.criterion.p == 1:

@@ -1,12 +1,4 @@
-r"""Losses of one observation over a linear predictor, with derivatives in closed form.
-
-Each loss is a function :math:`\ell(u, y)` of the linear predictor :math:`u = x^\top\theta + o` and
-the response. `values`, `first` and `second` return :math:`\ell`, :math:`\partial\ell/\partial u`
-and :math:`\partial^2\ell/\partial u^2`; they broadcast, so `u` may hold many parameter values
-at once, observations along the last axis. `majorizer` returns the curvature of a quadratic that
-touches the loss at `u` and lies above it where there is one: the weights of iteratively reweighted
-least squares, a safe Newton matrix far from the solution.
-"""
+"""Losses of the residual: squared, robust and quantile."""
 
 from __future__ import annotations
 
@@ -16,66 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from etafree.errors import InputError
-from etafree.validation import Array, as_choice, as_positive
+from etafree.losses.base import LinearLoss
+from etafree.validation import Array, as_choice, as_level, as_positive
 
-__all__ = [
-    "Gamma",
-    "Huber",
-    "LinearLoss",
-    "Logistic",
-    "NegativeBinomial",
-    "Poisson",
-    "PseudoHuber",
-    "Quantile",
-    "ResidualLoss",
-    "Squared",
-    "StudentT",
-]
-
-
-class LinearLoss:
-    """What every loss over a linear predictor provides; subclass it to add one."""
-
-    #: Whether the loss is convex in the predictor.
-    convex: ClassVar[bool] = True
-    #: Whether the second derivative depends on the response, not only on the predictor.
-    random_curvature: ClassVar[bool] = True
-    #: Whether the predictor has no units (log odds, log mean), so that it may run off to infinity.
-    unit_free: ClassVar[bool] = False
-    #: Whether a number of trials may come with the response.
-    takes_trials: ClassVar[bool] = False
-
-    @property
-    def tail_exponent(self) -> float:
-        """Exponent k when exp(-loss) falls like ``|u|**-k``; infinite when it falls faster."""
-        return np.inf
-
-    def values(self, u: Array, y: Array) -> Array:
-        """Return the loss, of the shape of `u`."""
-        raise TypeError(f"{type(self).__name__} must define values(u, y)")
-
-    def first(self, u: Array, y: Array) -> Array:
-        """Return the first derivative in the predictor."""
-        raise TypeError(f"{type(self).__name__} must define first(u, y)")
-
-    def second(self, u: Array, y: Array) -> Array:
-        """Return the second derivative in the predictor."""
-        raise TypeError(f"{type(self).__name__} must define second(u, y)")
-
-    def majorizer(self, u: Array, y: Array) -> Array:
-        """Return the curvature of a safe quadratic model at `u`."""
-        return self.second(u, y)
-
-    def start(self, y: Array) -> Array:
-        """Return a rough guess of each observation's predictor, to start a minimiser."""
-        return y
-
-    def check(self, y: Array) -> None:
-        """Raise an `InputError` for a response that this loss has no meaning for."""
-
-    def plug_ins(self) -> dict[str, float]:
-        """Return nuisance values that were estimated beforehand and are taken as known."""
-        return {}
+__all__ = ["Huber", "PseudoHuber", "Quantile", "ResidualLoss", "Squared", "StudentT"]
 
 
 @dataclass(frozen=True)
@@ -117,7 +53,7 @@ class ResidualLoss(LinearLoss):
         if isinstance(self.scale, str):
             as_choice(self.scale, "scale", ("mad",))
         else:
-            as_positive(self.scale, "scale")
+            object.__setattr__(self, "scale", as_positive(self.scale, "scale"))
 
     @property
     def scale_value(self) -> float:
@@ -159,7 +95,7 @@ class Huber(ResidualLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        as_positive(self.c, "c")
+        object.__setattr__(self, "c", as_positive(self.c, "c"))
 
     def values(self, u: Array, y: Array) -> Array:
         size = self.residual(u, y)
@@ -201,7 +137,7 @@ class PseudoHuber(ResidualLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        as_positive(self.c, "c")
+        object.__setattr__(self, "c", as_positive(self.c, "c"))
 
     def values(self, u: Array, y: Array) -> Array:
         square = np.square(self.residual(u, y) / self.c)
@@ -248,7 +184,7 @@ class StudentT(ResidualLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        as_positive(self.df, "df")
+        object.__setattr__(self, "df", as_positive(self.df, "df"))
 
     @property
     def tail_exponent(self) -> float:
@@ -299,9 +235,8 @@ class Quantile(LinearLoss):
     bandwidth: float
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.tau < 1.0:
-            raise InputError("tau", f"is {self.tau!r} but must lie strictly between 0 and 1")
-        as_positive(self.bandwidth, "bandwidth")
+        object.__setattr__(self, "tau", as_level(self.tau, "tau"))
+        object.__setattr__(self, "bandwidth", as_positive(self.bandwidth, "bandwidth"))
 
     def values(self, u: Array, y: Array) -> Array:
         from scipy.special import ndtr
@@ -328,163 +263,6 @@ class Quantile(LinearLoss):
         return weight
 
 
-@dataclass(frozen=True)
-class Logistic(LinearLoss):
-    r"""Negative binomial log-likelihood with logit link, :math:`m\log(1+e^u) - ku`.
-
-    The response is a number in [0, 1], or successes :math:`k` out of `trials` :math:`m`.
-
-    Examples
-    --------
-    >>> Logistic().first(np.array([0.0]), np.array([[3.0, 4.0]]))
-    array([-1.])
-    """
-
-    random_curvature: ClassVar[bool] = False
-    unit_free: ClassVar[bool] = True
-    takes_trials: ClassVar[bool] = True
-
-    @staticmethod
-    def _counts(y: Array) -> tuple[Array, Array | float]:
-        return (y[:, 0], y[:, 1]) if y.ndim == 2 else (y, 1.0)
-
-    def values(self, u: Array, y: Array) -> Array:
-        successes, trials = self._counts(y)
-        value: Array = trials * np.logaddexp(0.0, u) - successes * u
-        return value
-
-    def first(self, u: Array, y: Array) -> Array:
-        successes, trials = self._counts(y)
-        return trials * _logistic(u) - successes
-
-    def second(self, u: Array, y: Array) -> Array:
-        _, trials = self._counts(y)
-        return trials * _logistic(u) * _logistic(-u)
-
-    def start(self, y: Array) -> Array:
-        successes, trials = self._counts(y)
-        guess: Array = np.log((successes + 0.5) / (trials - successes + 0.5))
-        return guess
-
-    def check(self, y: Array) -> None:
-        successes, trials = self._counts(y)
-        if np.any(trials <= 0):
-            raise InputError("trials", f"has the value {np.min(trials)}", "trials must be positive")
-        if np.any(successes < 0) or np.any(successes > trials):
-            raise InputError(
-                "y", f"reaches from {successes.min()} to {successes.max()}",
-                "logistic responses lie in [0, 1], or in [0, trials] with trials=",
-            )  # fmt: skip
-
-
-class _CountLoss(LinearLoss):
-    """A loss of counts whose predictor is the log mean."""
-
-    unit_free: ClassVar[bool] = True
-
-    def start(self, y: Array) -> Array:
-        guess: Array = np.log(y + 0.5)
-        return guess
-
-    def check(self, y: Array) -> None:
-        if np.any(y < 0):
-            raise InputError("y", f"has the negative value {y.min()}", "counts are at least zero")
-
-
-@dataclass(frozen=True)
-class Poisson(_CountLoss):
-    r"""Negative Poisson log-likelihood with log link, :math:`e^u - yu`.
-
-    Examples
-    --------
-    >>> Poisson().first(np.array([0.0]), np.array([3.0]))
-    array([-2.])
-    """
-
-    random_curvature: ClassVar[bool] = False
-
-    def values(self, u: Array, y: Array) -> Array:
-        return _exp(u) - y * u
-
-    def first(self, u: Array, y: Array) -> Array:
-        return _exp(u) - y
-
-    def second(self, u: Array, y: Array) -> Array:
-        return _exp(u)
-
-
-@dataclass(frozen=True)
-class Gamma(LinearLoss):
-    r"""Negative gamma log-likelihood with log link and unit shape, :math:`ye^{-u} + u`.
-
-    Examples
-    --------
-    >>> Gamma().first(np.array([0.0]), np.array([1.0]))
-    array([0.])
-    """
-
-    unit_free: ClassVar[bool] = True
-
-    def values(self, u: Array, y: Array) -> Array:
-        return y * _exp(-u) + u
-
-    def first(self, u: Array, y: Array) -> Array:
-        return 1.0 - y * _exp(-u)
-
-    def second(self, u: Array, y: Array) -> Array:
-        return y * _exp(-u)
-
-    def start(self, y: Array) -> Array:
-        return np.log(y)
-
-    def check(self, y: Array) -> None:
-        if np.any(y <= 0):
-            raise InputError("y", f"has the value {y.min()}", "gamma responses are above zero")
-
-
-@dataclass(frozen=True)
-class NegativeBinomial(_CountLoss):
-    r"""Negative binomial counts with variance :math:`\mu+\alpha\mu^2`, log link, fixed dispersion.
-
-    :math:`\ell = (y+1/\alpha)\log(1+\alpha e^u) - yu` up to a constant.
-
-    Examples
-    --------
-    >>> NegativeBinomial(dispersion=1.0).first(np.array([0.0]), np.array([1.0]))
-    array([0.])
-    """
-
-    dispersion: float
-
-    def __post_init__(self) -> None:
-        as_positive(self.dispersion, "dispersion")
-
-    def values(self, u: Array, y: Array) -> Array:
-        log_alpha = np.log(self.dispersion)
-        value: Array = (y + 1.0 / self.dispersion) * np.logaddexp(0.0, u + log_alpha) - y * u
-        return value
-
-    def first(self, u: Array, y: Array) -> Array:
-        share = _logistic(u + np.log(self.dispersion))
-        return (y + 1.0 / self.dispersion) * share - y
-
-    def second(self, u: Array, y: Array) -> Array:
-        shifted = u + np.log(self.dispersion)
-        return (y + 1.0 / self.dispersion) * _logistic(shifted) * _logistic(-shifted)
-
-
 def _normal_density(z: Array) -> Array:
     density: Array = np.exp(-0.5 * np.square(z)) * 0.3989422804014327
     return density
-
-
-def _exp(u: Array) -> Array:
-    """Exponential that overflows to infinity without a warning: a step that far is rejected."""
-    with np.errstate(over="ignore"):
-        value: Array = np.exp(u)
-    return value
-
-
-def _logistic(u: Array) -> Array:
-    value: Array = 1.0 / (1.0 + _exp(-u))
-    return value

@@ -1,0 +1,34 @@
+r"""Losses of one observation over a linear predictor, with derivatives in closed form.
+
+Each loss is a function :math:`\ell(u, y)` of the linear predictor :math:`u = x^\top\theta + o` and
+the response. `values`, `first` and `second` return :math:`\ell`, :math:`\partial\ell/\partial u`
+and :math:`\partial^2\ell/\partial u^2`; they broadcast, so `u` may hold many parameter values
+at once, observations along the last axis. `majorizer` returns the curvature of a quadratic that
+touches the loss at `u` and lies above it where there is one: the weights of iteratively reweighted
+least squares, a safe Newton matrix far from the solution.
+"""
+
+from etafree.losses.base import LinearLoss
+from etafree.losses.likelihood import Gamma, Logistic, NegativeBinomial, Poisson
+from etafree.losses.residual import (
+    Huber,
+    PseudoHuber,
+    Quantile,
+    ResidualLoss,
+    Squared,
+    StudentT,
+)
+
+__all__ = [
+    "Gamma",
+    "Huber",
+    "LinearLoss",
+    "Logistic",
+    "NegativeBinomial",
+    "Poisson",
+    "PseudoHuber",
+    "Quantile",
+    "ResidualLoss",
+    "Squared",
+    "StudentT",
+]

@@ -1,0 +1,56 @@
+"""What every loss of one observation over a linear predictor provides."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from etafree.validation import Array
+
+__all__ = ["LinearLoss"]
+
+
+class LinearLoss:
+    """What every loss over a linear predictor provides; subclass it to add one."""
+
+    #: Whether the loss is convex in the predictor.
+    convex: ClassVar[bool] = True
+    #: Whether the second derivative depends on the response, not only on the predictor.
+    random_curvature: ClassVar[bool] = True
+    #: Whether the predictor has no units (log odds, log mean), so that it may run off to infinity.
+    unit_free: ClassVar[bool] = False
+    #: Whether a number of trials may come with the response.
+    takes_trials: ClassVar[bool] = False
+
+    @property
+    def tail_exponent(self) -> float:
+        """Exponent k when exp(-loss) falls like ``|u|**-k``; infinite when it falls faster."""
+        return np.inf
+
+    def values(self, u: Array, y: Array) -> Array:
+        """Return the loss, of the shape of `u`."""
+        raise TypeError(f"{type(self).__name__} must define values(u, y)")
+
+    def first(self, u: Array, y: Array) -> Array:
+        """Return the first derivative in the predictor."""
+        raise TypeError(f"{type(self).__name__} must define first(u, y)")
+
+    def second(self, u: Array, y: Array) -> Array:
+        """Return the second derivative in the predictor."""
+        raise TypeError(f"{type(self).__name__} must define second(u, y)")
+
+    def majorizer(self, u: Array, y: Array) -> Array:
+        """Return the curvature of a safe quadratic model at `u`."""
+        return self.second(u, y)
+
+    def start(self, y: Array) -> Array:
+        """Return a rough guess of each observation's predictor, to start a minimiser."""
+        return y
+
+    def check(self, y: Array) -> None:
+        """Raise an `InputError` for a response that this loss has no meaning for."""
+
+    def plug_ins(self) -> dict[str, float]:
+        """Return nuisance values that were estimated beforehand and are taken as known."""
+        return {}
