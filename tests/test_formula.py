@@ -116,7 +116,7 @@ def test_a_design_frame_names_the_parameters_and_keeps_its_index(table: pd.DataF
     [
         ("y ~ nowhere", "cannot be evaluated"),
         ("y x", "response ~ predictors"),
-        ("kind ~ x", "gives"),
+        ("kind ~ x", "not numeric"),
         ("y ~ 0", "no predictors"),
     ],
 )

@@ -66,8 +66,8 @@ class LocationScaleMap:
         as_array(self.mean, "mean", shape=(p,))
         as_array(self.offset, "offset", shape=(p,))
         scale = as_array(self.scale, "scale", shape=(p, p))
-        size = np.abs(scale).max(axis=0)
-        if p == 0 or np.any(size == 0) or np.linalg.matrix_rank(scale / size) < p:
+        rows = np.abs(scale).max(axis=1, keepdims=True, initial=0.0)
+        if p == 0 or np.any(rows == 0) or not _full_rank(scale / rows):
             raise InputError("scale", "is singular, so the map cannot be undone")
 
     @classmethod
@@ -140,11 +140,17 @@ class LocationScaleMap:
         return f"LocationScaleMap({', '.join(self.names)})"
 
 
+def _full_rank(matrix: Array) -> bool:
+    """Return whether a matrix with rows of size one has independent columns in any units."""
+    columns = np.abs(matrix).max(axis=0)
+    return bool(np.all(columns > 0) and np.linalg.matrix_rank(matrix / columns) == len(matrix))
+
+
 def _check_out(out: Any, array: Array) -> None:
     if not isinstance(out, np.ndarray) or out.shape != array.shape or out.dtype != np.float64:
-        raise InputError("out", "must be a float64 array of the draws' shape")
+        raise InputError("out", "must be a C-contiguous float64 array of the draws' shape")
     if not (out.flags.c_contiguous and out.flags.writeable):
-        raise InputError("out", "must be C-contiguous and writeable")
+        raise InputError("out", "must be a C-contiguous float64 array that can be written to")
     same = out.ctypes.data == array.ctypes.data and out.strides == array.strides
     if not same and np.may_share_memory(out, array):
         raise InputError("out", "overlaps the draws", "pass the draws themselves, or a new array")

@@ -12,7 +12,7 @@ from etafree.errors import EtafreeError
 from etafree.linalg import relative_eigenvalues
 from etafree.losses import ResidualLoss
 from etafree.meat import cluster_leverages
-from etafree.optimize import Fit, minimise
+from etafree.optimize import Fit, minimise, subset_starts
 from etafree.posterior import GeneralizedPosterior
 from etafree.sandwich import Target
 from etafree.sums import Groups
@@ -191,12 +191,12 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
     :math:`z = \sum d_i/\{\sum(d_i-\bar d)^2\}^{1/2}` with :math:`d_i` the difference of an
     observation's loss between the two minima. Starts are exact fits to random p-subsets of rows.
     """
-    rng = np.random.default_rng(0)
     total, best = criterion.total, criterion.derivatives(target.center).value
     base = total.values(target.center)
     smallest = np.inf
-    for _ in range(starts):
-        fit = _subset_fit(criterion, rng)
+    tried = subset_starts(criterion, starts) if isinstance(criterion.loss, ResidualLoss) else []
+    for start in tried:
+        fit = _fit_from(criterion, start)
         if fit is None or np.max(np.abs(fit.theta - target.center) / target.se) < 0.5:
             continue
         d = total.values(fit.theta) - base
@@ -210,13 +210,7 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
     )  # fmt: skip
 
 
-def _subset_fit(criterion: Criterion, rng: np.random.Generator) -> Fit | None:
-    total = criterion.total
-    rows = rng.choice(total.n, size=min(total.n, criterion.p), replace=False)
-    response = total.y[rows] if isinstance(criterion.loss, ResidualLoss) else None
-    if response is None:
-        return None
-    start = np.linalg.lstsq(total.X[rows], response, rcond=None)[0]
+def _fit_from(criterion: Criterion, start: Array) -> Fit | None:
     try:
         return minimise(criterion, start)
     except EtafreeError:

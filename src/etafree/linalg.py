@@ -52,12 +52,14 @@ def check_covariance(value: Any, argument: str, size: int | None = None, advice:
     matrix = as_array(value, argument)
     if matrix.ndim == 0 and size in (None, 1):
         matrix = matrix.reshape(1, 1)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(argument, f"has shape {matrix.shape} but must be a square matrix")
-    if np.abs(matrix).max() > 1e150:
-        raise InputError(argument, f"reaches {np.abs(matrix).max():.1g}", "change the units")
     if size is not None and len(matrix) != size:
         raise InputError(argument, f"is {len(matrix)} x {len(matrix)} for {size} parameter(s)")
+    if matrix.size == 0:
+        raise InputError(argument, "is empty")
+    if np.abs(matrix).max() > 1e150:
+        raise InputError(argument, f"reaches {np.abs(matrix).max():.1g}", "change the units")
     scale = np.sqrt(np.abs(np.outer(np.diagonal(matrix), np.diagonal(matrix))))
     gap = np.abs(matrix - matrix.T)
     if np.any(gap > 1e-8 * np.maximum(scale, np.abs(matrix))):

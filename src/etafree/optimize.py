@@ -7,6 +7,7 @@ and importing it costs more than a small fit.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from etafree.losses import Huber, ResidualLoss
 from etafree.threads import one_blas_thread
 from etafree.validation import Array
 
-__all__ = ["Fit", "minimise"]
+__all__ = ["Fit", "minimise", "subset_starts"]
 
 #: A gradient this small against the terms it sums is zero.
 TOLERANCE = 1e-12
@@ -60,7 +61,7 @@ def minimise(criterion: Criterion, start: Any = None) -> Fit:
     Newton steps with the exact Hessian, halved until the value falls; where the Hessian is not
     positive definite or the step fails, the loss's majorizer takes its place (iteratively
     reweighted least squares, which always descends). A loss that is not convex is minimised from a
-    least-squares and from a Huber start, and the better minimum is returned with status ``local``.
+    least-squares, a Huber and two random starts; the best minimum has status ``local``.
 
     Parameters
     ----------
@@ -103,8 +104,32 @@ def _minimise(criterion: Criterion, start: Any) -> Fit:
     starts: list[Array] = [first]
     if isinstance(criterion.loss, ResidualLoss):
         scale = criterion.loss.scale_value
-        starts.append(_newton(criterion.with_loss(Huber(1.345, scale=scale)), first).theta)
-    return min((_newton(criterion, s) for s in starts), key=lambda fit: fit.value)
+        with contextlib.suppress(ConvergenceError):  # flat where the data fall into two halves
+            starts.append(_newton(criterion.with_loss(Huber(1.345, scale=scale)), first).theta)
+        starts += subset_starts(criterion, 2)
+    return _best(criterion, starts)
+
+
+def subset_starts(criterion: Criterion, count: int) -> list[Array]:
+    """Return exact fits to `count` random subsets of p rows: starts spread like the data."""
+    total, rng = criterion.total, np.random.default_rng(0)
+    size = min(total.n, total.p)
+    subsets = [rng.choice(total.n, size=size, replace=False) for _ in range(count)]
+    return [np.linalg.lstsq(total.X[rows], total.y[rows], rcond=None)[0] for rows in subsets]
+
+
+def _best(criterion: Criterion, starts: list[Array]) -> Fit:
+    """Return the lowest of the minima reached; a start that leads nowhere is passed over."""
+    fits: list[Fit] = []
+    failure: ConvergenceError | None = None
+    for start in starts:
+        try:
+            fits.append(_newton(criterion, start))
+        except ConvergenceError as error:
+            failure = error
+    if failure is not None and not fits:
+        raise failure
+    return min(fits, key=lambda fit: fit.value)
 
 
 def _newton(criterion: Criterion, theta: Array) -> Fit:
@@ -128,15 +153,10 @@ def _newton(criterion: Criterion, theta: Array) -> Fit:
             moved = None if step is None else _search(criterion, theta, state, step, halvings=40)
         if moved is None:
             spread = float(np.sum(np.abs(theta) * column_rms))
-            if gap <= 1e3 * TOLERANCE or reach <= 1e-12 * spread:  # rounding is all that is left
+            rounding = gap <= 1e3 * TOLERANCE or reach <= 1e-12 * spread
+            if rounding and np.isfinite(reach):  # nothing else is left to gain
                 return _done(criterion, theta, state, iteration)
-            if criterion.loss.unit_free and reach > 0.1:
-                raise _separated(criterion, theta)
-            _check_collinear(criterion, state.hessian)
-            raise ConvergenceError(
-                f"no step lowers the loss (relative gradient {gap:.1e}): the Hessian is not "
-                "positive definite there; add a penalty, rescale the columns or pass start="
-            )
+            raise _stuck(criterion, theta, gap, reach)
         theta, state = moved
     if criterion.loss.unit_free:
         raise _separated(criterion, theta)
@@ -191,6 +211,18 @@ def _search(
         if (falls and slope < -noise) or (drowned and _gap(new) < _gap(state)):
             return theta + t * step, new
     return None
+
+
+def _stuck(criterion: Criterion, theta: Array, gap: float, reach: float) -> ConvergenceError:
+    """Return the error for a point that no step leaves downhill, or say which columns do it."""
+    if criterion.loss.unit_free and reach > 0.1:
+        return _separated(criterion, theta)
+    gram, _ = criterion.total.least_squares()
+    _check_collinear(criterion, gram + criterion.size * criterion.penalty_share(theta))
+    return ConvergenceError(
+        f"no step lowers the loss (relative gradient {gap:.1e}): the Hessian is not positive "
+        "definite there; add a penalty, rescale the columns or pass start="
+    )
 
 
 def _check_collinear(criterion: Criterion, curvature: Array) -> None:

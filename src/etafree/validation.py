@@ -71,19 +71,19 @@ def check_finite(array: Array, argument: str) -> None:
         )
 
 
-def as_number(value: Any, argument: str) -> float:
+def as_number(value: Any, argument: str, wanted: str = "a number") -> float:
     """Return `value` as a float, NaN and infinity included."""
     try:
         if isinstance(value, str | bytes):
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(argument, f"is {_short(value)} but must be a number") from None
+        raise InputError(argument, f"is {_short(value)} but must be {wanted}") from None
 
 
 def as_positive(value: Any, argument: str) -> float:
     """Return `value` as a finite float above zero."""
-    number = as_number(value, argument)
+    number = as_number(value, argument, "a number above zero")
     if not (np.isfinite(number) and number > 0):
         raise InputError(argument, f"is {number!r} but must be a finite number above zero")
     return number
@@ -100,7 +100,7 @@ def _short(value: Any) -> str:
 
 def as_level(value: Any, argument: str = "level") -> float:
     """Return `value` as a probability strictly between 0 and 1."""
-    number = as_number(value, argument)
+    number = as_number(value, argument, "a number strictly between 0 and 1")
     if not 0.0 < number < 1.0:
         raise InputError(
             argument, f"is {number!r} but must lie strictly between 0 and 1", "for example 0.95"

@@ -26,7 +26,7 @@ SAMPLERS: dict[str, Sampler] = {
     "quadrature": quadrature_draws,
 }
 #: With fewer draws neither the Pareto k nor an effective size means anything.
-FEWEST = 100
+FEWEST = 50
 
 
 @one_blas_thread

@@ -46,7 +46,7 @@ def elliptical_draws(
         ratio: Array = posterior.log_density(normal.mean + z @ normal.lower.T) - log_base
         return ratio
 
-    chains = min(CHAINS, draws // 10)
+    chains = min(CHAINS, max(1, draws // 50))
     length = -(-draws // chains)
     z, _ = student_proposal(chains, p, dof, rng)
     mode = np.linalg.solve(normal.lower, normal.mode - normal.mean)[None]
