@@ -21,6 +21,7 @@ ORDER = [
     "linalg",
     "storage",
     "threads",
+    "compiled",
     "sums",
     "losses.base",
     "losses.residual",

@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.losses import LinearLoss
-from etafree.sums import COMPILE_FROM, Groups, add_group_sums, row_blocks
+from etafree.sums import (
+    BLOCK,
+    COMPILE_FROM,
+    Groups,
+    add_group_sums,
+    add_moments,
+    row_blocks,
+    symmetric,
+)
 from etafree.validation import Array
 
 __all__ = [
@@ -27,6 +35,8 @@ __all__ = [
     "RankOneBlock",
 ]
 
+#: Rows, and rows times parameter values, that `totals` takes at a time: what fits the inner cache.
+TOTALS_ROWS, TOTALS_NUMBERS = 1 << 10, 1 << 14
 #: Gauss-Hermite nodes for expectations under a normal predictor.
 NODES = 16
 
@@ -166,12 +176,14 @@ class LinearTotal:
                 w = self.weights[rows]
                 loss, slope, curvature = loss * w, slope * w, curvature * w
             value += float(loss.sum())
-            gradient += slope @ X
-            hessian += (X.T * curvature) @ X
+            add_moments(gradient, hessian, X, slope, curvature, self._compiled)
             slope_square += float(slope @ slope)
-        return Derivatives(
-            value, gradient, 0.5 * (hessian + hessian.T), np.sqrt(slope_square) * self.column_norms
-        )
+        scale = np.sqrt(slope_square) * self.column_norms
+        return Derivatives(value, gradient, symmetric(hessian), scale)
+
+    @property
+    def _compiled(self) -> bool:
+        return self.n * self.p >= COMPILE_FROM
 
     @property
     def column_norms(self) -> Array:
@@ -193,16 +205,15 @@ class LinearTotal:
             guess = self.loss.start(self.y[rows])
             if self.offset is not None:
                 guess = guess - self.offset[rows]
-            gram += (X.T * w) @ X
-            moment += (w * guess) @ X
-        return 0.5 * (gram + gram.T), moment
+            add_moments(moment, gram, X, w * guess, w, self._compiled)
+        return symmetric(gram), moment
 
     def totals(self, thetas: Array) -> Array:
         """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
         out = np.zeros(len(thetas))
-        for rows in row_blocks(self.n, max(self.p, 16)):
+        for rows in row_blocks(self.n, BLOCK // TOTALS_ROWS):
             X, y = self.X[rows].T, self.y[rows]
-            for some in row_blocks(len(thetas), len(y)):
+            for some in row_blocks(len(thetas), BLOCK // TOTALS_NUMBERS * len(y)):
                 u = thetas[some] @ X
                 if self.offset is not None:
                     u += self.offset[rows]
@@ -231,19 +242,17 @@ class LinearTotal:
 
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
         """Return gradient, Hessian and every cluster's score sum in one pass over the rows."""
-        hessian = np.zeros((self.p, self.p))
+        gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
         sums = np.zeros((len(groups), self.p))
-        compiled = self.n * self.p >= COMPILE_FROM
         for rows in row_blocks(self.n, self.p):
             X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
             slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
             if self.weights is not None:
                 slope, curvature = slope * self.weights[rows], curvature * self.weights[rows]
-            hessian += (X.T * curvature) @ X
-            add_group_sums(sums, groups.codes[rows], slope, X, compiled=compiled)
+            add_moments(gradient, hessian, X, slope, curvature, self._compiled)
+            add_group_sums(sums, groups.codes[rows], slope, X, self._compiled)
         weights = np.bincount(groups.codes, self.weights, len(groups)).astype(np.float64)
-        gradient = sums.sum(axis=0)
-        return ClusterTotals(gradient, 0.5 * (hessian + hessian.T), sums, weights)
+        return ClusterTotals(gradient, symmetric(hessian), sums, weights)
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,11 @@ from numpy.typing import NDArray
 from etafree.errors import InputError
 from etafree.validation import Array
 
-__all__ = ["Groups", "add_group_sums", "row_blocks"]
+__all__ = ["Groups", "add_group_sums", "add_moments", "row_blocks", "symmetric"]
 
 #: Numbers per block: half a megabyte, so that a block is read from memory once.
 BLOCK = 1 << 16
-#: From this many numbers on, compiling the scatter-add pays for itself.
+#: From this many numbers on, loading compiled code pays for itself.
 COMPILE_FROM = 2_000_000
 
 
@@ -33,28 +32,35 @@ def row_blocks(rows: int, columns: int) -> Iterator[slice]:
         yield slice(start, min(start + step, rows))
 
 
-@cache
-def _compiled_scatter() -> Any:
-    import numba
+def add_moments(
+    gradient: Array, hessian: Array, rows: Array, slope: Array, curvature: Array, compiled: bool
+) -> None:
+    """Add ``slope @ rows`` to `gradient` and ``rows' diag(curvature) rows`` to `hessian`.
 
-    @numba.njit(cache=True, error_model="numpy")
-    def scatter(out, codes, factor, rows):  # type: ignore[no-untyped-def]  # pragma: no cover
-        n, p = rows.shape
-        for i in range(n):
-            g = codes[i]
-            a = factor[i]
-            for j in range(p):
-                out[g, j] += a * rows[i, j]
+    The compiled form fills the lower triangle only; `symmetric` completes it.
+    """
+    if compiled:
+        from etafree.compiled import moments
 
-    return scatter
+        moments(gradient, hessian, rows, slope, curvature)
+    else:
+        gradient += slope @ rows
+        hessian += (rows.T * curvature) @ rows
+
+
+def symmetric(hessian: Array) -> Array:
+    """Return the symmetric matrix with this lower triangle."""
+    return np.tril(hessian) + np.tril(hessian, -1).T
 
 
 def add_group_sums(
-    out: Array, codes: NDArray[np.intp], factor: Array, rows: Array, *, compiled: bool = False
+    out: Array, codes: NDArray[np.intp], factor: Array, rows: Array, compiled: bool
 ) -> None:
-    """Add ``factor[i] * rows[i]`` to ``out[codes[i]]`` for every row, in order."""
+    """Add ``factor[i] * rows[i]`` to ``out[codes[i]]`` for every row."""
     if compiled:
-        _compiled_scatter()(out, codes, factor, rows)
+        from etafree.compiled import scatter
+
+        scatter(out, codes, factor, rows)
         return
     order = np.argsort(codes, kind="stable")  # next to nothing when they are sorted
     found = codes[order]
