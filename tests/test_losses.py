@@ -40,6 +40,10 @@ def test_contributions_add_up_to_the_totals(case: Case) -> None:
     assert total.values(THETA).sum() == pytest.approx(made.value, rel=1e-12)
     np.testing.assert_allclose(total.scores(THETA).sum(axis=0), made.gradient, rtol=1e-10)
     np.testing.assert_allclose(total.totals(np.tile(THETA, (3, 1))), made.value, rtol=1e-12)
+    plain = case.criterion().total
+    np.testing.assert_allclose(
+        plain.totals(np.tile(THETA, (3, 1))), plain.values(THETA).sum(), rtol=1e-12
+    )
 
 
 def test_frequency_weights_are_repetition(case: Case) -> None:

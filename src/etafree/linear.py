@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -217,8 +218,8 @@ class LinearTotal:
                 u = thetas[some] @ X
                 if self.offset is not None:
                     u += self.offset[rows]
-                loss = self.loss.values(u, y)
-                out[some] += loss.sum(-1) if self.weights is None else loss @ self.weights[rows]
+                weights = None if self.weights is None else self.weights[rows]
+                out[some] += self.loss.sums(u, y, weights)
         return out
 
     def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
@@ -228,8 +229,7 @@ class LinearTotal:
         second uses Stein's identity :math:`E\ell''(u+sZ) = E\{\ell'(u+sZ)Z\}/s`, which needs no
         second derivative and so does not mind a kink.
         """
-        nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
-        mass = mass / mass.sum()
+        nodes, mass = _normal_nodes()
         gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
         for rows in row_blocks(self.n, max(self.p, NODES)):
             X, y = self.X[rows], self.y[rows]
@@ -293,6 +293,13 @@ class LinearTotal:
                 self.loss.second(u, y),
                 self._weights(rows),
             )
+
+
+@cache
+def _normal_nodes() -> tuple[Array, Array]:
+    """Return Gauss-Hermite nodes and masses of the standard normal."""
+    nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
+    return nodes, mass / mass.sum()
 
 
 def _outer_sums(X: Array, curvature: Array, starts: NDArray[np.intp]) -> Array:

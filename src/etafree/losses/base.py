@@ -32,6 +32,12 @@ class LinearLoss:
         """Return the loss, of the shape of `u`."""
         raise TypeError(f"{type(self).__name__} must define values(u, y)")
 
+    def sums(self, u: Array, y: Array, weights: Array | None = None) -> Array:
+        """Return the weighted loss summed over observations, (..., n) -> (...); `u` is scratch."""
+        value = self.values(u, y)
+        total: Array = value.sum(axis=-1) if weights is None else value @ weights
+        return total
+
     def first(self, u: Array, y: Array) -> Array:
         """Return the first derivative in the predictor."""
         raise TypeError(f"{type(self).__name__} must define first(u, y)")

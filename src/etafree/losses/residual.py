@@ -105,6 +105,21 @@ class Huber(ResidualLoss):
         size *= inner
         return size
 
+    def sums(self, u: Array, y: Array, weights: Array | None = None) -> Array:
+        if weights is not None:
+            return super().sums(u, y, weights)
+        # half of r^2 - (|r| - c)_+^2, in place: the samplers spend their time here
+        size = np.subtract(y, u, out=u)
+        if self.scale != 1.0:
+            size /= self.scale_value
+        total: Array = np.einsum("...i,...i->...", size, size)
+        np.abs(size, out=size)
+        size -= self.c
+        np.maximum(size, 0.0, out=size)
+        total -= np.einsum("...i,...i->...", size, size)
+        total *= 0.5
+        return total
+
     def first(self, u: Array, y: Array) -> Array:
         slope = self.residual(u, y)
         np.maximum(slope, -self.c, out=slope)
