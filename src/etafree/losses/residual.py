@@ -98,32 +98,26 @@ class Huber(ResidualLoss):
         object.__setattr__(self, "c", as_positive(self.c, "c"))
 
     def values(self, u: Array, y: Array) -> Array:
-        size = self.residual(u, y)
-        np.abs(size, out=size)
-        inner = np.minimum(size, self.c)
-        size -= 0.5 * inner
-        size *= inner
-        return size
+        value = self.residual(u, y)
+        inner = np.clip(value, -self.c, self.c)
+        value -= 0.5 * inner
+        value *= inner
+        return value
 
     def sums(self, u: Array, y: Array, weights: Array | None = None) -> Array:
         if weights is not None:
             return super().sums(u, y, weights)
-        # half of r^2 - (|r| - c)_+^2, in place: the samplers spend their time here
-        size = np.subtract(y, u, out=u)
+        # the samplers spend their time here: in place, and no array of losses
+        r = np.subtract(y, u, out=u)
         if self.scale != 1.0:
-            size /= self.scale_value
-        total: Array = np.einsum("...i,...i->...", size, size)
-        np.abs(size, out=size)
-        size -= self.c
-        np.maximum(size, 0.0, out=size)
-        total -= np.einsum("...i,...i->...", size, size)
-        total *= 0.5
+            r /= self.scale_value
+        inner = np.clip(r, -self.c, self.c)
+        total: Array = np.vecdot(inner, r) - 0.5 * np.vecdot(inner, inner)
         return total
 
     def first(self, u: Array, y: Array) -> Array:
         slope = self.residual(u, y)
-        np.maximum(slope, -self.c, out=slope)
-        np.minimum(slope, self.c, out=slope)
+        np.clip(slope, -self.c, self.c, out=slope)
         slope *= -1.0 / self.scale_value
         return slope
 

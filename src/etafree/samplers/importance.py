@@ -22,7 +22,7 @@ def proposal_dof(posterior: GeneralizedPosterior) -> float:
     Where the posterior itself has polynomial tails, the proposal's match them.
     """
     p = posterior.criterion.p
-    return float(min(max(20, p), posterior.tail_exponent - p))
+    return float(min(max(20, 2 * p), posterior.tail_exponent - p))
 
 
 def student_proposal(

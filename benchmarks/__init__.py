@@ -1,0 +1,1 @@
+"""Performance goals, each measured as a ratio of two computations run in turns."""

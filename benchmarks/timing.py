@@ -1,0 +1,108 @@
+"""Measure ratios of costs, the two sides run in turns so that noise hits both alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+__all__ = ["Row", "announce", "cpu_seconds", "interleaved_ratios"]
+
+#: A side whose single run takes longer than this many seconds is run `FEWEST` times only.
+SLOW_SECONDS = 20.0
+REPETITIONS = 5
+FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what was measured, its goal and every repetition.
+
+    Attributes
+    ----------
+    name : str
+    goal : float
+    at_least : bool
+        Whether the measured value should be at least the goal, otherwise at most.
+    values : tuple of float
+        One value per repetition.
+    unit : str
+        "x" for a ratio.
+    note : str
+        What the reader should know about this run.
+    """
+
+    name: str
+    goal: float
+    at_least: bool
+    values: tuple[float, ...]
+    unit: str = "x"
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        """Middle one of the repetitions, which is what the goal is about."""
+        return median(self.values)
+
+    @property
+    def met(self) -> bool:
+        """Whether the median reaches the goal."""
+        return self.median >= self.goal if self.at_least else self.median <= self.goal
+
+
+def announce(message: str) -> None:
+    """Print a progress line at once."""
+    print(f"  {message}", flush=True)
+
+
+def cpu_seconds(call: Callable[[], object]) -> float:
+    """Return the CPU time that a call takes, over all threads of this process."""
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def interleaved_ratios(
+    name: str,
+    numerator: Callable[[], float],
+    denominator: Callable[[], float],
+    repetitions: int = REPETITIONS,
+) -> tuple[float, ...]:
+    """Return cost ratios of two computations run as A, B, A, B, ...
+
+    Parameters
+    ----------
+    name : str
+        For the progress lines.
+    numerator, denominator : callables
+        Run the computation once and return its cost, such as CPU seconds.
+    repetitions : int
+        Number of pairs; `FEWEST` if the first pair shows a side slower than `SLOW_SECONDS`.
+
+    Returns
+    -------
+    tuple of float
+        One ratio per pair.
+
+    Examples
+    --------
+    >>> interleaved_ratios("example", lambda: 6.0, lambda: 2.0, repetitions=2)
+      example 1/2: 6 / 2 = 3
+      example 2/2: 6 / 2 = 3
+    (3.0, 3.0)
+    """
+    ratios: list[float] = []
+    while len(ratios) < repetitions:
+        began = time.perf_counter()
+        above = numerator()
+        middle = time.perf_counter()
+        below = denominator()
+        ended = time.perf_counter()
+        if max(middle - began, ended - middle) > SLOW_SECONDS:
+            repetitions = min(repetitions, max(FEWEST, len(ratios) + 1))
+        ratios.append(above / below)
+        announce(
+            f"{name} {len(ratios)}/{repetitions}: {above:.4g} / {below:.4g} = {ratios[-1]:.4g}"
+        )
+    return tuple(ratios)
