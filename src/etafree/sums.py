@@ -37,7 +37,7 @@ def add_moments(
 ) -> None:
     """Add ``slope @ rows`` to `gradient` and ``rows' diag(curvature) rows`` to `hessian`.
 
-    The compiled form fills the lower triangle only; `symmetric` completes it.
+    The lower triangle is what counts: `symmetric` completes it.
     """
     if compiled:
         from etafree.compiled import moments
@@ -50,7 +50,10 @@ def add_moments(
 
 def symmetric(hessian: Array) -> Array:
     """Return the symmetric matrix with this lower triangle."""
-    return np.tril(hessian) + np.tril(hessian, -1).T
+    lower = np.tril(hessian)
+    full: Array = lower + lower.T
+    full[np.diag_indices(len(full))] *= 0.5
+    return full
 
 
 def add_group_sums(

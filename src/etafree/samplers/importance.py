@@ -52,7 +52,8 @@ def importance_draws(
 
     p = posterior.criterion.p
     z, log_proposal = student_proposal(draws, p, proposal_dof(posterior), rng)
-    theta = normal.mean + z @ normal.lower.T
+    theta = z @ normal.lower.T
+    theta += normal.mean
     log_ratio = posterior.log_density(theta) - log_proposal
     log_ratio -= log_ratio.max()
     if np.ptp(log_ratio) < 1e-9:  # the proposal is the posterior
