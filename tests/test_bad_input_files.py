@@ -65,7 +65,7 @@ FORMULAS = [
     ("offset", "NaN", lambda: from_formula("y ~ x", offset="gone")),
     ("weight_kind", "is None", lambda: from_formula("y ~ x", weights=np.ones(N))),
     ("weights", "39 entries for 40 rows", lambda: from_formula("y ~ x", weights=np.ones(N - 1))),
-    ("clusters", "one value per row", lambda: ef.target(from_formula("y ~ x"), clusters="group")),
+    ("clusters", "are 2 for 2", lambda: ef.target(from_formula("y ~ x"), clusters="group")),
 ]  # fmt: skip
 
 

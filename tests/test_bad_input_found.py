@@ -193,20 +193,6 @@ CASES = {
         "penalty",
         lambda: crit(penalty=penalties.SmoothPenalty(1.0, 3, 4, 5)),
     ),
-    "CR1S with sum of weights = p": (
-        "correction",
-        lambda: ef.target(
-            ef.Criterion(
-                losses.Squared(),
-                (np.random.default_rng(2).standard_normal((5, 4)), np.arange(5.0)),
-                penalties.Ridge(1.0),
-                weights=np.full(5, 0.8),
-                weight_kind="frequency",
-            ),
-            correction="CR1S",
-            clusters=range(5),
-        ),
-    ),
     "repr with an unscaled prior and a covariance": (
         None,
         lambda: repr(ef.calibrate(D, GP, center="mean", covariance=V)),

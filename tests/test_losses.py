@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import etafree as ef
-from conftest import LOSSES, THETA, Case
+from conftest import LOSSES, THETA, Case, make_case
 from etafree.scale import mad_scale
 
 
@@ -143,3 +143,32 @@ def test_mad_scale_agrees_with_statsmodels_rlm() -> None:
     assert mad_scale(criterion.loss, X, y, counts.astype(float)) == pytest.approx(
         mad_scale(criterion.loss, X[rows], y[rows]), rel=1e-9
     )
+
+
+def test_sums_keep_their_digits_beside_a_huge_outlier(robust: Case) -> None:
+    y = robust.y.copy()
+    y[0] = 1e8
+    criterion = ef.Criterion(ef.losses.Huber(1.345), (robust.X, y))
+    near = np.vstack([THETA, THETA + 1e-3])
+    by_one = [criterion.total.values(t) for t in near]
+    exact = float(np.sum(by_one[1] - by_one[0]))
+    many = criterion.values_at(near)
+    assert many[1] - many[0] == pytest.approx(exact, abs=1e-6)
+
+
+def test_rows_of_weight_zero_are_not_there() -> None:
+    """A row far out, where the loss overflows, changes nothing when its weight is zero."""
+    case = make_case("poisson")
+    X, y = np.vstack([case.X, [1.0, 1e5, 500.0]]), np.append(case.y, 3.0)
+    offset = np.append(case.offset, 0.0)
+    plain = case.criterion()
+    weights = np.append(np.ones(len(case.y)), 0.0)
+    for kind in ("frequency", "sampling"):
+        more = ef.Criterion(case.loss, (X, y), offset=offset, weights=weights, weight_kind=kind)
+        np.testing.assert_allclose(ef.minimise(more).theta, ef.minimise(plain).theta, rtol=1e-9)
+        for correction in ("HC0", "HC1", "HC2", "HC3"):
+            np.testing.assert_allclose(
+                ef.target(more, correction=correction).covariance,
+                ef.target(plain, correction=correction).covariance,
+                rtol=1e-8,
+            )

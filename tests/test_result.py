@@ -299,3 +299,70 @@ class TestDiagnostics:
         draws = ef.sample(ef.GeneralizedPosterior(robust.criterion(), 1.0), draws=100, seed=10)
         table = ef.calibrate(draws, robust.criterion()).diagnostics()
         assert table.loc["draws: needed over effective", "verdict"] == "warn"
+
+    def test_heteroscedastic_independent_rows_are_not_called_dependent(self) -> None:
+        fired = 0
+        for seed in range(40):
+            rng = np.random.default_rng(seed)
+            x = np.sort(rng.lognormal(size=400))
+            X = np.column_stack([np.ones(400), x])
+            y = X.sum(axis=1) + x * rng.standard_normal(400)
+            criterion = ef.Criterion(ef.losses.Squared(), (X, y))
+            made = ef.calibrate(rng.standard_normal((200, 2)), criterion)
+            fired += self.verdicts(made)["serial dependence"] == "warn"
+        assert fired <= 2
+
+    def test_diagnostics_of_frequency_weights_are_those_of_repetition(self) -> None:
+        case = make_case("quantile", n=150)
+        counts = np.full(150, 4)
+        draws = np.random.default_rng(0).standard_normal((500, 3))
+        weighted = case.criterion(weights=counts, weight_kind="frequency")
+        repeated = case.criterion(np.repeat(np.arange(150), counts))
+        one = ef.calibrate(draws, weighted).diagnostics().loc["curvature noise", "value"]
+        two = ef.calibrate(draws, repeated).diagnostics().loc["curvature noise", "value"]
+        assert one == pytest.approx(two, rel=1e-9)
+
+    def test_sticky_chains_given_as_arrays_are_seen(self) -> None:
+        rng = np.random.default_rng(11)
+        chain = np.zeros((2, 1000, 1))
+        for t in range(1, 1000):
+            chain[:, t] = 0.99 * chain[:, t - 1] + rng.standard_normal((2, 1))
+        table = ef.calibrate(chain, center=[0.0], covariance=[[1.0]]).diagnostics()
+        assert table.loc["draws: needed over effective", "verdict"] == "warn"
+        assert table.loc["draws: R-hat", "verdict"] in ("warn", "fail")
+
+    def test_draws_remember_an_unscaled_prior_and_targets_their_clusters(
+        self, robust: Case
+    ) -> None:
+        criterion = robust.criterion()
+        strong = ef.LogPrior.from_penalty(ef.penalties.Ridge(0.5), 3)
+        draws = ef.sample(ef.GeneralizedPosterior(criterion, 0.5, strong), seed=3)
+        assert self.verdicts(ef.calibrate(draws, criterion))["unscaled prior"] == "warn"
+        goal = ef.target(criterion, clusters=np.arange(300) // 15)
+        assert self.verdicts(ef.calibrate(draws, goal))["clusters"] == "warn"
+
+    def test_advice_stands_in_the_repr(self, robust: Case) -> None:
+        draws = ef.sample(ef.GeneralizedPosterior(robust.criterion(), 1.0), seed=4)
+        text = repr(ef.calibrate(draws, robust.criterion(), clusters=np.arange(300) // 15))
+        assert "20 clusters are few" in text
+
+
+def test_small_conveniences(robust: Case, tmp_path: Path) -> None:
+    table = pd.DataFrame(robust.X[:, 1:], columns=["a", "b"]).assign(
+        y=robust.y, school=np.arange(300) // 6
+    )
+    criterion = ef.Criterion.from_formula(
+        "y ~ a + half(b)", table, ef.losses.Huber(), context={"half": lambda v: v / 2}
+    )
+    assert criterion.with_penalty(ef.penalties.Ridge(1.0)).penalty.Q[0, 0] == 0.0
+    draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=200, seed=1)
+    made = ef.calibrate(draws, criterion, clusters="school", level=0.8)
+    assert made.target.clusters == 50
+    made.save(tmp_path / "r")
+    assert ef.Calibration.load(tmp_path / "r").settings["level"] == 0.8
+    wide = made.of(lambda t: t["a"]).interval(0.95)
+    assert np.ptp(wide) > np.ptp(made.of(lambda t: t["a"]).interval())
+    assert made.region().boundary("a", "half(b)").shape == (200, 2)
+    assert list(made.draws.to_frame().columns) == list(criterion.names)
+    own = ef.calibrate(draws, criterion, covariance=np.eye(3))
+    assert own.target.center_kind == "map"

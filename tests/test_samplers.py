@@ -248,3 +248,52 @@ def test_every_loss_is_sampled_at_any_learning_rate_or_refused_in_words(
 def test_a_posterior_no_sampler_reaches_is_refused_in_words() -> None:
     with pytest.raises(ef.errors.ConvergenceError, match="far from normal"):
         ef.sample(ef.GeneralizedPosterior(make_case("gamma").criterion(), 1e-6), seed=1)
+
+
+@pytest.mark.parametrize("eta", [0.125, 0.15, 0.2, 0.5])
+def test_quadrature_follows_polynomial_tails(eta: float) -> None:
+    """Student-t loss with tails |theta|**-k, k = 3.1 to 12.5, against a dense sinh grid."""
+    y = np.array([-1.0, 0.0, 0.3, 1.2, 2.0])
+    posterior = ef.GeneralizedPosterior(
+        ef.Criterion(ef.losses.StudentT(4.0), (np.ones((5, 1)), y)), eta
+    )
+    t = np.linspace(-14, 14, 400001)
+    theta = 0.5 + np.sinh(t)
+    weight = np.exp(posterior.log_density(theta[:, None]) - posterior.log_density([0.5]))
+    reference = np.cumsum(weight * np.cosh(t))
+    reference /= reference[-1]
+    grid, mass = distribution(posterior, normal_approximation(posterior))
+    for level in (0.025, 0.25, 0.5, 0.75, 0.975):
+        expected = np.interp(level, reference, theta)
+        assert np.interp(level, mass, grid) == pytest.approx(
+            expected, abs=2e-3 * (1 + abs(expected))
+        )
+
+
+def test_a_density_drowned_in_rounding_ends_in_an_error_not_in_a_loop() -> None:
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.ones(60), rng.standard_normal(60)])
+    y = X.sum(axis=1) + rng.standard_normal(60)
+    y[0] = 1e8
+    posterior = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Huber(1.345), (X, y)), 1e8)
+    with pytest.raises(ef.errors.ConvergenceError):
+        ef.sample(posterior, draws=200, seed=0, sampler="elliptical")
+
+
+@pytest.mark.parametrize("draws", [50, 70, 100, 333])
+def test_few_draws_of_the_slice_sampler_have_an_effective_size(draws: int) -> None:
+    made = ef.sample(
+        ef.GeneralizedPosterior(make_case("huber").criterion(), 1.0), draws, 1, "elliptical"
+    )
+    assert len(made) >= draws
+    assert made.ess > 20
+
+
+def test_improper_posteriors_are_refused_in_any_parametrisation() -> None:
+    cell = np.arange(30) < 2
+    y = np.random.default_rng(1).standard_normal(30)
+    means = np.column_stack([cell, ~cell]).astype(float)
+    dummy = np.column_stack([np.ones(30), cell]).astype(float)
+    for X in (means, dummy):
+        with pytest.raises(ef.errors.InputError, match="no finite variance"):
+            ef.GeneralizedPosterior(ef.Criterion(ef.losses.StudentT(2.0), (X, y)), 0.3)

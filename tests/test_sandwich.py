@@ -365,3 +365,50 @@ def test_cluster_robust_intervals_cover_with_few_clusters() -> None:
     assert 0.935 < coverage["CR3"] < 0.975
     assert coverage["CR0"] < 0.92
     assert coverage["HC3"] < 0.85
+
+
+def brute_force_htz(X: np.ndarray, groups: np.ndarray, C: np.ndarray) -> float:
+    """Degrees of freedom of Pustejovsky and Tipton (2018), with n x n matrices, least squares."""
+    n, q = len(X), len(C)
+    inverse = np.linalg.inv(X.T @ X)
+    keep = np.eye(n) - X @ inverse @ X.T
+    a = []  # a[g] (q, n): the contrasts' adjusted scores as linear functions of the errors
+    for g in np.unique(groups):
+        rows = np.flatnonzero(groups == g)
+        value, vector = np.linalg.eigh(keep[np.ix_(rows, rows)])
+        adjust = (vector * value**-0.5) @ vector.T
+        a.append(C @ inverse @ X[rows].T @ adjust @ keep[rows])
+    expected = sum(one @ one.T for one in a)
+    turn = np.linalg.inv(np.linalg.cholesky(expected))
+    a = [turn @ one for one in a]
+    total = 0.0
+    for one in a:
+        for two in a:
+            cross = one @ two.T
+            total += np.trace(cross) ** 2 + np.sum(cross * cross.T)
+    return q * (q + 1) / total
+
+
+def test_joint_cr2_degrees_of_freedom_are_those_of_the_approximate_hotelling_test() -> None:
+    rng = np.random.default_rng(20)
+    groups = np.sort(rng.integers(0, 14, 100))
+    X = np.column_stack([np.ones(100), rng.standard_normal(100), rng.standard_normal(14)[groups]])
+    y = rng.standard_normal(14)[groups] + rng.standard_normal(100)
+    made = ef.target(ef.Criterion(ef.losses.Squared(), (X, y)), clusters=groups, correction="CR2")
+    two = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    for C in (two, np.eye(3), np.array([[0.0, 1.0, 1.0]])):
+        assert made.dof_of(C) == pytest.approx(brute_force_htz(X, groups, C), rel=1e-9)
+    turned = np.array([[1.0, 2.0], [3.0, -1.0]]) @ two  # the same hypothesis in other words
+    assert made.dof_of(turned) == pytest.approx(made.dof_of(two), rel=1e-9)
+
+
+def test_custom_meat_with_clusters_refers_to_t(robust: Case) -> None:
+    groups = np.arange(300) // 20
+    made = ef.target(robust.criterion(), clusters=groups, meat=lambda s: s.T @ s)
+    assert np.all(made.dof == 14)
+
+
+def test_a_target_cannot_be_changed(robust: Case) -> None:
+    made = ef.target(robust.criterion())
+    with pytest.raises(ValueError, match="read-only"):
+        made.covariance[0, 0] = 9.0

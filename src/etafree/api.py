@@ -57,7 +57,7 @@ def calibrate(
     draws : Draws or array (draw, p) or (chain, draw, p)
     criterion : Criterion, GeneralizedPosterior or Target, optional
         What the draws are of. Without it pass `center` and `covariance`.
-    clusters : (n,) labels, optional
+    clusters : (n,) labels or column name, optional
         Rows with the same label may depend on each other.
     correction : str, optional
         "HC0" to "HC3" (default HC3) or, with clusters, "CR0", "CR1", "CR1S", "CR2", "CR3"
@@ -124,6 +124,9 @@ def calibrate(
     original = Draws.of(draws, names, eta)
     if criterion is not None:
         original = _named(original, criterion, names is not None)
+    source = original.source
+    if posterior is None and source is not None and source.criterion is criterion:
+        posterior = source
     original.covariance()  # refuses draws that cannot be rescaled, before any work
     if working == "curvature" and original.eta is None:
         raise InputError("working", "'curvature' needs the learning rate", "pass eta=")
@@ -197,6 +200,8 @@ def _given_target(
             "pass a criterion, or center= and covariance=",
         )  # fmt: skip
     if center is None:
-        raise InputError("center", "is missing", "pass an array, or center='mean'")
+        if criterion is None:
+            raise InputError("center", "is missing", "pass an array, or center='mean'")
+        center = "map"
     kind, point = find_center(center, criterion, original.mean)
     return replace(Target.given(point, covariance, original.names, dof), center_kind=kind)

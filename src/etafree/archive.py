@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from etafree.calibration import LocationScaleMap
 from etafree.diagnostics import Check
 from etafree.draws import Draws
-from etafree.meat import Satterthwaite
 from etafree.sandwich import Target
+from etafree.satterthwaite import Satterthwaite
 
 __all__ = ["pack", "unpack"]
 

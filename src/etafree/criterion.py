@@ -5,7 +5,7 @@ r"""Criterion = data + loss + penalty: the penalized total loss and its derivati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,6 +58,8 @@ class Criterion:
         The effective scale :math:`s_n`, the sum of the weights.
     strength : float
         :math:`\lambda_n` at that scale.
+    intercept : int or None
+        Column that a ridge leaves alone; only the formula front end sets it.
 
     Examples
     --------
@@ -72,6 +74,7 @@ class Criterion:
     penalty: Penalty
     names: tuple[str, ...]
     rows: Rows
+    intercept: int | None
     size: float
     strength: float
 
@@ -93,6 +96,8 @@ class Criterion:
             raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
         if penalty is not None and not isinstance(penalty, Penalty):
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
+        if getattr(data[0], "ndim", 2) == 1:
+            raise InputError("X", "is a vector but must have 2 dimensions", "pass X[:, None]")
         X = np.ascontiguousarray(as_array(data[0], "X", ndim=2))
         n, p = X.shape
         if n == 0 or p == 0:
@@ -113,7 +118,7 @@ class Criterion:
         if w is not None or weight_kind is not None:
             weight_kind = as_choice(weight_kind, "weight_kind", WEIGHT_KINDS)
         if w is not None:
-            _check_weights(w)
+            _check_weights(w, weight_kind == "frequency")
         if m is not None:
             if not loss.takes_trials:
                 raise InputError("trials", f"means nothing to {type(loss).__name__}")
@@ -134,13 +139,15 @@ class Criterion:
         offset: Any = None,
         trials: Any = None,
         penalize_intercept: bool = False,
+        context: Mapping[str, Any] | None = None,
     ) -> Criterion:
         """Return the criterion of a formula such as ``"y ~ x1 + C(region)"`` and a DataFrame.
 
         `weights`, `offset` and `trials` may be column names. Rows with missing values are dropped;
         whatever is passed later with one value per original row (clusters, say) is cut to the same
-        rows. A ridge penalty without an explicit Q leaves the intercept alone unless
-        `penalize_intercept`.
+        rows, and may be a column name too. A ridge penalty without an explicit Q leaves the
+        intercept alone unless `penalize_intercept`; any other penalty is taken as it is. `context`
+        holds functions of your own that the formula calls.
 
         Examples
         --------
@@ -149,19 +156,14 @@ class Criterion:
         >>> ef.Criterion.from_formula("y ~ x", df, ef.losses.Squared()).names
         ('Intercept', 'x')
         """
-        made = design(formula, data)
+        made = design(formula, data, context)
 
         def column(value: Any, argument: str) -> Any:
-            if isinstance(value, str):
-                if value not in data.columns:
-                    raise InputError(
-                        argument, f"names no column {value!r}", f"{list(data.columns)}"
-                    )
-                value = data[value]
             return None if value is None else made.rows.align(value, argument)
 
-        if isinstance(penalty, Penalty) and not penalize_intercept:
-            penalty = penalty.fitted_to(len(made.names), made.intercept)
+        intercept = None if penalize_intercept else made.intercept
+        if isinstance(penalty, Penalty):
+            penalty = penalty.fitted_to(len(made.names), intercept)
         criterion = cls(
             loss,
             (made.X, made.y),
@@ -172,13 +174,15 @@ class Criterion:
             trials=column(trials, "trials"),
             names=made.names,
         )
-        criterion._set(criterion.total, criterion.penalty, criterion.names, made.rows)
+        criterion._set(criterion.total, criterion.penalty, criterion.names, made.rows, intercept)
         return criterion
 
     def _set(
-        self, total: LinearTotal, penalty: Penalty, names: tuple[str, ...], rows: Rows
-    ) -> None:
+        self, total: LinearTotal, penalty: Penalty, names: tuple[str, ...], rows: Rows,
+        intercept: int | None = None,
+    ) -> None:  # fmt: skip
         put = object.__setattr__
+        put(self, "intercept", intercept)
         put(self, "total", total)
         put(self, "penalty", penalty)
         put(self, "names", names)
@@ -187,12 +191,15 @@ class Criterion:
         put(self, "strength", penalty.strength_at(total.size))
 
     def reweighted(self, weights: Any, weight_kind: str = "frequency") -> Criterion:
-        """Return the same criterion under other observation weights (strength at the new size)."""
+        """Return the same criterion under other observation weights.
+
+        The penalty's strength is that of the new size; a plug-in scale stays as it was.
+        """
         as_choice(weight_kind, "weight_kind", WEIGHT_KINDS)
         w = None
         if weights is not None:
             w = as_array(self.rows.align(weights, "weights"), "weights", shape=(self.n,))
-            _check_weights(w)
+            _check_weights(w, weight_kind == "frequency")
         return self._with_total(self.total.reweighted(w, weight_kind == "frequency"))
 
     def with_loss(self, loss: LinearLoss) -> Criterion:
@@ -208,12 +215,13 @@ class Criterion:
         if not isinstance(penalty, Penalty):
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
         other = Criterion.__new__(Criterion)
-        other._set(self.total, penalty.fitted_to(self.p), self.names, self.rows)
+        fitted = penalty.fitted_to(self.p, self.intercept)
+        other._set(self.total, fitted, self.names, self.rows, self.intercept)
         return other
 
     def _with_total(self, total: LinearTotal) -> Criterion:
         other = Criterion.__new__(Criterion)
-        other._set(total, self.penalty, self.names, self.rows)
+        other._set(total, self.penalty, self.names, self.rows, self.intercept)
         return other
 
     @property
@@ -299,13 +307,19 @@ def _index(X: Any, y: Any) -> Any:
     return found[0] if found else None
 
 
-def _check_weights(weights: Array) -> None:
+def _check_weights(weights: Array, frequency: bool) -> None:
     if np.any(weights < 0):
         raise InputError("weights", f"has the negative value {weights.min()}")
     if weights.max() > 1e150:
         raise InputError("weights", f"reach {weights.max():.1g}", "divide them by a constant")
     if not weights.sum() > 0:
         raise InputError("weights", "are all zero")
+    if frequency and np.any(weights != np.round(weights)):
+        raise InputError(
+            "weights",
+            "count copies of rows but are not whole numbers",
+            "use weight_kind='sampling' for weights that are not counts",
+        )
 
 
 def _fitted(total: LinearTotal) -> LinearTotal:

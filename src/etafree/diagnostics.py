@@ -10,6 +10,7 @@ from etafree.criterion import Criterion
 from etafree.draws import Draws
 from etafree.errors import EtafreeError
 from etafree.linalg import relative_eigenvalues
+from etafree.linear import LinearTotal
 from etafree.losses import ResidualLoss
 from etafree.meat import cluster_leverages
 from etafree.optimize import Fit, minimise, subset_starts
@@ -18,7 +19,7 @@ from etafree.sandwich import Target
 from etafree.sums import Groups
 from etafree.validation import Array
 
-__all__ = ["Check", "checks_of_criterion", "checks_of_draws"]
+__all__ = ["Check", "checks_of_criterion", "checks_of_draws", "prior_weight"]
 
 TAILS = (0.025, 0.5, 0.975)
 
@@ -45,7 +46,8 @@ def checks_of_draws(
 
     `mapped` are the draws after the affine map and before any Student-t factor.
     """
-    out = [shape(mapped, target, offset, original.effective_size())]
+    out = [] if target.clusters is None else [few_clusters(target.clusters)]
+    out.append(shape(mapped, target, offset, original.effective_size()))
     if target.hessian is not None and eta is not None:
         out.append(curvature_agreement(original, target.hessian, eta))
     need = max(400.0, 20.0 * original.p)
@@ -57,7 +59,7 @@ def checks_of_draws(
     pareto_k = original.info.get("pareto_k")
     if pareto_k is not None:
         out.append(_check("draws: Pareto k", max(pareto_k, 0.0), 0.7, "use sampler='elliptical'"))
-    r_hat = original.info.get("r_hat")
+    r_hat = original.r_hat()
     if r_hat is not None:
         out.append(_check("draws: R-hat", r_hat, 1.01, "the chains disagree; draw more", 1.05))
     return out
@@ -100,7 +102,7 @@ def checks_of_criterion(
     """Return the checks that need the data."""
     out = [newton_offset(criterion, target, offset)]
     if groups is not None:
-        out += cluster_checks(criterion, target, groups)
+        out.append(dominant_clusters(criterion, target, groups))
     out.append(curvature_noise(criterion, target, groups))
     if groups is None:
         out.append(serial_dependence(criterion, target))
@@ -123,23 +125,26 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
     )  # fmt: skip
 
 
-def cluster_checks(criterion: Criterion, target: Target, groups: Groups) -> list[Check]:
-    """Return the checks for few and for dominant clusters."""
+def few_clusters(count: int) -> Check:
+    """Return the check of the number of clusters."""
+    advice = (
+        f"{count} clusters are few: keep CR3 or CR2 with their t quantiles, and trust joint "
+        "regions least"
+    )
+    verdict = "ok" if count >= 40 else "warn"
+    return Check("clusters", float(count), 40.0, verdict, "" if verdict == "ok" else advice)
+
+
+def dominant_clusters(criterion: Criterion, target: Target, groups: Groups) -> Check:
+    """Return the check of the largest cluster leverage, the worst clusters by name."""
     assert target.hessian is not None
-    count = target.clusters or len(groups)
-    few = Check(
-        "clusters", float(count), 40.0, "ok" if count >= 40 else "warn",
-        "" if count >= 40 else f"{count} clusters are few: keep CR3 or CR2 with their t quantiles, "
-        "and trust joint regions least",
-    )  # fmt: skip
     leverage = cluster_leverages(criterion, target.center, target.hessian, groups)
     worst = np.argsort(leverage)[::-1][:3]
     named = ", ".join(f"{groups.labels[g]!s} ({leverage[g]:.2f})" for g in worst)
-    dominant = _check(
+    return _check(
         "cluster leverage", float(leverage[worst[0]]), 0.25,
         f"a few clusters dominate: {named}; prefer correction='CR3' or 'CR2'",
     )  # fmt: skip
-    return [few, dominant]
 
 
 def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None) -> Check:
@@ -151,33 +156,52 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
     advice = "the Hessian rests on few observations; use a smoother loss or more data"
     if not criterion.loss.random_curvature or target.hessian is None:
         return _check("curvature noise", 0.0, 0.15, advice)
+    total, p = criterion.total, criterion.p
     inverse = np.linalg.inv(target.hessian)
     directions = inverse / np.sqrt(np.diagonal(inverse))  # columns v_j with v_j' A v_j = 1
-    blocks = list(criterion.total.row_terms(target.center))
-    reach = [np.square(b.rows @ directions) for b in blocks]
-    mass = sum((b.weights @ r for b, r in zip(blocks, reach, strict=True)), np.zeros(criterion.p))
-    held = sum(((b.weights * b.curvature) @ r for b, r in zip(blocks, reach, strict=True)),
-               np.zeros(criterion.p))  # fmt: skip
+    mass, held = np.zeros(p), np.zeros(p)
+    for block in total.row_terms(target.center):
+        reach = np.square(block.rows @ directions)
+        mass += block.weights @ reach
+        held += (block.weights * block.curvature) @ reach
     average = held / np.maximum(mass, 1e-300)
-    rows = np.concatenate([
-        b.weights[:, None] * (b.curvature[:, None] - average) * r
-        for b, r in zip(blocks, reach, strict=True)
-    ])  # fmt: skip
-    if groups is not None:
-        sums = np.zeros((len(groups), criterion.p))
-        np.add.at(sums, groups.codes, rows)
-        rows = sums
-    error = np.sqrt(np.einsum("ij,ij->j", rows, rows))
-    return _check("curvature noise", float(error.max()), 0.15, advice, fail=0.3)
+    square, sums = np.zeros(p), np.zeros((0 if groups is None else len(groups), p))
+    for block in total.row_terms(target.center):
+        off = (block.curvature[:, None] - average) * np.square(block.rows @ directions)
+        if groups is None:
+            square += _squared_weights(total, block.weights) @ np.square(off)
+        else:
+            rows = slice(block.first, block.first + len(off))
+            np.add.at(sums, groups.codes[rows], block.weights[:, None] * off)
+    square += np.einsum("ij,ij->j", sums, sums)
+    return _check("curvature noise", float(np.sqrt(square.max())), 0.15, advice, fail=0.3)
+
+
+def _squared_weights(total: LinearTotal, weights: Array) -> Array:
+    """Return what a squared deviation counts: copies once each, other weights squared."""
+    return weights if total.frequency else np.square(weights)
 
 
 def serial_dependence(criterion: Criterion, target: Target) -> Check:
-    """Return the largest lag-1 autocorrelation of the scores in row order, times sqrt(n)."""
-    scores = criterion.total.scores(target.center)
-    scores -= scores.mean(axis=0)
-    square = np.einsum("ij,ij->j", scores, scores)
-    lagged = np.einsum("ij,ij->j", scores[1:], scores[:-1])
-    value = np.abs(lagged / np.maximum(square, 1e-300)).max() * np.sqrt(len(scores))
+    r"""Return the largest z-score of lag-1 products of the scores in row order.
+
+    :math:`|\sum_t\psi_t\psi_{t-1}|/(\sum_t\psi_t^2\psi_{t-1}^2)^{1/2}` is standard normal for
+    independent rows whatever their variances.
+    """
+    total = criterion.total
+    mean = total.derivatives(target.center).gradient / criterion.size
+    lagged, square, last = np.zeros(criterion.p), np.zeros(criterion.p), None
+    for block in total.row_terms(target.center):
+        there = block.weights > 0
+        scores = block.slope[there, None] * block.rows[there] - mean
+        scores *= block.weights[there, None]
+        if last is not None:
+            scores = np.vstack([last, scores])
+        product = scores[1:] * scores[:-1]
+        lagged += product.sum(axis=0)
+        square += np.square(product).sum(axis=0)
+        last = scores[-1:]
+    value = np.max(np.abs(lagged) / np.sqrt(np.maximum(square, 1e-300)))
     return _check(
         "serial dependence", float(value), 3.5,
         "neighbouring rows are correlated: if the order of rows is time or groups, independent "
@@ -192,15 +216,17 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
     observation's loss between the two minima. Starts are exact fits to random p-subsets of rows.
     """
     total, best = criterion.total, criterion.derivatives(target.center).value
-    base = total.values(target.center)
+    base = total.loss.values(total.predictor(target.center), total.y)
+    weights = np.ones(total.n) if total.weights is None else total.weights
     smallest = np.inf
     tried = subset_starts(criterion, starts) if isinstance(criterion.loss, ResidualLoss) else []
     for start in tried:
         fit = _fit_from(criterion, start)
         if fit is None or np.max(np.abs(fit.theta - target.center) / target.se) < 0.5:
             continue
-        d = total.values(fit.theta) - base
-        spread = float(np.sqrt(np.square(d - d.mean()).sum()))
+        d = total.loss.values(total.predictor(fit.theta), total.y) - base
+        off = np.square(d - weights @ d / weights.sum())
+        spread = float(np.sqrt(_squared_weights(total, weights) @ off))
         smallest = min(smallest, (fit.value - best) / max(spread, 1e-300))
     verdict = "ok" if smallest >= 2.5 else "warn"
     return Check(

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
+from etafree.posterior import GeneralizedPosterior
 from etafree.validation import Array, as_array, as_names, as_positive
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Draws"]
 
@@ -30,6 +35,8 @@ class Draws:
     sampler : str
     info : mapping
         What the sampler reports of itself (Pareto k, R-hat, evaluations, ...).
+    source : GeneralizedPosterior or None
+        The posterior they were drawn from by `sample`.
 
     Examples
     --------
@@ -44,6 +51,7 @@ class Draws:
     ess: float | None = None
     sampler: str = "given"
     info: Mapping[str, Any] = field(default_factory=dict)
+    source: GeneralizedPosterior | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.values.ndim != 3:
@@ -112,7 +120,8 @@ class Draws:
         if len(self) < self.p + 2:
             raise InputError(
                 "draws", f"are {len(self)} for {self.p} parameter(s)",
-                f"pass at least {self.p + 2}, better thousands",
+                f"pass at least {self.p + 2}, better thousands (chains of one parameter have shape "
+                "(chain, draw, 1))",
             )  # fmt: skip
         array = self.array
         spread = array.max(axis=0) - array.min(axis=0)
@@ -129,8 +138,35 @@ class Draws:
         )
 
     def effective_size(self) -> float:
-        """Return the sampler's effective number of draws, or the number of draws."""
-        return float(len(self) if self.ess is None else self.ess)
+        """Return the effective number of draws: the sampler's, or estimated from the chains."""
+        return self._estimated_ess if self.ess is None else float(self.ess)
+
+    @cached_property
+    def _estimated_ess(self) -> float:
+        from arviz_stats.base.array import array_stats
+
+        if self.values.shape[1] < 8:
+            return float(len(self))
+        return float(np.min(array_stats.ess(self.values, chain_axis=0, draw_axis=1)))
+
+    def r_hat(self) -> float | None:
+        """Return the largest R-hat of the parameters, None for a single chain."""
+        if "r_hat" in self.info:
+            return float(self.info["r_hat"])
+        if self.values.shape[0] < 2 or self.values.shape[1] < 8:
+            return None
+        from arviz_stats.base.array import array_stats
+
+        return float(np.max(array_stats.rhat(self.values, chain_axis=0, draw_axis=1)))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a DataFrame with a column per parameter, indexed by chain and draw."""
+        import pandas as pd
+
+        index = pd.MultiIndex.from_product(
+            [range(n) for n in self.values.shape[:2]], names=["chain", "draw"]
+        )
+        return pd.DataFrame(self.array, index=index, columns=list(self.names))
 
     def __repr__(self) -> str:
         made = "" if self.eta is None else f", eta={self.eta:g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +31,10 @@ def plain_text(error: Exception) -> str:
     return " ".join(re.sub("[⧛⧚]", "", text).split())
 
 
-def design(formula: str, data: Any) -> Design:
+def design(formula: str, data: Any, context: Mapping[str, Any] | None = None) -> Design:
     """Return the model matrices of ``"y ~ x1 + C(group)"``; rows with missing values are dropped.
+
+    Functions in the formula come from numpy as ``np``, from formulaic, or from `context`.
 
     Examples
     --------
@@ -53,7 +56,9 @@ def design(formula: str, data: Any) -> Design:
         raise InputError("formula", f"uses complex columns {odd}")
     table = data.reset_index(drop=True)
     try:
-        matrices = formulaic.model_matrix(formula, table, na_action="drop")
+        matrices = formulaic.model_matrix(
+            formula, table, context={"np": np, **(context or {})}, na_action="drop"
+        )
     except Exception as error:  # formulaic raises its own and Python's errors alike
         raise InputError(
             "formula",
@@ -82,5 +87,5 @@ def design(formula: str, data: Any) -> Design:
         left.to_numpy(dtype=np.float64)[:, 0],
         names,
         names.index("Intercept") if "Intercept" in names else None,
-        Rows(len(data), None if len(kept) == len(data) else kept, data.index),
+        Rows(len(data), None if len(kept) == len(data) else kept, data.index, data),
     )

@@ -51,13 +51,14 @@ class Region:
     radius_squared: float
     level: float
     dof: float
+    names: tuple[str, ...]
 
     @classmethod
     def of(cls, center: Array, target: Target, level: float) -> Region:
         """Return the region of a target around a centre."""
         from scipy.special import chdtri, fdtri
 
-        p, dof = target.p, float(target.dof.min())
+        p, dof = target.p, target.dof_of(np.eye(target.p))
         if np.isinf(dof):
             radius = float(chdtri(p, 1 - level))
         else:
@@ -68,24 +69,30 @@ class Region:
                     "use single intervals, or more clusters",
                 )  # fmt: skip
             radius = p * dof / rest * float(fdtri(p, rest, level))
-        return cls(center, target.covariance, radius, level, dof)
+        return cls(center, target.covariance, radius, level, dof, target.names)
 
     def contains(self, theta: Any) -> bool:
         """Return whether a parameter value (p,) lies inside."""
         d = as_array(theta, "theta", shape=self.center.shape) - self.center
         return bool(d @ np.linalg.solve(self.covariance, d) <= self.radius_squared)
 
-    def boundary(self, i: int = 0, j: int = 1, points: int = 200) -> Array:
+    def boundary(self, i: int | str = 0, j: int | str = 1, points: int = 200) -> Array:
         """Return the outline (points, 2) of the region's shadow on two parameters."""
-        for argument, k in (("i", i), ("j", j)):
-            if not isinstance(k, int) or not 0 <= k < len(self.center) or i == j:
-                raise InputError(argument, f"is {k!r}", f"two of {len(self.center)} parameters")
-        block = self.covariance[np.ix_([i, j], [i, j])]
+        pair = [self._position(i, "i"), self._position(j, "j")]
+        if pair[0] == pair[1]:
+            raise InputError("j", f"is the same parameter as i, {i!r}", "name two")
+        lower = np.linalg.cholesky(self.covariance[np.ix_(pair, pair)])
         angle = np.linspace(0, 2 * np.pi, points)
         circle = np.column_stack([np.cos(angle), np.sin(angle)])
-        lower = np.linalg.cholesky(block)
-        outline: Array = self.center[[i, j]] + np.sqrt(self.radius_squared) * circle @ lower.T
+        outline: Array = self.center[pair] + np.sqrt(self.radius_squared) * circle @ lower.T
         return outline
+
+    def _position(self, which: int | str, argument: str) -> int:
+        if isinstance(which, str) and which in self.names:
+            return self.names.index(which)
+        if isinstance(which, int) and 0 <= which < len(self.names):
+            return which
+        raise InputError(argument, f"is {which!r}", f"parameters are {list(self.names)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +102,7 @@ class WaldTest:
     Attributes
     ----------
     statistic : float
-        t for one contrast, F for several (scaled chi-square when the reference is normal).
+        F, for one contrast the square of t (scaled chi-square when the reference is normal).
     dof : tuple of float
         Numerator and denominator degrees of freedom.
     p_value : float
@@ -118,7 +125,7 @@ class WaldTest:
 def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) -> WaldTest:
     r"""Test :math:`R\theta = r` with :math:`W=(R c-r)^\top(RVR^\top)^{-1}(Rc-r)`.
 
-    With :math:`\nu` degrees of freedom (the smallest of the rows'),
+    With :math:`\nu` degrees of freedom (of all rows together),
     :math:`\frac{\nu-q+1}{\nu q}W \sim F_{q,\nu-q+1}`; with the normal :math:`W/q\sim F_{q,\infty}`.
     """
     from scipy.special import chdtrc, fdtrc
@@ -133,7 +140,7 @@ def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) ->
     estimate = matrix @ center - right
     covariance = matrix @ target.covariance @ matrix.T
     wald = float(estimate @ np.linalg.solve(covariance, estimate))
-    dof = min(target.dof_of(row) for row in matrix)
+    dof = target.dof_of(matrix)
     se = np.sqrt(np.diagonal(covariance))
     if np.isinf(dof):
         return WaldTest(wald / q, (q, np.inf), float(chdtrc(q, wald)), estimate, se)

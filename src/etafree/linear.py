@@ -152,13 +152,13 @@ class LinearTotal:
     def values(self, theta: Array) -> Array:
         """Return each observation's weighted loss (n,); they add up to the total."""
         value = self.loss.values(self.predictor(theta), self.y)
-        return value if self.weights is None else value * self.weights
+        return value if self.weights is None else _weighted(value, self.weights)
 
     def scores(self, theta: Array) -> Array:
         """Return each observation's weighted gradient (n, p); they add up to the total's."""
         slope = self.loss.first(self.predictor(theta), self.y)
         if self.weights is not None:
-            slope = slope * self.weights
+            slope = _weighted(slope, self.weights)
         return slope[:, None] * self.X
 
     def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
@@ -175,7 +175,7 @@ class LinearTotal:
             loss, slope, curvature = self.loss.values(u, y), self.loss.first(u, y), curve(u, y)
             if self.weights is not None:
                 w = self.weights[rows]
-                loss, slope, curvature = loss * w, slope * w, curvature * w
+                loss, slope, curvature = (_weighted(part, w) for part in (loss, slope, curvature))
             value += float(loss.sum())
             add_moments(gradient, hessian, X, slope, curvature, self._compiled)
             slope_square += float(slope @ slope)
@@ -248,7 +248,8 @@ class LinearTotal:
             X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
             slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
             if self.weights is not None:
-                slope, curvature = slope * self.weights[rows], curvature * self.weights[rows]
+                w = self.weights[rows]
+                slope, curvature = _weighted(slope, w), _weighted(curvature, w)
             add_moments(gradient, hessian, X, slope, curvature, self._compiled)
             add_group_sums(sums, groups.codes[rows], slope, X, self._compiled)
         weights = np.bincount(groups.codes, self.weights, len(groups)).astype(np.float64)
@@ -272,27 +273,39 @@ class LinearTotal:
     ) -> ClusterBlock:
         X, y, w = self.X[rows], self.y[rows], self._weights(rows)
         u = self._predictor(rows, theta)
-        slope, curvature = w * self.loss.first(u, y), w * self.loss.second(u, y)
+        slope, curvature = _weighted(self.loss.first(u, y), w), _weighted(self.loss.second(u, y), w)
         hessians = _outer_sums(X, curvature, starts)
         return ClusterBlock(
             first,
             np.add.reduceat(slope[:, None] * X, starts[:-1], axis=0),
             hessians,
             np.add.reduceat(w, starts[:-1]),
-            hessians if self.frequency else _outer_sums(X, w * curvature, starts),
+            self._working_variances(X, curvature, w, starts, hessians),
         )
 
+    def _working_variances(
+        self, X: Array, curvature: Array, w: Array, starts: NDArray[np.intp], hessians: Array
+    ) -> Array:
+        if self.frequency and self.loss.convex:
+            return hessians
+        return _outer_sums(X, np.abs(curvature) * (1.0 if self.frequency else w), starts)
+
     def row_terms(self, theta: Array) -> Iterator[RankOneBlock]:
-        """Yield slopes and curvatures of blocks of rows, not yet weighted."""
+        """Yield slopes and curvatures of blocks of rows, not weighted but zero where weights are."""
         for rows in row_blocks(self.n, self.p):
-            u, y = self._predictor(rows, theta), self.y[rows]
-            yield RankOneBlock(
-                rows.start,
-                self.X[rows],
-                self.loss.first(u, y),
-                self.loss.second(u, y),
-                self._weights(rows),
-            )
+            u, y, w = self._predictor(rows, theta), self.y[rows], self._weights(rows)
+            slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
+            if self.weights is not None:
+                slope[w == 0], curvature[w == 0] = 0.0, 0.0
+            yield RankOneBlock(rows.start, self.X[rows], slope, curvature, w)
+
+
+def _weighted(values: Array, weights: Array) -> Array:
+    """Return values times weights; a row of weight zero is not there, were its value infinite."""
+    with np.errstate(invalid="ignore"):
+        product: Array = values * weights
+    product[weights == 0] = 0.0
+    return product
 
 
 @cache

@@ -35,12 +35,12 @@ import numpy as np
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.linear import ClusterTotals
+from etafree.satterthwaite import Satterthwaite
 from etafree.sums import Groups
 from etafree.validation import Array
 
 __all__ = [
     "Meat",
-    "Satterthwaite",
     "check_count",
     "cluster_leverages",
     "clustered",
@@ -50,39 +50,6 @@ __all__ = [
 
 #: Smallest eigenvalue of I - A_g A^{-1} that leaves something to estimate from.
 SINGULAR = 1e-10
-
-
-@dataclass(frozen=True, eq=False)
-class Satterthwaite:
-    r"""Degrees of freedom of a CR2 variance, contrast by contrast.
-
-    Under the working model where scores vary as the Hessian says, the variance estimate of a
-    contrast is :math:`\sum_g (p_g^\top\hat\psi_g)^2`; matching its mean and variance to a scaled
-    chi-square gives :math:`\nu = \mathrm{tr}(\Lambda)^2/\mathrm{tr}(\Lambda^2)` with
-    :math:`\Lambda_{gh} = p_g^\top\mathrm{cov}(\hat\psi_g, \hat\psi_h)p_h`. For least squares these
-    are the values of Bell and McCaffrey (2002).
-    """
-
-    whiten: Array
-    adjust: Array
-    hessians: Array
-    variances: Array
-
-    def dof(self, contrast: Array) -> float:
-        """Return the degrees of freedom for a contrast (p,)."""
-        direction = self.adjust @ (self.whiten @ contrast)
-        e = np.einsum("gij,gj->gi", self.hessians, direction)
-        f = np.einsum("gij,gj->gi", self.variances, direction)
-        total = self.variances.sum(axis=0)
-        own = np.einsum("gi,gi->g", direction, f)
-        shared = np.einsum("gi,gi->g", e @ total - 2 * f, e)
-        p = len(total)
-        middle = np.block([[total, -np.eye(p)], [-np.eye(p), np.zeros((p, p))]])
-        z = np.hstack([e, f])
-        product = middle @ (z.T @ z)
-        trace = float((own + shared).sum())
-        square = float(own @ own + 2 * (own @ shared) + np.trace(product @ product))
-        return trace**2 / square
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +124,7 @@ def independent(
     for block in total.row_terms(theta):
         z = block.rows @ whiten.T
         score: Array = block.slope[:, None] * z - mean
-        copies = np.ones_like(block.weights) if total.frequency else block.weights
+        copies = np.sign(block.weights) if total.frequency else block.weights
         if correction in ("HC2", "HC3"):
             score = _adjust_rows(score, z, copies, block.curvature, shrink, correction, block.first)
         weight = block.weights if total.frequency else np.square(block.weights)
@@ -223,8 +190,6 @@ def clustered(
         whitened *= count / (count - 1)
     if correction == "CR1S":
         rows = criterion.total.count
-        if rows <= p:
-            raise InputError("correction", f"'CR1S' needs more than p = {p} observations")
         whitened *= (rows - 1) / (rows - p)
     dof = np.inf if correction == "CR0" else float(count - 1)
     matrix, covariance = _finish(whitened, whiten)

@@ -113,9 +113,11 @@ def _minimise(criterion: Criterion, start: Any) -> Fit:
 def subset_starts(criterion: Criterion, count: int) -> list[Array]:
     """Return exact fits to `count` random subsets of p rows: starts spread like the data."""
     total, rng = criterion.total, np.random.default_rng(0)
-    size = min(total.n, total.p)
-    subsets = [rng.choice(total.n, size=size, replace=False) for _ in range(count)]
-    return [np.linalg.lstsq(total.X[rows], total.y[rows], rcond=None)[0] for rows in subsets]
+    there = np.arange(total.n) if total.weights is None else np.flatnonzero(total.weights)
+    response = total.y if total.offset is None else total.y - total.offset
+    size = min(len(there), total.p)
+    subsets = [rng.choice(there, size=size, replace=False) for _ in range(count)]
+    return [np.linalg.lstsq(total.X[rows], response[rows], rcond=None)[0] for rows in subsets]
 
 
 def _best(criterion: Criterion, starts: list[Array]) -> Fit:

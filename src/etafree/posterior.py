@@ -22,6 +22,9 @@ from etafree.validation import Array, as_array, as_positive
 
 __all__ = ["GeneralizedPosterior", "LogPrior"]
 
+#: Random directions in which the tail of a redescending loss is checked.
+DIRECTIONS = 50
+
 
 @dataclass(frozen=True, eq=False)
 class LogPrior:
@@ -167,14 +170,21 @@ class GeneralizedPosterior:
         """Exponent k when the density falls like ``|theta|**-k`` far out; infinite if faster.
 
         Only losses that grow like a logarithm have a finite one, and only without a penalty or
-        log prior. Counted in the direction that fewest observations speak about.
+        log prior. Counted in the direction that fewest observations speak about, out of the
+        coordinates and the directions that random subsets of p - 1 rows say nothing about.
         """
         exponent = self.criterion.loss.tail_exponent
         if np.isinf(exponent) or self.log_prior is not None or self.criterion.strength > 0:
             return np.inf
-        total = self.criterion.total
+        total, rng = self.criterion.total, np.random.default_rng(0)
         weights = np.ones(total.n) if total.weights is None else total.weights
-        return float(self.eta * exponent * np.min(weights @ (total.X != 0)))
+        directions = [np.eye(total.p)]
+        for _ in range(DIRECTIONS if 1 < total.p <= total.n else 0):
+            rows = total.X[rng.choice(total.n, size=total.p - 1, replace=False)]
+            directions.append(np.linalg.svd(rows)[2][-1:])
+        size = np.abs(total.X @ np.concatenate(directions).T)
+        speaks = size > 1e-9 * np.maximum(size.max(axis=0), 1e-300)
+        return float(self.eta * exponent * np.min(weights @ speaks))
 
     def _check_proper(self) -> None:
         """Refuse a learning rate so small that the density has no finite variance."""

@@ -57,10 +57,11 @@ class Functional:
     estimate: Array
     draws: Array
     original: Array
+    level: float = 0.95
 
-    def interval(self, level: float = 0.95) -> Array:
+    def interval(self, level: float | None = None) -> Array:
         """Return equal-tailed limits of the calibrated draws, (2,) or (2, k)."""
-        tail = 0.5 * (1 - as_level(level))
+        tail = 0.5 * (1 - as_level(self.level if level is None else level))
         limits: Array = np.quantile(self.draws, [tail, 1 - tail], axis=0)
         return limits
 
@@ -78,7 +79,7 @@ class Calibration:
     target : Target
     map : LocationScaleMap
     settings : mapping
-        kind, root, working, level, seed and the library's version.
+        kind, root, working, level and the library's version.
     """
 
     draws: Draws
@@ -213,9 +214,8 @@ class Calibration:
             return image
 
         label = str(name or getattr(function, "__name__", "functional"))
-        return Functional(
-            label, through(self.center), through(self.draws.array), through(self.original.array)
-        )
+        draws, original = through(self.draws.array), through(self.original.array)
+        return Functional(label, through(self.center), draws, original, self._level(None))
 
     def paper(self) -> PaperMatrices:
         r"""Return the paper's :math:`\hat J_\lambda, \hat K, \hat H_0, \hat V, \hat\Omega`.
@@ -306,6 +306,7 @@ class Calibration:
             known = ", ".join(f"{k} = {v:.4g}" for k, v in t.plug_ins.items())
             lines.append(f"taken as known: {known}")
         lines.append(f"diagnostics: {self.flags()}")
+        lines += [f"  {c.name}: {c.advice}" for c in self.checks if c.verdict != "ok"]
         return lines
 
     def __repr__(self) -> str:

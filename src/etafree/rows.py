@@ -25,11 +25,14 @@ class Rows:
         Positions of the rows in use; None means all.
     index : pandas Index or None
         Labels of the original rows.
+    table : pandas DataFrame or None
+        Where a column may be asked for by name.
     """
 
     original: int
     kept: NDArray[np.intp] | None = None
     index: Any = None
+    table: Any = None
 
     @property
     def dropped(self) -> int:
@@ -39,9 +42,15 @@ class Rows:
     def align(self, values: Any, argument: str) -> NDArray[Any]:
         """Return one value per row in use.
 
-        A pandas Series is matched by its index, anything else by position: it must have one value
-        per original row, or one per row in use.
+        A pandas Series is matched by its index, a name is a column of the table, and anything else
+        goes by position: one value per original row, or one per row in use.
         """
+        if isinstance(values, str) and self.table is not None:
+            if values not in self.table.columns:
+                raise InputError(
+                    argument, f"names no column {values!r}", f"{list(self.table.columns)}"
+                )
+            values = self.table[values]
         label_index: Any = getattr(values, "index", None)
         is_series = label_index is not None and not callable(label_index)
         if is_series and self.index is not None and not label_index.equals(self.index):

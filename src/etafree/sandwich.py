@@ -15,12 +15,12 @@ from etafree.linalg import check_covariance
 from etafree.linear import ClusterTotals, Derivatives
 from etafree.meat import (
     Meat,
-    Satterthwaite,
     check_count,
     clustered,
     clustered_by_leverage,
     independent,
 )
+from etafree.satterthwaite import Satterthwaite
 from etafree.sums import Groups
 from etafree.threads import one_blas_thread
 from etafree.validation import Array, as_array, as_choice, as_names, as_number
@@ -81,6 +81,11 @@ class Target:
 
     def __post_init__(self) -> None:
         p = len(as_names(self.names, len(self.names)))
+        for name in ("center", "covariance", "dof", "hessian", "meat"):
+            if getattr(self, name) is not None:  # frozen means the arrays too
+                array = np.array(getattr(self, name))
+                array.setflags(write=False)
+                object.__setattr__(self, name, array)
         as_array(self.center, "center", shape=(p,))
         as_array(self.covariance, "covariance", shape=(p, p))
         as_array(self.dof, "dof", shape=(p,), finite=False)
@@ -111,11 +116,10 @@ class Target:
         return len(self.center)
 
     def dof_of(self, contrast: Array) -> float:
-        """Return the degrees of freedom for a contrast (p,) of the parameters."""
+        """Return the degrees of freedom for a contrast (p,), or for several at once (q, p)."""
         if self.satterthwaite is not None:
             return self.satterthwaite.dof(contrast)
-        involved = np.flatnonzero(contrast)
-        return float(self.dof[involved].min()) if len(involved) else float(self.dof.min())
+        return float(self.dof.min())
 
     def describe(self) -> str:
         """Return in words how the covariance was made."""
@@ -291,5 +295,6 @@ def _meat(
         meat = meat(scores)
     B = check_covariance(meat, "meat", criterion.p, "it must be a variance of the total score")
     inverse = np.linalg.inv(A)
-    count = None if groups is None else len(groups)
-    return Meat(B, inverse @ B @ inverse, np.inf, "custom", count)
+    if groups is None:
+        return Meat(B, inverse @ B @ inverse, np.inf, "custom")
+    return Meat(B, inverse @ B @ inverse, len(groups) - 1.0, "custom", len(groups))

@@ -72,6 +72,8 @@ def load_arrays(
     path: str | os.PathLike[str], kind: str
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the arrays and metadata of a file that `save_arrays` wrote as this kind."""
+    if not os.path.exists(path) and os.path.exists(f"{os.fspath(path)}.npz"):
+        path = f"{os.fspath(path)}.npz"  # what save_arrays made of the name
     try:
         # our own handle: numpy leaves its open when the file is truncated
         with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:

@@ -35,6 +35,8 @@ class LinearLoss:
     def sums(self, u: Array, y: Array, weights: Array | None = None) -> Array:
         """Return the weighted loss summed over observations, (..., n) -> (...); `u` is scratch."""
         value = self.values(u, y)
+        if weights is not None:
+            value[..., weights == 0] = 0.0
         total: Array = value.sum(axis=-1) if weights is None else value @ weights
         return total
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def sample(
     ----------
     posterior : GeneralizedPosterior
     draws : int
+        At least this many; the slice sampler rounds up to whole chains.
     seed : int, SeedSequence or Generator, optional
     sampler : {"auto", "importance", "elliptical", "quadrature"}
         ``auto``: quadrature for one parameter, otherwise importance sampling around the
@@ -74,7 +76,8 @@ def sample(
     normal = normal_approximation(posterior)
     if sampler == "auto" and posterior.criterion.p == 1:
         sampler = "quadrature"
-    if sampler != "auto":
-        return SAMPLERS[sampler](posterior, normal, int(draws), rng)
-    made = importance_draws(posterior, normal, int(draws), rng)
-    return made if trustworthy(made) else elliptical_draws(posterior, normal, int(draws), rng)
+    first = "importance" if sampler == "auto" else sampler
+    made = SAMPLERS[first](posterior, normal, int(draws), rng)
+    if sampler == "auto" and not trustworthy(made):
+        made = elliptical_draws(posterior, normal, int(draws), rng)
+    return replace(made, source=posterior)

@@ -18,6 +18,8 @@ __all__ = ["elliptical_draws"]
 CHAINS = 32
 WARM_UP = 200
 THIN = 4
+#: A slice this small around a point that lies on it cannot be told from rounding.
+SHRINKAGES = 200
 #: Chains that disagree more than this have not seen the same distribution.
 R_HAT_LIMIT = 1.1
 
@@ -46,7 +48,7 @@ def elliptical_draws(
         ratio: Array = posterior.log_density(normal.mean + z @ normal.lower.T) - log_base
         return ratio
 
-    chains = min(CHAINS, max(1, draws // 50))
+    chains = min(CHAINS, max(4, draws // 50))
     length = -(-draws // chains)
     z, _ = student_proposal(chains, p, dof, rng)
     mode = np.linalg.solve(normal.lower, normal.mode - normal.mean)[None]
@@ -89,7 +91,9 @@ def _sweep(
     position, height = z.copy(), level.copy()
     open_ = np.arange(chains)
     spent = 0
-    while len(open_):
+    for _ in range(SHRINKAGES):
+        if not len(open_):
+            return position, height, spent
         a = angle[open_, None]
         trial = z[open_] * np.cos(a) + other[open_] * np.sin(a)
         value = log_ratio(trial)
@@ -101,4 +105,7 @@ def _sweep(
         low[open_[below]] = angle[open_[below]]
         high[open_[~below]] = angle[open_[~below]]
         angle[open_] = low[open_] + rng.random(len(open_)) * (high - low)[open_]
-    return position, height, spent
+    raise ConvergenceError(
+        "the log density changes by less than its rounding error: rescale huge responses or use a "
+        "smaller eta"
+    )

@@ -20,8 +20,7 @@ DEPTH = 40.0
 def distribution(posterior: GeneralizedPosterior, normal: Normal) -> tuple[Array, Array]:
     """Return a grid (m,) and the distribution function on it, error below 1e-7 for smooth losses.
 
-    The density is integrated by Simpson's rule over pairs of cells on a grid that reaches as far as
-    exp(-40) of the peak.
+    Simpson's rule in t with theta = mode + sd sinh(t), as far as exp(-40) of the peak.
     """
     if posterior.criterion.p != 1:
         raise InputError(
@@ -46,17 +45,15 @@ def distribution(posterior: GeneralizedPosterior, normal: Normal) -> tuple[Array
                 inner = middle
         return outer
 
-    # Two uniform halves that meet at the mode, with a point between every two edges for Simpson.
-    left = np.linspace(mode - reach(-1.0), mode, POINTS)
-    right = np.linspace(mode, mode + reach(1.0), POINTS)
-    edges = np.concatenate([left[::2], right[2::2]])
-    pieces = []
-    for half in (left, right):
-        density = np.exp(posterior.log_density(half[:, None]) - peak)
-        step = half[1] - half[0]
-        pieces.append((density[:-2:2] + 4 * density[1:-1:2] + density[2::2]) * (step / 3))
-    mass = np.concatenate([np.zeros(1), *pieces]).cumsum()
-    return edges, mass / mass[-1]
+    # theta = mode + sd sinh(t): dense around the mode, and far enough out for polynomial tails.
+    ends = np.arcsinh(np.array([-reach(-1.0), reach(1.0)]) / sd)
+    t = np.concatenate([np.linspace(ends[0], 0.0, POINTS), np.linspace(0.0, ends[1], POINTS)[1:]])
+    theta = mode + sd * np.sinh(t)
+    density = np.exp(posterior.log_density(theta[:, None]) - peak) * np.cosh(t)
+    step = np.repeat(-ends[0], POINTS // 2), np.repeat(ends[1], POINTS // 2)
+    cells = (density[:-2:2] + 4 * density[1:-1:2] + density[2::2]) * np.concatenate(step)
+    mass = np.concatenate([np.zeros(1), cells]).cumsum()
+    return theta[::2], mass / mass[-1]
 
 
 def quadrature_draws(
