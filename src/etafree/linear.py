@@ -291,7 +291,7 @@ class LinearTotal:
         return _outer_sums(X, np.abs(curvature) * (1.0 if self.frequency else w), starts)
 
     def row_terms(self, theta: Array) -> Iterator[RankOneBlock]:
-        """Yield slopes and curvatures of blocks of rows, not weighted but zero where weights are."""
+        """Yield slopes and curvatures of rows in blocks, unweighted, zero where weights are."""
         for rows in row_blocks(self.n, self.p):
             u, y, w = self._predictor(rows, theta), self.y[rows], self._weights(rows)
             slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
