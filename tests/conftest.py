@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import etafree as ef
+from etafree.errors import EtafreeError, InputError
 
 THETA = np.array([0.4, 0.8, -0.6])
 
@@ -75,3 +76,21 @@ def case(request: pytest.FixtureRequest) -> Case:
 @pytest.fixture
 def robust() -> Case:
     return make_case("huber", n=300)
+
+
+def refused(argument, fragment, call, kind=InputError):
+    """Assert that a call raises the library's own error about that argument."""
+    with pytest.raises(kind) as info:
+        call()
+    error = info.value
+    assert isinstance(error, EtafreeError)
+    assert error.argument == argument
+    assert str(error).startswith(f"{argument}: ")
+    assert fragment in str(error)
+
+
+def spoiled(array, entry):
+    """Return the array with its last entry replaced."""
+    out = np.array(array, dtype=object)
+    out[(-1,) * out.ndim] = entry
+    return out

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 import etafree as ef
+from conftest import refused, spoiled
 from etafree import losses, penalties
-from etafree.errors import EtafreeError, InputError, NotPositiveDefiniteError
+from etafree.errors import NotPositiveDefiniteError
 
 N, P = 40, 3
 RNG = np.random.default_rng(20)
@@ -30,24 +31,6 @@ ENTRIES = [
 
 #: What no parameter that must be a number above zero may be.
 NOT_POSITIVE = [0.0, -1.0, np.nan, np.inf, -np.inf, "abc", None, 1j, [1.0, 2.0], object(), pd.NA]
-
-
-def refused(argument, fragment, call, kind=InputError):
-    """Assert that a call raises the library's own error about that argument."""
-    with pytest.raises(kind) as info:
-        call()
-    error = info.value
-    assert isinstance(error, EtafreeError)
-    assert error.argument == argument
-    assert str(error).startswith(f"{argument}: ")
-    assert fragment in str(error)
-
-
-def spoiled(array, entry):
-    """Return the array with its last entry replaced."""
-    out = np.array(array, dtype=object)
-    out[(-1,) * out.ndim] = entry
-    return out
 
 
 def criterion(loss=None, X=X, y=Y, penalty=None, **options):

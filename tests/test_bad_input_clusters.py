@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 import etafree as ef
+from conftest import refused
 from etafree import losses
-from etafree.errors import InputError
 
 N, P = 40, 3
 RNG = np.random.default_rng(23)
@@ -16,15 +16,6 @@ CRITERION = ef.Criterion(losses.Squared(), (X, Y))
 TABLE = ef.Criterion(losses.Squared(), (pd.DataFrame(X), pd.Series(Y)))
 DRAWS = RNG.standard_normal((300, P))
 GROUPS = np.arange(N) % 10
-
-
-def refused(argument, fragment, call):
-    """Assert that a call raises the library's own error about that argument."""
-    with pytest.raises(InputError) as info:
-        call()
-    assert info.value.argument == argument
-    assert str(info.value).startswith(f"{argument}: ")
-    assert fragment in str(info.value)
 
 
 def replaced(label, dtype=object):

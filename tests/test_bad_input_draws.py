@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 import etafree as ef
+from conftest import refused, spoiled
 from etafree import losses
-from etafree.errors import EtafreeError, InputError, NotPositiveDefiniteError
+from etafree.errors import InputError, NotPositiveDefiniteError
 
 N, P = 40, 3
 RNG = np.random.default_rng(21)
@@ -30,24 +31,6 @@ ENTRIES = {
     "text": ("text", "cannot be read as numbers"),
     "complex": (1j, "cannot be read as numbers"),
 }
-
-
-def refused(argument, fragment, call, kind=InputError):
-    """Assert that a call raises the library's own error about that argument."""
-    with pytest.raises(kind) as info:
-        call()
-    error = info.value
-    assert isinstance(error, EtafreeError)
-    assert error.argument == argument
-    assert str(error).startswith(f"{argument}: ")
-    assert fragment in str(error)
-
-
-def spoiled(array, entry):
-    """Return the array with its last entry replaced."""
-    out = np.array(array, dtype=object)
-    out[(-1,) * out.ndim] = entry
-    return out
 
 
 def calibrate(draws=DRAWS, criterion=CRITERION, **options):

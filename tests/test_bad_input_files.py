@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 import etafree as ef
+from conftest import refused
 from etafree import losses, penalties
-from etafree.errors import EtafreeError, InputError
+from etafree.errors import EtafreeError
 
 N, P = 40, 3
 RNG = np.random.default_rng(22)
@@ -19,15 +20,6 @@ FRAME = pd.DataFrame({
 })  # fmt: skip
 DRAWS = RNG.standard_normal((300, P))
 RESULT = ef.calibrate(DRAWS, center=[1.0, 2.0, 3.0], covariance=np.eye(P), names=["a", "b", "c"])
-
-
-def refused(argument, fragment, call):
-    """Assert that a call raises the library's own error about that argument."""
-    with pytest.raises(InputError) as info:
-        call()
-    assert info.value.argument == argument
-    assert str(info.value).startswith(f"{argument}: ")
-    assert fragment in str(info.value)
 
 
 def from_formula(formula, data=FRAME, loss=None, penalty=None, **options):

@@ -4,23 +4,15 @@ import numpy as np
 import pytest
 
 import etafree as ef
+from conftest import refused
 from etafree import losses, penalties
-from etafree.errors import ConvergenceError, InputError
+from etafree.errors import ConvergenceError
 
 N, P = 40, 3
 RNG = np.random.default_rng(20)
 X = np.column_stack([np.ones(N), RNG.standard_normal((N, P - 1))])
 Y = X @ [1.0, 2.0, -1.0] + RNG.standard_normal(N)
 ONES = np.ones(N)
-
-
-def refused(argument, fragment, call):
-    """Assert that a call raises the library's own error about that argument."""
-    with pytest.raises(InputError) as info:
-        call()
-    assert info.value.argument == argument
-    assert str(info.value).startswith(f"{argument}: ")
-    assert fragment in str(info.value)
 
 
 def criterion(loss=None, X=X, y=Y, penalty=None, **options):
