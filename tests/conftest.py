@@ -16,6 +16,7 @@ LOSSES = {
     "squared": ef.losses.Squared(),
     "huber": ef.losses.Huber(1.345, scale=1.2),
     "pseudo_huber": ef.losses.PseudoHuber(1.0, scale=0.8),
+    "normal_laplace": ef.losses.NormalLaplace(1.2, 0.7, scale=0.9),
     "student_t": ef.losses.StudentT(4.0, scale=1.1),
     "quantile": ef.losses.Quantile(0.3, bandwidth=0.4),
     "logistic": ef.losses.Logistic(),

@@ -6,6 +6,7 @@ from etafree.api import calibrate
 from etafree.calibration import LocationScaleMap
 from etafree.criterion import Criterion
 from etafree.draws import Draws
+from etafree.models.mixed import RandomIntercept
 from etafree.optimize import Fit, minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.result import Calibration
@@ -20,6 +21,7 @@ __all__ = [
     "GeneralizedPosterior",
     "LocationScaleMap",
     "LogPrior",
+    "RandomIntercept",
     "Target",
     "__version__",
     "calibrate",

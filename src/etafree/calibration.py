@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +178,17 @@ def student_factors(count: int, dof: Array, rng: np.random.Generator) -> Array:
     out = np.ones((count, len(dof)))
     if np.isinf(dof).all():
         return out
+    order = rng.permutation(count)
+    for nu in np.unique(dof[np.isfinite(dof)]):
+        out[:, dof == nu] = _factor_grid(count, float(nu))[order, None]
+    return out
+
+
+@lru_cache(maxsize=16)
+def _factor_grid(count: int, nu: float) -> Array:
+    """Return the factors at `count` equally spaced probabilities."""
     from scipy.special import gammainccinv
 
-    uniform = (rng.permutation(count) + 0.5) / count
-    for nu in np.unique(dof[np.isfinite(dof)]):
-        out[:, dof == nu] = np.sqrt(0.5 * nu / gammainccinv(0.5 * nu, uniform))[:, None]
-    return out
+    uniform = (np.arange(count) + 0.5) / count
+    factors: Array = np.sqrt(0.5 * nu / gammainccinv(0.5 * nu, uniform))
+    return factors

@@ -77,6 +77,7 @@ class Criterion:
     intercept: int | None
     size: float
     strength: float
+    plug_ins: Mapping[str, float]
 
     def __init__(
         self,
@@ -183,6 +184,7 @@ class Criterion:
     ) -> None:  # fmt: skip
         put = object.__setattr__
         put(self, "intercept", intercept)
+        put(self, "plug_ins", total.loss.plug_ins())
         put(self, "total", total)
         put(self, "penalty", penalty)
         put(self, "names", names)
@@ -201,6 +203,12 @@ class Criterion:
             w = as_array(self.rows.align(weights, "weights"), "weights", shape=(self.n,))
             _check_weights(w, weight_kind == "frequency")
         return self._with_total(self.total.reweighted(w, weight_kind == "frequency"))
+
+    def with_plug_ins(self, plug_ins: Mapping[str, float]) -> Criterion:
+        """Return the same criterion with nuisance values on record that were estimated before."""
+        other = self._with_total(self.total)
+        object.__setattr__(other, "plug_ins", {**self.plug_ins, **plug_ins})
+        return other
 
     def with_loss(self, loss: LinearLoss) -> Criterion:
         """Return the same data and penalty under another loss."""

@@ -215,7 +215,7 @@ class LinearTotal:
         for rows in row_blocks(self.n, BLOCK // TOTALS_ROWS):
             X, y = self.X[rows].T, self.y[rows]
             for some in row_blocks(len(thetas), BLOCK // TOTALS_NUMBERS * len(y)):
-                u = thetas[some] @ X
+                u = thetas[some] * X if self.p == 1 else thetas[some] @ X
                 if self.offset is not None:
                     u += self.offset[rows]
                 weights = None if self.weights is None else self.weights[rows]

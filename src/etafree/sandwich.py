@@ -239,7 +239,7 @@ def target(
         n=criterion.n,
         size=criterion.size,
         estimand=criterion.describe(),
-        plug_ins=criterion.loss.plug_ins(),
+        plug_ins=dict(criterion.plug_ins),
         satterthwaite=made.satterthwaite if dof is None else None,
     )
 

@@ -19,6 +19,7 @@ __all__ = [
     "as_number",
     "as_positive",
     "as_rng",
+    "as_seeds",
     "check_finite",
 ]
 
@@ -129,6 +130,14 @@ def as_names(value: Sequence[str] | None, count: int, prefix: str = "theta") -> 
     if len(set(names)) != count:
         raise InputError("names", "has duplicates", "give every parameter its own name")
     return names
+
+
+def as_seeds(seed: Any) -> np.random.SeedSequence:
+    """Return a SeedSequence from an int, SeedSequence, Generator or None."""
+    if isinstance(seed, np.random.SeedSequence):
+        return seed
+    words = as_rng(seed).integers(0, 2**32, size=4, dtype=np.uint32)
+    return np.random.SeedSequence([int(word) for word in words])
 
 
 def as_rng(seed: Any) -> np.random.Generator:

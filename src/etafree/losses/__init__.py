@@ -10,6 +10,7 @@ least squares, a safe Newton matrix far from the solution.
 
 from etafree.losses.base import LinearLoss
 from etafree.losses.likelihood import Gamma, Logistic, NegativeBinomial, Poisson
+from etafree.losses.normal_laplace import NormalLaplace
 from etafree.losses.residual import (
     Huber,
     PseudoHuber,
@@ -25,6 +26,7 @@ __all__ = [
     "LinearLoss",
     "Logistic",
     "NegativeBinomial",
+    "NormalLaplace",
     "Poisson",
     "PseudoHuber",
     "Quantile",

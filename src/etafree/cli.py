@@ -1,0 +1,63 @@
+"""The command line: ``etafree figure1 --out DIR``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from etafree._version import __version__
+from etafree.errors import EtafreeError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Generalized posteriors whose spread does not depend on the learning rate.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Generalized posteriors whose spread does not depend on the learning rate."""
+
+
+@app.command()
+def figure1(
+    out: Annotated[Path, typer.Option(help="Folder for the results; a rerun resumes there.")],
+    datasets: Annotated[int, typer.Option(help="Simulated data sets.")] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of data and samplers.")] = 1,
+    iterations: Annotated[int, typer.Option(help="Gibbs iterations.")] = 1000,
+    burn_in: Annotated[int, typer.Option(help="Discarded Gibbs iterations.")] = 500,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: every core.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
+) -> None:
+    """Run the paper's experiment and draw its Figure 1 beside the published curves.
+
+    Example: etafree figure1 --out figure1
+    """
+    from etafree.studies.figure1 import write_figure1
+
+    write_figure1(
+        out, datasets=datasets, seed=seed, iterations=iterations, burn_in=burn_in,
+        workers=workers, scheduler=scheduler,
+    )  # fmt: skip
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+def main() -> None:
+    """Run the command line; the library's own errors become one line and exit code 2."""
+    try:
+        app()
+    except EtafreeError as error:
+        print(f"etafree: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,1 @@
+"""Models whose losses need more than a linear predictor."""

@@ -1,0 +1,65 @@
+"""One self-contained HTML page for every report: no network, readable on a phone."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["Section", "picture_data", "render", "table_html", "write_file"]
+
+
+class Section(NamedTuple):
+    """A heading with paragraphs (plain text, escaped), and optionally a table and a picture."""
+
+    heading: str
+    paragraphs: Sequence[str] = ()
+    table: str = ""
+    picture: str = ""
+    caption: str = ""
+
+
+def picture_data(figure: Figure, dpi: int = 110) -> str:
+    """Return a figure as a data address that a page can hold."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def table_html(table: pd.DataFrame, digits: int = 3) -> str:
+    """Return a table as HTML with escaped names."""
+    return table.to_html(float_format=lambda v: f"{v:.{digits}f}", escape=True, border=0)
+
+
+def render(title: str, lead: str, sections: Sequence[Section], footer: str = "") -> str:
+    """Return the page; every text is escaped."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True
+    )
+    return environment.get_template("page.html.j2").render(
+        title=title, lead=lead, sections=sections, footer=footer
+    )
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,1 @@
+"""Studies: tables of cells run on this machine or on a cluster."""

@@ -1,0 +1,278 @@
+r"""Figure 1 of the paper: coverage, width and bias over twenty learning rates.
+
+Three posteriors of the same data sets (exact Huber, the appendix's Gibbs, the sampler behind the
+published curves), each calibrated with two meats: ``default`` (centred scores, CR3, t with G - 1)
+and ``printed`` (uncentred, normal; for the published sampler the Hessian at the posterior mean).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.calibration import student_factors
+from etafree.errors import InputError
+from etafree.inference import student_quantile
+from etafree.models.mixed import KINDS, RandomIntercept
+from etafree.optimize import minimise
+from etafree.samplers.quadrature import quadrature_draws
+from etafree.samplers.variational import Normal
+from etafree.sandwich import Target
+from etafree.studies.engine import Cell, run_study
+from etafree.studies.random_intercept import Design, pseudo_true
+from etafree.validation import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ETAS", "METHODS", "deviations", "published_curves", "run_figure1", "write_figure1"]
+
+ETAS = np.logspace(-2, 2, 20)
+METHODS = ("frequentist", "calibrated", "uncalibrated")
+MEATS = ("default", "printed")
+METRICS = ("coverage", "width", "bias", "bias_sd")
+#: Data sets per cell.
+BLOCK = 10
+
+
+def published_curves() -> pd.DataFrame:
+    """Return the published curves, long: method, eta and the four metrics."""
+    import pandas as pd
+
+    wide = pd.read_csv(Path(__file__).with_name("published_figure1.csv"), comment="#")
+    parts = [
+        pd.DataFrame(
+            {"method": method, "eta": wide["eta"], **{m: wide[f"{m}_{method}"] for m in METRICS}}
+        )
+        for method in METHODS
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def work(
+    parameters: Mapping[str, Any], seed: np.random.SeedSequence
+) -> dict[str, NDArray[np.float64]]:
+    """Run one posterior on a block of data sets at every learning rate.
+
+    Returns arrays (data set, eta, 3) of estimate, lower and upper limit, by method and meat.
+    """
+    design = Design(**parameters["design"])
+    etas = np.asarray(parameters["etas"])
+    streams = [
+        np.random.SeedSequence([parameters["data_seed"], parameters["first"] + k])
+        for k in range(parameters["count"])
+    ]
+    models = [design.model(np.random.default_rng(s)) for s in streams]
+    draws = _draws(models, etas, parameters, seed)
+    rng = np.random.default_rng(seed.spawn(1)[0])
+    out = {
+        name: np.empty((len(models), len(etas), 3))
+        for name in ("uncalibrated", *(f"{m}_{k}" for m in METHODS[:2] for k in MEATS), "wald")
+    }
+    for i, model in enumerate(models):
+        targets = {
+            "default": model.target(),
+            "printed": model.target(correction="CR0", centered=False),
+        }
+        for meat, goal in targets.items():
+            out[f"frequentist_{meat}"][i] = _wald(goal)
+        for j in range(len(etas)):
+            d = draws[i, j]
+            out["uncalibrated"][i, j] = [d.mean(), *np.quantile(d, [0.025, 0.975])]
+            out["wald"][i, j] = _wald(targets["default"])
+            for meat, goal in targets.items():
+                if meat == "printed" and parameters["posterior"] == "published":
+                    goal = _with_hessian_at(goal, model, d.mean())
+                out[f"calibrated_{meat}"][i, j] = _calibrated(d, goal, rng)
+    return out
+
+
+def _draws(
+    models: list[RandomIntercept], etas: Array, parameters: Mapping[str, Any],
+    seed: np.random.SeedSequence,
+) -> Array:  # fmt: skip
+    """Return draws (data set, eta, draw) of one posterior."""
+    kept = parameters["iterations"] - parameters["burn_in"]
+    kind = parameters["posterior"]
+    if kind == "huber":
+        rng, made = np.random.default_rng(seed), []
+        for model in models:  # the mode is the same at every learning rate
+            fit = minimise(model.criterion)
+            for eta in etas:
+                sd = (float(eta) * fit.hessian) ** -0.5
+                normal = Normal(fit.theta, sd, fit.theta)
+                posterior = model.posterior(float(eta))
+                made.append(quadrature_draws(posterior, normal, kept, rng).array[:, 0])
+        return np.reshape(made, (len(models), len(etas), kept))
+    from etafree.samplers.gibbs import gibbs_chains
+
+    data = np.repeat(np.arange(len(models)), len(etas))
+    eta = np.tile(etas, len(models))
+    c = models[0].criterion
+    factor = eta if kind == "published" else np.ones_like(eta)
+    precision = (factor * c.strength * c.size)[:, None, None]
+    chains = gibbs_chains(
+        np.stack([m.criterion.total.X for m in models]),
+        np.stack([m.criterion.total.y for m in models]),
+        data, eta, models[0].c, precision, np.zeros((len(data), 1)),
+        draws=kept, burn_in=parameters["burn_in"], seed=seed, rule=kind,
+    )  # fmt: skip
+    return chains[:, :, 0].reshape(len(models), len(etas), kept)
+
+
+def _wald(goal: Target) -> list[float]:
+    half = student_quantile(0.975, goal.dof)[0] * goal.se[0]
+    return [goal.center[0], goal.center[0] - half, goal.center[0] + half]
+
+
+def _with_hessian_at(goal: Target, model: RandomIntercept, mean: float) -> Target:
+    """Return the target with its Hessian taken at the posterior mean, as the published code did."""
+    hessian = model.criterion.hessian([mean])
+    assert goal.meat is not None
+    return replace(goal, hessian=hessian, covariance=goal.meat / hessian**2)
+
+
+def _calibrated(draws: Array, goal: Target, rng: np.random.Generator) -> list[float]:
+    """Return centre and limits of the mapped draws; with one parameter the map is a scalar."""
+    spread = draws.var(ddof=1)
+    deviation = (draws - draws.mean()) * np.sqrt(goal.covariance[0, 0] / spread)
+    deviation = deviation * student_factors(len(draws), goal.dof, rng)[:, 0]
+    low, high = np.quantile(deviation, [0.025, 0.975])
+    return [goal.center[0], goal.center[0] + low, goal.center[0] + high]
+
+
+def run_figure1(
+    out: Path | str, *, datasets: int = 200, seed: int = 1, iterations: int = 1000,
+    burn_in: int = 500, design: Design | None = None, workers: int | None = None,
+    scheduler: str | None = None, progress: bool | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """Run the study, resuming what `out` already holds, and return the long table.
+
+    One row per posterior, meat, method and eta with coverage, width, bias, bias_sd, replicates,
+    coverage_se and width_sd.
+    """
+    if not isinstance(datasets, int) or datasets < 2:
+        raise InputError("datasets", f"is {datasets!r}", "pass a whole number of at least 2")
+    if iterations <= burn_in or burn_in < 0:
+        raise InputError("iterations", f"is {iterations} with {burn_in} of burn-in",
+                         "keep some: iterations > burn-in >= 0")  # fmt: skip
+    design = Design() if design is None else design
+    shared = {
+        "design": asdict(design), "etas": [float(e) for e in ETAS], "data_seed": seed,
+        "iterations": iterations, "burn_in": burn_in,
+    }  # fmt: skip
+    cells = [
+        Cell(
+            f"{kind}-{first:06d}-{min(BLOCK, datasets - first)}",
+            {**shared, "posterior": kind, "first": first, "count": min(BLOCK, datasets - first)},
+        )
+        for kind in KINDS
+        for first in range(0, datasets, BLOCK)
+    ]
+    made = run_study(
+        "figure1", shared, cells, work, out, seed=seed, workers=workers, scheduler=scheduler,
+        progress=progress,
+    )  # fmt: skip
+    truth = pseudo_true(design)
+    rows: list[dict[str, Any]] = []
+    for kind in KINDS:
+        blocks = [made[cell.key] for cell in cells if cell.parameters["posterior"] == kind]
+        arrays = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+        for meat in MEATS:
+            for method in METHODS:
+                name = method if method == "uncalibrated" else f"{method}_{meat}"
+                rows += _summaries(arrays[name], truth, posterior=kind, meat=meat, method=method)
+    import pandas as pd
+
+    return pd.DataFrame(rows)
+
+
+def _summaries(values: Array, truth: float, **labels: str) -> list[dict[str, Any]]:
+    """Return a row per eta from (data set, eta, 3) arrays."""
+    n = len(values)
+    covered = (values[:, :, 1] <= truth) & (truth <= values[:, :, 2])
+    width, bias = values[:, :, 2] - values[:, :, 1], values[:, :, 0] - truth
+    share = covered.mean(axis=0)
+    pooled = (covered.sum(axis=0) + 0.5) / (n + 1)
+    return [
+        {
+            **labels,
+            "eta": float(ETAS[j]),
+            "coverage": share[j],
+            "width": width[:, j].mean(),
+            "bias": bias[:, j].mean(),
+            "bias_sd": bias[:, j].std(ddof=1),
+            "replicates": n,
+            "coverage_se": np.sqrt(pooled[j] * (1 - pooled[j]) / n),
+            "width_sd": width[:, j].std(ddof=1),
+        }
+        for j in range(len(ETAS))
+    ]
+
+
+def deviations(table: pd.DataFrame, posterior: str = "published", meat: str = "printed") -> Any:
+    """Return our curves minus the published ones in standard errors of the difference.
+
+    Both are Monte Carlo estimates; theirs has 200 data sets. Coverage errors come from the pooled
+    proportion (x + 1/2) / (N + 1).
+    """
+    theirs = published_curves().set_index(["method", "eta"])
+    chosen = table[(table["posterior"] == posterior) & (table["meat"] == meat)]
+    ours = chosen.set_index(["method", "eta"])
+    # the two grids agree to rounding: line them up by rank within a method
+    ours, theirs = ours.sort_index(), theirs.sort_index()
+    n, m = ours["replicates"].to_numpy(float), 200.0
+    both = 1 / n + 1 / m
+    hits = ours["coverage"].to_numpy() * n + theirs["coverage"].to_numpy() * m
+    pooled = (hits + 0.5) / (n + m + 1)
+    sd = ours["bias_sd"].to_numpy()
+    error = {
+        "coverage": np.sqrt(pooled * (1 - pooled) * both),
+        "width": ours["width_sd"].to_numpy() * np.sqrt(both),
+        "bias": sd * np.sqrt(both),
+        "bias_sd": sd * np.sqrt(0.5 * both),
+    }
+    import pandas as pd
+
+    z = {m: (ours[m].to_numpy() - theirs[m].to_numpy()) / error[m] for m in METRICS}
+    return pd.DataFrame(z, index=ours.index)
+
+
+def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
+    """Run the study and write ``figure1.csv``, ``.png``, ``.svg`` and ``report.html`` into `out`.
+
+    Ends by printing a short table and where the files are. Options as for `run_figure1`.
+    """
+    import io
+
+    from etafree._version import __version__
+    from etafree.report.figure1 import figure1_page, figure1_picture, ranges
+    from etafree.report.page import write_file
+
+    table = run_figure1(out, **options)
+    z, folder = deviations(table), Path(out)
+    picture = figure1_picture(table, published_curves())
+    settings = {
+        "data sets": int(table["replicates"].iloc[0]), "seed": options.get("seed", 1),
+        "target": f"{pseudo_true(options.get('design') or Design()):.6f}",
+        "etafree": __version__, "numpy": np.__version__,
+    }  # fmt: skip
+    write_file(folder / "figure1.csv", table.to_csv(index=False).encode())
+    for suffix in ("png", "svg"):
+        buffer = io.BytesIO()
+        picture.savefig(buffer, format=suffix, dpi=130)
+        write_file(folder / f"figure1.{suffix}", buffer.getvalue())
+    write_file(folder / "report.html", figure1_page(table, z, picture, settings).encode())
+    print(ranges(table).to_string(float_format=lambda v: f"{v:.3f}"))
+    print(
+        f"published curves: largest deviation {z.abs().to_numpy().max():.2f} standard errors, mean "
+        f"{z.abs().to_numpy().mean():.2f}"
+    )
+    print("files: " + ", ".join(str(folder / name) for name in
+          ("figure1.csv", "figure1.png", "figure1.svg", "report.html")))  # fmt: skip
+    return table
