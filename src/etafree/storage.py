@@ -9,14 +9,14 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import InputError
 
-__all__ = ["damaged", "load_arrays", "save_arrays"]
+__all__ = ["damaged", "load_arrays", "save_arrays", "whole_file"]
 
 
 def save_arrays(
@@ -25,18 +25,28 @@ def save_arrays(
     """Write arrays and JSON-able metadata to an ``.npz`` file, whole or not at all."""
     target = _target(path)
     text = json.dumps({"etafree": kind, **meta}, default=str)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
+    with whole_file(target) as file:
+        np.savez(file, allow_pickle=False, __meta__=np.array(text), **arrays)
+    return target
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write that appears under its name only when it is complete."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, __meta__=np.array(text), **arrays)
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, target)
+        mask = os.umask(0)  # there is no other way to read it
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    return target
 
 
 def _target(path: Any) -> Path:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Section", "picture_data", "render", "table_html", "write_file"]
+__all__ = ["Section", "picture_data", "render", "table_html"]
 
 
 class Section(NamedTuple):
@@ -50,16 +47,3 @@ def render(title: str, lead: str, sections: Sequence[Section], footer: str = "")
     return environment.get_template("page.html.j2").render(
         title=title, lead=lead, sections=sections, footer=footer
     )
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

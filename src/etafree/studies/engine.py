@@ -164,9 +164,11 @@ def _checked(
         whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
         if not whole or number < (argument == "workers"):
             raise InputError(argument, f"is {number!r:.80}", "pass a positive whole number")
-    for argument, text in (("name", name), ("scheduler", scheduler or "")):
-        if not isinstance(text, str):
-            raise InputError(argument, f"is {text!r:.80} but must be text")
+    if not isinstance(name, str):
+        raise InputError("name", f"is {name!r:.80} but must be text")
+    address = "tcp://here:1" if scheduler is None else scheduler
+    if not isinstance(address, str) or not re.fullmatch(r"(tcp|tls|wss?|ucxx?)://\S+", address):
+        raise InputError("scheduler", f"is {address!r:.80}", "pass such as 'tcp://127.0.0.1:8786'")
     repeated = collections.Counter(cell.key.lower() for cell in cells).most_common(1)
     if repeated and repeated[0][1] > 1:  # file names may not tell capitals apart
         raise InputError("cells", f"has {repeated[0][0]!r} twice", "give each cell its own key")
@@ -174,7 +176,7 @@ def _checked(
     home: Any = module
     for part in getattr(work, "__qualname__", "?").split("."):
         home = getattr(home, part, None)
-    if home is not work:
+    if home is not work or not callable(work):
         advice = "define it with def at the top of a module and put what varies in the parameters"
         raise InputError("work", f"{work!r:.80} cannot be found by name from a worker", advice)
     typed_in = work.__module__ == "__main__" and not hasattr(module, "__file__")
@@ -202,7 +204,7 @@ def _begun(folder: Path, facts: Mapping[str, Any]) -> bool:
         before, now = _entries(json.loads(path.read_text())), _entries(facts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InputError("out", f"{str(path)!r} does not describe a study", advice) from None
-    for entry in {**now, **before}:
+    for entry in {**before, **now}:
         old, new = before.get(entry, "absent"), now.get(entry, "absent")
         if old != new:
             problem = f"{entry.partition(' ')[2]} is {new:.60} but was {old:.60} in {str(folder)!r}"

@@ -23,6 +23,7 @@ from etafree.optimize import minimise
 from etafree.samplers.quadrature import quadrature_draws
 from etafree.samplers.variational import Normal
 from etafree.sandwich import Target
+from etafree.storage import whole_file
 from etafree.studies.engine import Cell, run_study
 from etafree.studies.random_intercept import Design, pseudo_true
 from etafree.validation import Array
@@ -248,11 +249,8 @@ def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
 
     Ends by printing a short table and where the files are. Options as for `run_figure1`.
     """
-    import io
-
     from etafree._version import __version__
     from etafree.report.figure1 import figure1_page, figure1_picture, ranges
-    from etafree.report.page import write_file
 
     table = run_figure1(out, **options)
     z, folder = deviations(table), Path(out)
@@ -262,12 +260,13 @@ def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
         "target": f"{pseudo_true(options.get('design') or Design()):.6f}",
         "etafree": __version__, "numpy": np.__version__,
     }  # fmt: skip
-    write_file(folder / "figure1.csv", table.to_csv(index=False).encode())
+    with whole_file(folder / "figure1.csv") as file:
+        file.write(table.to_csv(index=False).encode())
     for suffix in ("png", "svg"):
-        buffer = io.BytesIO()
-        picture.savefig(buffer, format=suffix, dpi=130)
-        write_file(folder / f"figure1.{suffix}", buffer.getvalue())
-    write_file(folder / "report.html", figure1_page(table, z, picture, settings).encode())
+        with whole_file(folder / f"figure1.{suffix}") as file:
+            picture.savefig(file, format=suffix, dpi=130)
+    with whole_file(folder / "report.html") as file:
+        file.write(figure1_page(table, z, picture, settings).encode())
     print(ranges(table).to_string(float_format=lambda v: f"{v:.3f}"))
     print(
         f"published curves: largest deviation {z.abs().to_numpy().max():.2f} standard errors, mean "
