@@ -6,15 +6,18 @@ export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 
-.PHONY: demo test bench lint clean
+.PHONY: demo tour test bench lint clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
-demo: .venv/ready  ## calibrate one posterior at five learning rates and save a picture
-	$(BIN)/python examples/demo.py
+demo: .venv/ready  ## the paper's Figure 1 in full, beside the published curves
+	$(BIN)/etafree figure1 --out demo
+
+tour: .venv/ready  ## calibrate one posterior at five learning rates and save pictures
+	$(BIN)/python examples/tour.py
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .
@@ -28,4 +31,4 @@ bench: .venv/ready  ## measure the performance goals; prints one table
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist demo tour .pytest_cache .mypy_cache .ruff_cache .hypothesis

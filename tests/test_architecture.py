@@ -60,6 +60,7 @@ ORDER = [
     "api",
     "models.mixed",
     "models",
+    "studies.workers",
     "studies.engine",
     "studies.random_intercept",
     "studies.figure1",

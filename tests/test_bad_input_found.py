@@ -324,3 +324,19 @@ def test_refused_before_the_criterion_is_minimised(case, monkeypatch):
     monkeypatch.setattr("etafree.samplers.variational.minimise", fit)
     with pytest.raises(EtafreeError):
         LATE[case]()
+
+
+def test_errors_cross_process_boundaries():
+    import pickle
+
+    from etafree.errors import InputError, MissingExtraError, NotPositiveDefiniteError
+
+    for error in (
+        InputError("eta", "is -1", "pass eta > 0"),
+        NotPositiveDefiniteError("covariance", -0.5, "fix it"),
+        MissingExtraError("jax", "your own losses"),
+    ):
+        back = pickle.loads(pickle.dumps(error))
+        assert type(back) is type(error)
+        assert str(back) == str(error)
+        assert back.__dict__ == error.__dict__

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "CalibrationWarning",
     "ConvergenceError",
@@ -40,6 +42,16 @@ class InputError(EtafreeError, ValueError):
         self.advice = advice
         super().__init__(f"{argument}: {problem}" + (f"; {advice}" if advice else ""))
 
+    def __reduce__(self) -> tuple[Any, ...]:  # so that it crosses from a worker process
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
 
 class NotPositiveDefiniteError(InputError):
     """A matrix that must be positive definite is not; `eigenvalue` is the offending one."""
@@ -66,6 +78,9 @@ class MissingExtraError(EtafreeError, ImportError):
 
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(f'{purpose} need an extra: pip install "etafree[{extra}]"')
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class CalibrationWarning(UserWarning):

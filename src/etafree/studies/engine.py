@@ -4,44 +4,38 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import hashlib
-import importlib
 import json
 import os
-import pickle
 import re
 import sys
 import time
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etafree._version import __version__
-from etafree.errors import EtafreeError, InputError, MissingExtraError
+from etafree.errors import InputError
 from etafree.storage import load_arrays, save_arrays
+from etafree.studies.workers import (
+    Arrays,
+    StudyError,
+    Task,
+    Work,
+    cell_seed,
+    connected,
+    in_process,
+    on_dask,
+    on_processes,
+)
 
 __all__ = ["Cell", "StudyError", "cell_seed", "run_study"]
 
-Arrays: TypeAlias = dict[str, NDArray[Any]]
-Work: TypeAlias = Callable[[Mapping[str, Any], np.random.SeedSequence], Mapping[str, NDArray[Any]]]
-#: What a worker is sent: the function, the cell's key, its parameters as JSON and the seed.
-Task: TypeAlias = tuple[Work, str, str, int]
-Outcomes: TypeAlias = Generator[tuple[str, Arrays | BaseException], None, None]
-
-#: How often cells are handed out again after a worker died.
-RESTARTS = 2
 #: Seconds between lines of progress where there is no terminal.
 PAUSE = 5.0
-BLAS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-
-
-class StudyError(EtafreeError, RuntimeError):
-    """A study stopped before its end; the cells that had finished are kept."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +58,6 @@ class Cell:
         if not isinstance(self.key, str) or not re.fullmatch(r"[A-Za-z0-9._=-]{1,200}", self.key):
             raise InputError("key", f"is {self.key!r:.80}", "use up to 200 of A-Z a-z 0-9 . _ = -")
         _json("parameters", self.parameters)
-
-
-def cell_seed(seed: int, key: str) -> np.random.SeedSequence:
-    """Return the random numbers of a cell, which depend on the seed and its key alone."""
-    words = np.frombuffer(hashlib.sha256(key.encode()).digest(), dtype="<u4")
-    return np.random.SeedSequence([seed, *words.tolist()])
 
 
 def run_study(
@@ -115,11 +103,11 @@ def run_study(
     try:
         with contextlib.ExitStack() as stack:
             if tasks and scheduler is not None:
-                outcomes = _on_dask(tasks, stack.enter_context(_connected(scheduler, quiet)))
+                outcomes = on_dask(tasks, stack.enter_context(connected(scheduler, quiet)))
             elif workers == 1 or not tasks:
-                outcomes = _in_process(tasks)
+                outcomes = in_process(tasks)
             else:
-                outcomes = _on_processes(tasks, workers)
+                outcomes = on_processes(tasks, workers)
             if not begun:
                 _begin(folder, facts)
             advance = stack.enter_context(_shown(name, len(cells), len(results), progress, quiet))
@@ -255,152 +243,6 @@ def _finished(
             raise InputError("cells", problem, "name another folder, or give it another key")
         results[cell.key] = arrays
     return results
-
-
-def _run_cell(work: Work, key: str, text: str, seed: int) -> Arrays:
-    """Return a cell's arrays, ready to be saved; the errors it raises can be pickled."""
-    from threadpoolctl import threadpool_limits
-
-    try:
-        with threadpool_limits(limits=1):  # more threads add in another order
-            found = work(json.loads(text), cell_seed(seed, key))
-        arrays = {name: np.array(array) for name, array in found.items()}
-        for name, array in arrays.items():
-            if name in ("file", "allow_pickle") or not name.isidentifier() or array.dtype.hasobject:
-                raise TypeError(f"{name!r} of what work returned cannot be saved as an array")
-        return arrays
-    except (Exception, SystemExit) as error:
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
-        raise
-
-
-@contextlib.contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    """Set variables that libraries read when they are loaded, and put them back."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ.update({} if value is None else {name: value})
-
-
-def _in_process(tasks: Sequence[Task]) -> Outcomes:
-    """Yield the outcomes of tasks run here."""
-    with _environment(**BLAS):
-        for task in tasks:
-            try:
-                yield task[1], _run_cell(*task)
-            except (Exception, SystemExit) as error:
-                yield task[1], error
-
-
-def _start_worker() -> None:
-    """Leave Ctrl-C to the main process, and end when it is gone."""
-    import multiprocessing
-    import signal
-    import threading
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _on_processes(tasks: Sequence[Task], workers: int | None) -> Outcomes:
-    """Yield the outcomes of tasks on processes, which are started again when one dies."""
-    import multiprocessing
-    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-    from concurrent.futures.process import BrokenProcessPool
-
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = min(workers or usable or 1, len(tasks))
-    spawn = multiprocessing.get_context("spawn")  # numba and OpenMP do not survive a fork
-    waiting = collections.deque(tasks)
-    for _ in range(RESTARTS + 1):
-        pool = ProcessPoolExecutor(workers, spawn, _start_worker)
-        flying: dict[Future[Arrays], Task] = {}
-        try:
-            while waiting or flying:
-                while waiting and len(flying) < 4 * workers:
-                    with _environment(NUMBA_NUM_THREADS="1", **BLAS):  # submitting starts workers
-                        flying[pool.submit(_run_cell, *waiting[0])] = waiting[0]
-                    waiting.popleft()
-                done = wait(flying, 0.5, FIRST_COMPLETED).done
-                for future in sorted(done, key=lambda f: f.exception() is not None):
-                    error = future.exception()
-                    if isinstance(error, BrokenProcessPool):
-                        raise error
-                    yield flying.pop(future)[1], error or future.result()
-            return
-        except BrokenProcessPool:
-            waiting.extendleft(reversed(flying.values()))
-        finally:
-            processes = list((pool._processes or {}).values())
-            pool.shutdown(wait=not flying, cancel_futures=True)
-            for process in processes if flying else ():
-                process.kill()
-                process.join()
-    advice = "is there memory enough, and does the script start under if __name__ == '__main__'?"
-    yield "", StudyError(f"worker processes died {RESTARTS + 1} times, cell {waiting[0][1]!r} "
-                         f"among those they ran: {advice}")  # fmt: skip
-
-
-@contextlib.contextmanager
-def _connected(scheduler: str, say: Callable[[str], None]) -> Iterator[Any]:
-    """Give a client of the scheduler and close it in the end."""
-    try:
-        distributed: Any = importlib.import_module("distributed")
-    except ImportError:
-        raise MissingExtraError("dask", "Dask clusters") from None
-    try:
-        client = distributed.Client(scheduler, timeout=10, set_as_default=False)
-    except (OSError, ValueError) as error:
-        advice = "start one with `dask scheduler` and pass the address it prints, or leave it out"
-        problem = f"{scheduler!r} does not answer ({type(error).__name__})"
-        raise InputError("scheduler", problem, advice) from None
-    with client:
-        if not client.nthreads():
-            say("the scheduler has no workers yet; waiting for some")
-        yield client
-
-
-def _on_dask(tasks: Sequence[Task], client: Any) -> Outcomes:
-    """Yield the outcomes of tasks on a cluster, which gives those of a lost worker to others."""
-    distributed: Any = importlib.import_module("distributed")
-    killed = distributed.scheduler.KilledWorker
-    flying: dict[Any, Task] = {}
-    waiting, lost = collections.deque(tasks), collections.Counter[str]()
-    stream = distributed.as_completed(loop=client.loop)
-    many = max(256, 4 * sum(client.nthreads().values()))  # others may join later
-    while waiting or flying:
-        while waiting and len(flying) < many:
-            future = client.submit(_run_cell, *waiting[0], pure=False, retries=RESTARTS)
-            flying[future] = waiting.popleft()
-            stream.add(future)
-        future = next(stream)
-        task = flying.pop(future)
-        try:
-            found = future.result()
-        except distributed.CancelledError:
-            found = StudyError("the connection to the scheduler was lost")
-        except Exception as error:
-            lost[task[1]] += isinstance(error, killed)
-            if isinstance(error, killed) and lost[task[1]] <= RESTARTS:
-                waiting.append(task)
-                continue
-            found = error
-        yield task[1], found
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import etafree as ef
 from etafree.report.plots import interval_sweep
 
 ETAS = np.array([0.01, 0.1, 1.0, 10.0, 100.0])
-OUT = Path("demo")
+OUT = Path("tour")
 
 
 def school_data(seed: int = 1) -> pd.DataFrame:
