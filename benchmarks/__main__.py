@@ -19,6 +19,8 @@ BENCHMARKS = {
     "map": "location_scale_map",
     "fit": "fit",
     "sampler": "sampler",
+    "gibbs": "gibbs",
+    "figure1": "figure1",
 }
 #: One thread each, set before numpy or jax is loaded.
 ENVIRONMENT = {

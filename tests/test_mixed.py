@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.gibbs import reference_gibbs
 
 import etafree as ef
 from conftest import refused
@@ -107,25 +108,6 @@ def test_random_numbers_are_normal_and_independent() -> None:
         assert abs(np.corrcoef(z[1:], z[:-1])[0, 1]) < 0.008
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.008
     assert abs(np.corrcoef(one**2, two**2)[0, 1]) < 0.008
-
-
-def reference_gibbs(x, y, eta, c, precision, steps, rng):
-    """The appendix's three updates, one observation at a time, with scipy's inverse Gaussian."""
-    from scipy.stats import invgauss
-
-    beta, t, out = 0.0, np.zeros(len(y)), []
-    for _ in range(steps):
-        for i in range(len(y)):
-            size = max(abs(t[i]), 1e-12)
-            shape = (eta * c) ** 2
-            mean = eta * c / size
-            u = invgauss.rvs(mean / shape, scale=shape, random_state=rng)
-            v = 1 / (eta + u)
-            t[i] = rng.normal(v * eta * (y[i] - x[i] * beta), np.sqrt(v))
-        information = eta * x @ x + precision
-        beta = rng.normal(eta * x @ (y - t) / information, information**-0.5)
-        out.append(beta)
-    return np.array(out)
 
 
 @pytest.mark.parametrize("eta", ETAS)
