@@ -32,10 +32,10 @@ def published_slope(residuals: np.ndarray, eta: float, copies: int = 4000) -> np
         for bits in (one, two, three):
             counter = np.uint64(fill_bits(counter, bits))
         fill_normals(one, two, scratch, z, noise)
-        residual = r.copy()
-        _update_latents(residual, r, t, z, noise, three, eta, THRESHOLD, True)
+        left = np.empty(n)
+        _update_latents(r, r, 0.0, left, r, t, z, noise, three, eta, THRESHOLD, True)
         if step >= 100:
-            total += residual.reshape(len(residuals), copies).mean(axis=1)
+            total += left.reshape(len(residuals), copies).mean(axis=1)
             kept += 1
     return total / kept
 

@@ -181,8 +181,8 @@ def test_the_latent_scale_has_its_conditional_distribution(kappa: float, size: f
     fill_normals(bits, more, scratch, z, noise)
     # with eta = 1 and r = 0 the shift is N(0, v), v = omega / (1 + omega): recover omega from z = 1
     eta, c = 1.0, kappa
-    t, residual = np.full(n, size), np.zeros(n)
-    _update_latents(residual, np.zeros(n), t, z, np.ones(n), third, eta, c, False)
+    t, zero, left = np.full(n, size), np.zeros(n), np.empty(n)
+    _update_latents(zero, zero, 0.0, left, zero, t, z, np.ones(n), third, eta, c, False)
     v = t**2
     omega = v / (1 - v)
     if size == 0.0:

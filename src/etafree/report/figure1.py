@@ -121,7 +121,9 @@ def figure1_page(
                     "default centres scores at observation level, corrects for leverage (CR3) and "
                     "uses t quantiles. printed is the paper's uncentred estimate with normal "
                     "quantiles: under a penalty group scores do not sum to zero, which inflates it "
-                    "by about half and makes every interval cover.",
+                    "by about half and makes every interval cover. The frequentist interval is "
+                    "also the Wald interval of the calibrated posterior with that meat: where it "
+                    "and the draws differ, the posterior's shape is not near normal.",
                 ],
                 table=table_html(ranges(table)),
             ),

@@ -73,7 +73,7 @@ def work(
     rng = np.random.default_rng(seed.spawn(1)[0])
     out = {
         name: np.empty((len(models), len(etas), 3))
-        for name in ("uncalibrated", *(f"{m}_{k}" for m in METHODS[:2] for k in MEATS), "wald")
+        for name in ("uncalibrated", *(f"{m}_{k}" for m in METHODS[:2] for k in MEATS))
     }
     for i, model in enumerate(models):
         targets = {
@@ -85,7 +85,6 @@ def work(
         for j in range(len(etas)):
             d = draws[i, j]
             out["uncalibrated"][i, j] = [d.mean(), *np.quantile(d, [0.025, 0.975])]
-            out["wald"][i, j] = _wald(targets["default"])
             for meat, goal in targets.items():
                 if meat == "printed" and parameters["posterior"] == "published":
                     goal = _with_hessian_at(goal, model, d.mean())
