@@ -83,9 +83,7 @@ def ranges(table: pd.DataFrame) -> pd.DataFrame:
     return made
 
 
-def figure1_page(
-    table: pd.DataFrame, z: pd.DataFrame, figure: Figure, settings: dict[str, Any]
-) -> str:
+def figure1_page(table: pd.DataFrame, z: pd.DataFrame, png: bytes, settings: dict[str, Any]) -> str:
     """Return the self-contained page: the figure, what it shows, the deviations, the settings."""
     import pandas as pd
 
@@ -98,7 +96,7 @@ def figure1_page(
         [
             Section(
                 "The figure",
-                picture=picture_data(figure),
+                picture=picture_data(png),
                 caption="Grey bands: the published curves. Orange: posterior as it came. Blue: "
                 "calibrated. Black: frequentist.",
             ),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 __all__ = ["Section", "picture_data", "render", "table_html"]
 
@@ -25,11 +23,9 @@ class Section(NamedTuple):
     caption: str = ""
 
 
-def picture_data(figure: Figure, dpi: int = 110) -> str:
-    """Return a figure as a data address that a page can hold."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+def picture_data(png: bytes) -> str:
+    """Return a picture as a data address that a page can hold."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def table_html(table: pd.DataFrame, digits: int = 3) -> str:

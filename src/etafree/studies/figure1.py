@@ -263,9 +263,11 @@ def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
         file.write(table.to_csv(index=False).encode())
     for suffix in ("png", "svg"):
         with whole_file(folder / f"figure1.{suffix}") as file:
-            picture.savefig(file, format=suffix, dpi=130)
+            picture.savefig(file, format=suffix, dpi=110)
+        picture.set_layout_engine("none")  # it is laid out now
+    png = (folder / "figure1.png").read_bytes()
     with whole_file(folder / "report.html") as file:
-        file.write(figure1_page(table, z, picture, settings).encode())
+        file.write(figure1_page(table, z, png, settings).encode())
     print(ranges(table).to_string(float_format=lambda v: f"{v:.3f}"))
     print(
         f"published curves: largest deviation {z.abs().to_numpy().max():.2f} standard errors, mean "
