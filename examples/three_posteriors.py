@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import etafree as ef
-from etafree.samplers.gibbs import _update_latents
-from etafree.samplers.streams import fill_bits, fill_normals
+from etafree.samplers.gibbs import update_latents
+from etafree.samplers.streams import fill_noise, words_for
 
 ETAS = (0.01, 1.0, 100.0)
 THRESHOLD = 1.0
@@ -24,18 +24,15 @@ def published_slope(residuals: np.ndarray, eta: float, copies: int = 4000) -> np
     """
     r = np.repeat(residuals, copies)
     n = len(r)
-    t, total, kept = r.copy(), np.zeros(len(residuals)), 0
-    one, two, three = (np.empty(n, np.uint64) for _ in range(3))
-    z, noise, scratch = np.empty(n), np.empty(n), np.empty(n)
-    counter = np.uint64(7)
+    total, kept = np.zeros(len(residuals)), 0
+    t, z, noise, unit, space = (np.empty(n, np.float32) for _ in range(5))
+    words, counter = np.empty(words_for(n), np.uint64), np.uint64(7)
+    t[:] = r
     for step in range(400):
-        for bits in (one, two, three):
-            counter = np.uint64(fill_bits(counter, bits))
-        fill_normals(one, two, scratch, z, noise)
-        left = np.empty(n)
-        _update_latents(r, r, 0.0, left, r, t, z, noise, three, eta, THRESHOLD, True)
+        counter = np.uint64(fill_noise(counter, words, z, noise, unit))
+        update_latents(r, r, 0.0, r, t, z, noise, unit, space, eta, THRESHOLD, True)
         if step >= 100:
-            total += left.reshape(len(residuals), copies).mean(axis=1)
+            total += (r - t).reshape(len(residuals), copies).mean(axis=1)
             kept += 1
     return total / kept
 

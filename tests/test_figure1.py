@@ -85,7 +85,9 @@ def test_calibrated_limits_are_those_of_the_library() -> None:
     model = Design().model(np.random.default_rng(3))
     draws = model.sample(0.3, draws=500, seed=1)
     made = model.calibrate(draws, seed=np.random.default_rng(7))
-    estimate, low, high = _calibrated(draws.array[:, 0], made.target, np.random.default_rng(7))
+    variance = made.target.covariance[0]
+    rows = _calibrated(draws.array.T, made.target, variance, np.random.default_rng(7))
+    estimate, low, high = rows[0]
     assert estimate == made.center[0]
     np.testing.assert_allclose([low, high], made.interval().to_numpy()[0], rtol=1e-9)
 

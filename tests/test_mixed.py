@@ -10,9 +10,9 @@ from benchmarks.gibbs import reference_gibbs
 import etafree as ef
 from conftest import refused
 from etafree.models.mixed import robust_variances, whiten
-from etafree.samplers.gibbs import gibbs_chains
+from etafree.samplers.gibbs import gibbs_chains, update_latents
 from etafree.samplers.quadrature import distribution
-from etafree.samplers.streams import fill_bits, fill_normals
+from etafree.samplers.streams import fill_noise, words_for
 from etafree.samplers.variational import normal_approximation
 from etafree.studies.random_intercept import Design, pseudo_true, pseudo_true_by_simulation
 from etafree.sums import Groups
@@ -98,11 +98,12 @@ def test_a_formula_names_parameters_and_drops_missing_rows() -> None:
 def test_random_numbers_are_normal_and_independent() -> None:
     from scipy import stats
 
-    bits, more = np.empty(400_000, np.uint64), np.empty(400_000, np.uint64)
-    counter = fill_bits(np.uint64(12345), bits)
-    fill_bits(np.uint64(counter), more)
-    one, two, scratch = np.empty(400_000), np.empty(400_000), np.empty(400_000)
-    fill_normals(bits, more, scratch, one, two)
+    n = 400_001
+    one, two, unit = (np.empty(n, np.float32) for _ in range(3))
+    fill_noise(np.uint64(12345), np.empty(words_for(n), np.uint64), one, two, unit)
+    assert stats.kstest(unit, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(unit, one**2 + two**2)[0, 1]) < 0.008
+    assert np.abs(np.concatenate([one, two])).max() > 4.5
     for z in (one, two):
         assert stats.kstest(z, "norm").pvalue > 1e-3
         assert abs(np.corrcoef(z[1:], z[:-1])[0, 1]) < 0.008
@@ -170,19 +171,13 @@ def test_the_latent_scale_has_its_conditional_distribution(kappa: float, size: f
     """omega given |t| = a: 1/omega is inverse Gaussian (kappa/a, kappa^2); at a = 0, a gamma."""
     from scipy import stats
 
-    from etafree.samplers.gibbs import _update_latents
-
     n = 20_000
-    bits, more, third = (np.empty(n, np.uint64) for _ in range(3))
-    counter = fill_bits(np.uint64(99), bits)
-    counter = fill_bits(np.uint64(counter), more)
-    fill_bits(np.uint64(counter), third)
-    z, noise, scratch = np.empty(n), np.empty(n), np.empty(n)
-    fill_normals(bits, more, scratch, z, noise)
+    z, noise, unit, space = (np.empty(n, np.float32) for _ in range(4))
+    fill_noise(np.uint64(99), np.empty(words_for(n), np.uint64), z, noise, unit)
     # with eta = 1 and r = 0 the shift is N(0, v), v = omega / (1 + omega): recover omega from z = 1
-    eta, c = 1.0, kappa
-    t, zero, left = np.full(n, size), np.zeros(n), np.empty(n)
-    _update_latents(zero, zero, 0.0, left, zero, t, z, np.ones(n), third, eta, c, False)
+    t, zero, one = np.full(n, size, np.float32), np.zeros(n), np.ones(n, np.float32)
+    update_latents(zero, zero, 0.0, zero, t, z, one, unit, space, 1.0, kappa, False)
+    t = t.astype(float)
     v = t**2
     omega = v / (1 - v)
     if size == 0.0:

@@ -10,9 +10,11 @@ import pytest
 
 import etafree as ef
 from conftest import THETA, Case, make_case
+from etafree.optimize import minimise
 from etafree.samplers import SAMPLERS
-from etafree.samplers.quadrature import distribution
-from etafree.samplers.variational import normal_approximation
+from etafree.samplers.quadrature import distribution, stratified
+from etafree.samplers.variational import Normal, normal_approximation
+from etafree.studies.random_intercept import Design
 
 Z_LIMIT = 4.0
 
@@ -59,7 +61,22 @@ def test_the_one_parameter_posterior_of_squared_loss_is_normal() -> None:
     posterior = ef.GeneralizedPosterior(criterion, 0.7)
     grid, mass = distribution(posterior, normal_approximation(posterior))
     mean, sd = y.sum() / 6, 1 / np.sqrt(0.7 * 6)
-    np.testing.assert_allclose(mass, ndtr((grid - mean) / sd), atol=1e-9)
+    np.testing.assert_allclose(mass, ndtr((grid - mean) / sd), atol=1e-8)
+
+
+def test_one_grid_serves_every_learning_rate() -> None:
+    model = Design().model(np.random.default_rng(1))
+    fit = minimise(model.criterion)
+    rates = np.array([0.01, 1.0, 100.0])
+    normal = Normal(fit.theta, fit.hessian**-0.5, fit.theta)
+    grid, masses = distribution(model.posterior(1.0), normal, rates)
+    for rate, mass in zip(rates, masses, strict=True):
+        own = Normal(fit.theta, (rate * fit.hessian) ** -0.5, fit.theta)
+        draws = [
+            np.sort(stratified(*pair, 2000, np.random.default_rng(3)))
+            for pair in ((grid, mass), distribution(model.posterior(rate), own))
+        ]
+        assert np.abs(draws[0] - draws[1]).max() < 3e-4 * own.lower[0, 0]
 
 
 @pytest.mark.parametrize("sampler", sorted(SAMPLERS))

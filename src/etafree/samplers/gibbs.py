@@ -24,54 +24,60 @@ import math
 
 import numba
 import numpy as np
-from numba import prange
+from numba import float32, float64, prange
 from numpy.typing import NDArray
 
 from etafree.errors import InputError
-from etafree.samplers.streams import fill_bits, fill_normals, uniform
+from etafree.samplers.streams import fill_noise
 from etafree.validation import Array, as_array, as_choice
 
-__all__ = ["RULES", "gibbs_chains"]
+__all__ = ["RULES", "gibbs_chains", "update_latents"]
 
 RULES = ("appendix", "published")
 #: Observations updated at a time: their random numbers stay in the innermost cache.
 BLOCK = 512
+#: Squares of latent shifts stay within single precision.
+LARGEST = 1e15
 
 
 @numba.njit(cache=True, error_model="numpy", fastmath=True)
-def _update_latents(base, x, b, left, y, t, z, noise, bits, eta, c, published):  # type: ignore[no-untyped-def]  # pragma: no cover
+def update_latents(base, x, b, y, t, z, noise, unit, residual, eta, c, published):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Draw scale and shift of a block of observations, whose residuals are base - x b.
 
-    `left` becomes y - t; its sum with weights x is returned. The two roots of the inverse
-    Gaussian's quadratic multiply to a**2; the larger is computed without cancellation, so nothing
+    Returns the sum of y - t with weights x. Sums and residuals are in double precision, what is
+    random in single. The two roots of the inverse Gaussian's quadratic multiply to the square of
+    its mean; the larger is computed without cancellation, and omega is kept as a ratio, so nothing
     overflows or vanishes at t = 0. Two loops, because a branch inside would not vectorise.
     """
-    inverse = 1.0 / (eta * c)
-    half = 0.5 * inverse * inverse
-    total = 0.0
+    for i in range(y.shape[0]):
+        residual[i] = float32(base[i] - x[i] * b)
+    one, two, half, tiny = float32(1.0), float32(2.0), float32(0.5), float32(1e-30)
+    rate, inverse = float32(eta), float32(1.0 / (eta * c))
     if published:
         for i in range(y.shape[0]):
             a = abs(t[i]) * inverse
-            q = 0.5 * z[i] * z[i] * a * a
-            large = a + q + math.sqrt(q * (2.0 * a + q))
-            omega = a * a / large if uniform(bits[i]) * (large + a) < large else large
-            omega = 1.0 if abs(t[i]) < 1e-10 else omega
-            v = omega / (1.0 + eta * omega)
-            shift = v * eta * (base[i] - x[i] * b) + math.sqrt(v) * noise[i]
-            t[i] = shift
-            left[i] = y[i] - shift
-            total += x[i] * (y[i] - shift)
+            h = half * z[i] * z[i] * a
+            g = one + h + math.sqrt(h * (two + h))  # the roots are a / g and a g
+            smaller = unit[i] * (g + one) < g
+            over = a if smaller else a * g
+            under = g if smaller else one
+            over = one if abs(t[i]) < float32(1e-10) else over
+            under = one if abs(t[i]) < float32(1e-10) else under
+            v = over / (under + rate * over)
+            t[i] = v * rate * residual[i] + math.sqrt(v) * noise[i]
     else:
         for i in range(y.shape[0]):
-            a = abs(t[i]) * inverse
-            q = z[i] * z[i] * half
-            large = a + q + math.sqrt(q * (2.0 * a + q))
-            omega = large if uniform(bits[i]) * (large + a) < large else a * a / large
-            v = omega / (1.0 + eta * omega)
-            shift = v * eta * (base[i] - x[i] * b) + math.sqrt(v) * noise[i]
-            t[i] = shift
-            left[i] = y[i] - shift
-            total += x[i] * (y[i] - shift)
+            a = abs(t[i])  # in units of 1 / (eta c)
+            q = half * z[i] * z[i] * inverse
+            large = a + q + math.sqrt(q * (two * a + q)) + tiny
+            larger = unit[i] * (large + a) < large
+            over = inverse * (large if larger else a * a)
+            under = one if larger else large
+            v = over / (under + rate * over)
+            t[i] = v * rate * residual[i] + math.sqrt(v) * noise[i]
+    total = 0.0
+    for i in range(y.shape[0]):
+        total += x[i] * (y[i] - float64(t[i]))
     return total
 
 
@@ -79,59 +85,48 @@ def _update_latents(base, x, b, left, y, t, z, noise, bits, eta, c, published): 
 def _run_chain(key, columns, y, cov, root, start, eta, c, published, burn_in, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     p, n = columns.shape
     beta, moment = np.zeros(p), np.empty(p)
-    normal, spare, scratch = np.empty(p), np.empty(p), np.empty(p)
-    few_one, few_two = np.empty(p, np.uint64), np.empty(p, np.uint64)
-    one, two = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
-    three, exponent = np.empty(BLOCK, np.uint64), np.empty(BLOCK)
-    z, noise, residual = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
-    t, left = np.zeros(n), np.empty(BLOCK)
+    normal, spare, unused = (
+        np.empty(p, np.float32),
+        np.empty(p, np.float32),
+        np.empty(p, np.float32),
+    )
+    few, words = np.empty(p + (p + 1) // 2, np.uint64), np.empty(BLOCK + BLOCK // 2, np.uint64)
+    z, noise, unit = (
+        np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    )  # fmt: skip
+    t, residual, partial = np.zeros(n, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK)
     counter = key
     for step in range(burn_in + out.shape[0]):
         for j in range(p):
             moment[j] = start[j]
         for first in range(0, n, BLOCK):
             m = min(BLOCK, n - first)
-            counter = fill_bits(counter, one[:m])
-            counter = fill_bits(counter, two[:m])
-            counter = fill_bits(counter, three[:m])
-            fill_normals(one[:m], two[:m], exponent[:m], z[:m], noise[:m])
-            here = y[first : first + m]
+            counter = fill_noise(counter, words[: m + (m + 1) // 2], z[:m], noise[:m], unit[:m])
+            here, shift = y[first : first + m], t[first : first + m]
             base = here
             if p > 1:
-                base = residual[:m]
+                base = partial[:m]
                 for i in range(m):
                     base[i] = here[i]
                 for j in range(1, p):
                     x = columns[j, first : first + m]
                     for i in range(m):
                         base[i] -= x[i] * beta[j]
-            moment[0] += eta * _update_latents(
-                base,
-                columns[0, first : first + m],
-                beta[0],
-                left[:m],
-                here,
-                t[first : first + m],
-                z,
-                noise,
-                three,
-                eta,
-                c,
-                published,
-            )
+            moment[0] += eta * update_latents(
+                base, columns[0, first : first + m], beta[0], here, shift, z, noise, unit, residual,
+                eta, c, published,
+            )  # fmt: skip
             for j in range(1, p):
                 x = columns[j, first : first + m]
                 total = 0.0
                 for i in range(m):
-                    total += x[i] * left[i]
+                    total += x[i] * (here[i] - float64(shift[i]))
                 moment[j] += eta * total
-        counter = fill_bits(counter, few_one)
-        counter = fill_bits(counter, few_two)
-        fill_normals(few_one, few_two, scratch, normal, spare)
+        counter = fill_noise(counter, few, normal, spare, unused)
         for j in range(p):
             total = 0.0
             for k in range(p):
-                total += cov[j, k] * moment[k] + root[j, k] * normal[k]
+                total += cov[j, k] * moment[k] + root[j, k] * float64(normal[k])
             beta[j] = total
         if step >= burn_in:
             for j in range(p):
@@ -189,6 +184,8 @@ def gibbs_chains(
     if draws < 1 or burn_in < 0:
         raise InputError("draws", f"{draws} after {burn_in} of burn-in", "keep at least one")
     X, y = as_array(X, "X", ndim=3), as_array(y, "y", ndim=2)
+    if (largest := max(np.abs(X).max(), np.abs(y).max())) > LARGEST:
+        raise InputError("y", f"reaches {largest:.1g}", "rescale the data to units of its spread")
     gram = np.einsum("dni,dnj->dij", X, X)
     information = eta[:, None, None] * gram[data] + precision
     cov = np.linalg.inv(information)

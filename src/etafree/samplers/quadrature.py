@@ -10,47 +10,59 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
 from etafree.validation import Array
 
-__all__ = ["distribution", "quadrature_draws"]
+__all__ = ["distribution", "quadrature_draws", "stratified"]
 
-POINTS = 513
+POINTS = 257
 #: The grid reaches to where the log density has fallen by this much from its peak.
 DEPTH = 40.0
 
 
-def distribution(posterior: GeneralizedPosterior, normal: Normal) -> tuple[Array, Array]:
-    """Return a grid (m,) and the distribution function on it, error below 1e-9 at its points.
+def distribution(
+    posterior: GeneralizedPosterior, normal: Normal, rates: Array | None = None
+) -> tuple[Array, Array]:
+    """Return a grid (m,) and the distribution function on it, error below 1e-8 at its points.
 
     Parabolas through three points in t with theta = mode + sd sinh(t), as far as exp(-40) of the
-    peak.
+    peak. With `rates`, a row for each: the posterior's log density times that rate, on one grid,
+    which is dense enough for rates above one because it is logarithmic away from the mode.
     """
     if posterior.criterion.p != 1:
         raise InputError(
             "posterior", f"has {posterior.criterion.p} parameters; quadrature takes one"
         )
-    mode, sd = float(normal.mode[0]), float(normal.lower[0, 0])
+    rates = np.ones(1) if rates is None else rates
+    mode, sd = float(normal.mode[0]), float(normal.lower[0, 0] / np.sqrt(rates.max()))
     peak = posterior.log_density(np.array([mode]))
 
     # theta = mode + sd sinh(t): dense around the mode, and far enough out for polynomial tails.
-    ends = [_reach(posterior, mode, side * sd, peak) for side in (-1.0, 1.0)]
+    depth = DEPTH / rates.min()
+    ends = [_reach(posterior, mode, side * sd, peak - depth) for side in (-1.0, 1.0)]
     t = np.concatenate([np.linspace(-ends[0], 0.0, POINTS), np.linspace(0.0, ends[1], POINTS)[1:]])
     theta = mode + sd * np.sinh(t)
-    density = np.exp(posterior.log_density(theta[:, None]) - peak) * np.cosh(t)
+    below = posterior.log_density(theta[:, None]) - peak
+    masses = np.array([_cumulative(np.exp(rate * below) * np.cosh(t), ends) for rate in rates])
+    return theta, masses[0] if len(rates) == 1 else masses
+
+
+def _cumulative(density: Array, ends: list[float]) -> Array:
+    """Return the normalised integral up to each point of two evenly spaced halves."""
     left, middle, right = density[:-2:2], density[1:-1:2], density[2::2]
     step = np.repeat(ends, POINTS // 2)
-    halves = np.empty(len(t))  # the parabola through three points, over its first and second half
+    halves = np.empty(len(density))  # the parabola of three points, over its first and second half
     halves[0] = 0.0
     halves[1::2] = step * (5 * left + 8 * middle - right)
     halves[2::2] = step * (-left + 8 * middle + 5 * right)
     mass = np.maximum(halves, 0.0).cumsum()
-    return theta, mass / mass[-1]
+    normalised: Array = mass / mass[-1]
+    return normalised
 
 
-def _reach(posterior: GeneralizedPosterior, mode: float, step: float, peak: float) -> float:
-    """Return t with the log density at mode + step sinh(t) below its peak by `DEPTH` at least."""
+def _reach(posterior: GeneralizedPosterior, mode: float, step: float, floor: float) -> float:
+    """Return t with the log density at mode + step sinh(t) below `floor`."""
     t = np.linspace(0.1, 20.0, 200)
     for some in (t[:50], t):
         values = posterior.log_density((mode + step * np.sinh(some))[:, None])
-        below = np.flatnonzero(~(values > peak - DEPTH))
+        below = np.flatnonzero(~(values > floor))
         if len(below):
             return float(some[below[0]])
     raise ConvergenceError("the posterior's tail does not fall; add a penalty")
@@ -71,9 +83,7 @@ def quadrature_draws(
     ('quadrature', 2.0, 0.5)
     """
     grid, mass = distribution(posterior, normal)
-    uniform = (np.arange(draws) + rng.random(draws)) / draws
-    theta = np.interp(uniform, mass, grid)
-    rng.shuffle(theta)
+    theta = stratified(grid, mass, draws, rng)
     return Draws(
         theta[None, :, None],
         posterior.criterion.names,
@@ -82,3 +92,17 @@ def quadrature_draws(
         "quadrature",
         {"grid": len(grid)},
     )
+
+
+def stratified(grid: Array, mass: Array, draws: int, rng: np.random.Generator) -> Array:
+    """Return draws (draws,), one in each slice of equal probability, in random order.
+
+    Between grid points theta is taken linear in the normal score of the distribution function:
+    nearly true, where linear in the function itself is off by 1e-3 standard deviations.
+    """
+    from scipy.special import ndtri
+
+    uniform = (np.arange(draws) + rng.random(draws)) / draws
+    theta = np.interp(ndtri(uniform), ndtri(np.clip(mass, 1e-300, 1 - 1e-16)), grid)
+    rng.shuffle(theta)
+    return theta

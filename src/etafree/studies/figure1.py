@@ -8,7 +8,7 @@ and ``printed`` (uncentred, normal; for the published sampler the Hessian at the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from etafree.errors import InputError
 from etafree.inference import student_quantile
 from etafree.models.mixed import KINDS, RandomIntercept
 from etafree.optimize import minimise
-from etafree.samplers.quadrature import quadrature_draws
+from etafree.samplers.quadrature import distribution, stratified
 from etafree.samplers.variational import Normal
 from etafree.sandwich import Target
 from etafree.storage import whole_file
@@ -82,13 +82,12 @@ def work(
         }
         for meat, goal in targets.items():
             out[f"frequentist_{meat}"][i] = _wald(goal)
-        for j in range(len(etas)):
-            d = draws[i, j]
-            out["uncalibrated"][i, j] = [d.mean(), *np.quantile(d, [0.025, 0.975])]
-            for meat, goal in targets.items():
-                if meat == "printed" and parameters["posterior"] == "published":
-                    goal = _with_hessian_at(goal, model, d.mean())
-                out[f"calibrated_{meat}"][i, j] = _calibrated(d, goal, rng)
+        out["uncalibrated"][i] = _rows(draws[i].mean(axis=1), draws[i])
+        for meat, goal in targets.items():
+            covariance = np.full(len(etas), goal.covariance[0, 0])
+            if meat == "printed" and parameters["posterior"] == "published":
+                covariance = _with_hessians_at(goal, model, draws[i].mean(axis=1))
+            out[f"calibrated_{meat}"][i] = _calibrated(draws[i], goal, covariance, rng)
     return out
 
 
@@ -101,13 +100,11 @@ def _draws(
     kind = parameters["posterior"]
     if kind == "huber":
         rng, made = np.random.default_rng(seed), []
-        for model in models:  # the mode is the same at every learning rate
+        for model in models:  # log densities at different learning rates are proportional
             fit = minimise(model.criterion)
-            for eta in etas:
-                sd = (float(eta) * fit.hessian) ** -0.5
-                normal = Normal(fit.theta, sd, fit.theta)
-                posterior = model.posterior(float(eta))
-                made.append(quadrature_draws(posterior, normal, kept, rng).array[:, 0])
+            normal = Normal(fit.theta, fit.hessian**-0.5, fit.theta)
+            grid, masses = distribution(model.posterior(1.0), normal, etas)
+            made += [stratified(grid, mass, kept, rng) for mass in masses]
         return np.reshape(made, (len(models), len(etas), kept))
     from etafree.samplers.gibbs import gibbs_chains
 
@@ -130,20 +127,28 @@ def _wald(goal: Target) -> list[float]:
     return [goal.center[0], goal.center[0] - half, goal.center[0] + half]
 
 
-def _with_hessian_at(goal: Target, model: RandomIntercept, mean: float) -> Target:
-    """Return the target with its Hessian taken at the posterior mean, as the published code did."""
-    hessian = model.criterion.hessian([mean])
+def _rows(estimate: Array | float, draws: Array) -> Array:
+    """Return estimate and limits (eta, 3) from draws (eta, draw)."""
+    limits = np.quantile(draws, [0.025, 0.975], axis=1)
+    return np.column_stack([np.broadcast_to(estimate, len(draws)), *limits])
+
+
+def _with_hessians_at(goal: Target, model: RandomIntercept, means: Array) -> Array:
+    """Return variances with the Hessian at each posterior mean, as the published code had it."""
     assert goal.meat is not None
-    return replace(goal, hessian=hessian, covariance=goal.meat / hessian**2)
+    hessians = np.array([model.criterion.hessian([mean])[0, 0] for mean in means])
+    variances: Array = goal.meat[0, 0] / hessians**2
+    return variances
 
 
-def _calibrated(draws: Array, goal: Target, rng: np.random.Generator) -> list[float]:
-    """Return centre and limits of the mapped draws; with one parameter the map is a scalar."""
-    spread = draws.var(ddof=1)
-    deviation = (draws - draws.mean()) * np.sqrt(goal.covariance[0, 0] / spread)
-    deviation = deviation * student_factors(len(draws), goal.dof, rng)[:, 0]
-    low, high = np.quantile(deviation, [0.025, 0.975])
-    return [goal.center[0], goal.center[0] + low, goal.center[0] + high]
+def _calibrated(draws: Array, goal: Target, covariance: Array, rng: np.random.Generator) -> Array:
+    """Return centre and limits (eta, 3) of the mapped draws; with one parameter it is a scalar."""
+    scale = np.sqrt(covariance / draws.var(axis=1, ddof=1))
+    deviation = (draws - draws.mean(axis=1, keepdims=True)) * scale[:, None]
+    if np.isfinite(goal.dof).all():
+        factors = [student_factors(draws.shape[1], goal.dof, rng)[:, 0] for _ in draws]
+        deviation *= factors
+    return _rows(goal.center[0], goal.center[0] + deviation)
 
 
 def run_figure1(
@@ -264,7 +269,6 @@ def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
     for suffix in ("png", "svg"):
         with whole_file(folder / f"figure1.{suffix}") as file:
             picture.savefig(file, format=suffix, dpi=110)
-        picture.set_layout_engine("none")  # it is laid out now
     png = (folder / "figure1.png").read_bytes()
     with whole_file(folder / "report.html") as file:
         file.write(figure1_page(table, z, png, settings).encode())
