@@ -38,7 +38,6 @@ CLUSTERS = [
     ("39 entries for 40 rows", GROUPS[1:]),
     ("41 entries for 40 rows", np.append(GROUPS, 0)),
     ("0 entries for 40 rows", []),
-    ("one label per row", GROUPS[:, None]),
     ("one value per row", "group"),
     ("one value per row", 3),
     ("are 3 for 3 parameters", np.arange(N) % 3),

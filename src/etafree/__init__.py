@@ -11,7 +11,8 @@ from etafree.optimize import Fit, minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.result import Calibration
 from etafree.samplers import sample
-from etafree.sandwich import Target, target
+from etafree.sandwich import target
+from etafree.targets import Target
 
 __all__ = [
     "Calibration",

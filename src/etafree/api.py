@@ -12,12 +12,14 @@ from etafree._version import __version__
 from etafree.calibration import WORKING, LocationScaleMap, student_factors, working_covariance
 from etafree.centers import find_center
 from etafree.criterion import Criterion
+from etafree.dependence import find_dependence
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.linalg import ROOTS, transport
 from etafree.posterior import GeneralizedPosterior
 from etafree.result import Calibration
-from etafree.sandwich import Target, find_groups, target
+from etafree.sandwich import target_of
+from etafree.targets import Target
 from etafree.validation import as_choice, as_level, as_names, as_rng
 
 __all__ = ["calibrate"]
@@ -30,6 +32,12 @@ def calibrate(
     criterion: Criterion | GeneralizedPosterior | Target | None = None,
     *,
     clusters: Any = None,
+    strata: Any = None,
+    fpc: Any = None,
+    single_psu: str = "error",
+    time: Any = None,
+    units: Any = None,
+    bandwidth: Any = None,
     correction: str | None = None,
     center: Any = None,
     covariance: Any = None,
@@ -57,11 +65,16 @@ def calibrate(
     draws : Draws or array (draw, p) or (chain, draw, p)
     criterion : Criterion, GeneralizedPosterior or Target, optional
         What the draws are of. Without it pass `center` and `covariance`.
-    clusters : (n,) labels or column name, optional
-        Rows with the same label may depend on each other.
+    clusters : (n,) labels or column name, or several of them, optional
+        Rows with the same label may depend on each other; with a list, mapping or DataFrame, rows
+        that share a label in any of several ways.
+    strata, fpc, single_psu : optional
+        A survey design, `clusters` being its primary sampling units; see `target`.
+    time, units, bandwidth : optional
+        Dependence in time, of one series or of a panel's units; see `target`.
     correction : str, optional
-        "HC0" to "HC3" (default HC3) or, with clusters, "CR0", "CR1", "CR1S", "CR2", "CR3"
-        (default CR3 with t quantiles).
+        Small-sample correction, see `target`: by default HC3 for independent rows, CR3 with t
+        quantiles for clusters, CR1S for several ways, cosines (EWC) with t quantiles for time.
     center : {"map", "one_step", "mean"} or (p,) array
         Default "map", the minimiser of loss plus penalty.
     covariance : (p, p) array, optional
@@ -131,15 +144,20 @@ def calibrate(
     if working == "curvature" and original.eta is None:
         raise InputError("working", "'curvature' needs the learning rate", "pass eta=")
     if isinstance(criterion, Criterion) and covariance is None:
-        groups = find_groups(clusters, criterion)
-        goal = target(
-            criterion, center="map" if center is None else center, clusters=groups,
+        dependence = find_dependence(
+            criterion, clusters, strata=strata, fpc=fpc, single_psu=single_psu, time=time,
+            units=units,
+        )  # fmt: skip
+        goal = target_of(
+            criterion, dependence, center="map" if center is None else center, bandwidth=bandwidth,
             correction=correction, centered=centered, hessian=hessian, meat=meat, dof=dof,
             mean=original.mean,
         )  # fmt: skip
     else:
-        groups = None
-        asked = {"clusters": clusters, "correction": correction, "hessian": hessian, "meat": meat}
+        dependence = None
+        asked = {"clusters": clusters, "strata": strata, "fpc": fpc, "time": time, "units": units,
+                 "bandwidth": bandwidth, "correction": correction, "hessian": hessian,
+                 "meat": meat}  # fmt: skip
         goal = _given_target(criterion, original, center, covariance, dof, asked)
     spread = working_covariance(working, original, goal)
     omega = transport(spread, goal.covariance, root)
@@ -161,7 +179,7 @@ def calibrate(
         settings,
         criterion if isinstance(criterion, Criterion) else None,
         posterior,
-        groups,
+        dependence,
     )
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.calibration import LocationScaleMap
-from etafree.diagnostics import Check
+from etafree.checks import Check
 from etafree.draws import Draws
-from etafree.sandwich import Target
 from etafree.satterthwaite import Satterthwaite
+from etafree.targets import Target
 
 __all__ = ["pack", "unpack"]
 
@@ -46,7 +46,7 @@ def pack(
     if t.satterthwaite is not None:
         for name in SATTERTHWAITE:
             arrays[f"satterthwaite_{name}"] = getattr(t.satterthwaite, name)
-    told = ("center_kind", "correction", "centered", "clusters", "n", "size", "estimand")
+    told = ("center_kind", "correction", "centered", "clusters", "design", "n", "size", "estimand")
     meta = {
         "names": list(t.names),
         "target": {name: _plain(getattr(t, name)) for name in told},

@@ -13,19 +13,19 @@ import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.linalg import check_covariance, transport
-from etafree.sandwich import Target
 from etafree.storage import damaged, load_arrays, save_arrays
+from etafree.targets import Target
 from etafree.threads import one_blas_thread
 from etafree.validation import Array, as_array, as_names, check_finite
 
-__all__ = ["WORKING", "LocationScaleMap", "student_factors", "working_covariance"]
+__all__ = ["WORKING", "LocationScaleMap", "PaperMatrices", "student_factors", "working_covariance"]
 
 WORKING = ("draws", "curvature")
 
@@ -194,3 +194,20 @@ def _factor_grid(count: int, nu: float) -> Array:
     uniform = (np.arange(count) + 0.5) / count
     factors: Array = np.sqrt(0.5 * nu / gammainccinv(0.5 * nu, uniform))
     return factors
+
+
+class PaperMatrices(NamedTuple):
+    r"""The paper's matrices: per unit of effective scale :math:`s_n`."""
+
+    J: Array
+    K: Array
+    H0: Array
+    V: Array
+    Omega: Array
+
+    def __str__(self) -> str:
+        labels = ("J_lambda", "K", "H_0", "V_target", "Omega")
+        with np.printoptions(precision=5, suppress=True):
+            return "\n".join(
+                f"{label} =\n{matrix}" for label, matrix in zip(labels, self, strict=True)
+            )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from etafree.checks import Check, check
 from etafree.criterion import Criterion
+from etafree.dependence import Dependence
 from etafree.draws import Draws
 from etafree.errors import EtafreeError
 from etafree.linalg import relative_eigenvalues
@@ -15,28 +15,13 @@ from etafree.losses import ResidualLoss
 from etafree.meat import cluster_leverages
 from etafree.optimize import Fit, minimise, subset_starts
 from etafree.posterior import GeneralizedPosterior
-from etafree.sandwich import Target
 from etafree.sums import Groups
+from etafree.targets import Target
 from etafree.validation import Array
 
-__all__ = ["Check", "checks_of_criterion", "checks_of_draws", "prior_weight"]
+__all__ = ["checks_of_criterion", "checks_of_draws", "prior_weight"]
 
 TAILS = (0.025, 0.5, 0.975)
-
-
-class Check(NamedTuple):
-    """One diagnostic: the value, the threshold it is held against and what to do beyond it."""
-
-    name: str
-    value: float
-    threshold: float
-    verdict: str
-    advice: str
-
-
-def _check(name: str, value: float, threshold: float, advice: str, fail: float = np.inf) -> Check:
-    verdict = "ok" if value <= threshold else ("fail" if value > fail else "warn")
-    return Check(name, float(value), float(threshold), verdict, "" if verdict == "ok" else advice)
 
 
 def checks_of_draws(
@@ -52,16 +37,16 @@ def checks_of_draws(
         out.append(curvature_agreement(original, target.hessian, eta))
     need = max(400.0, 20.0 * original.p)
     ess = original.effective_size()
-    out.append(_check(
+    out.append(check(
         "draws: needed over effective", need / ess, 1.0,
         f"{ess:.0f} effective draws are few for quantiles; draw at least {need:.0f}",
     ))  # fmt: skip
     pareto_k = original.info.get("pareto_k")
     if pareto_k is not None:
-        out.append(_check("draws: Pareto k", max(pareto_k, 0.0), 0.7, "use sampler='elliptical'"))
+        out.append(check("draws: Pareto k", max(pareto_k, 0.0), 0.7, "use sampler='elliptical'"))
     r_hat = original.r_hat()
     if r_hat is not None:
-        out.append(_check("draws: R-hat", r_hat, 1.01, "the chains disagree; draw more", 1.05))
+        out.append(check("draws: R-hat", r_hat, 1.01, "the chains disagree; draw more", 1.05))
     return out
 
 
@@ -76,7 +61,7 @@ def shape(mapped: Array, target: Target, offset: Array, ess: float) -> Check:
     gap = np.abs(np.quantile(z, TAILS, axis=0) - ndtri(TAILS)[:, None])
     worst = int(np.argmax(gap.max(axis=0)))
     noise = float(np.sqrt(4.2 / ess))
-    return _check(
+    return check(
         "shape", float(gap.max()), max(0.1 + noise, 3.5 * noise),
         f"the draws of {target.names[worst]!r} are not near normal at this learning rate (eta n is "
         "small): use interval(kind='wald'), or draw at a larger eta",
@@ -88,7 +73,7 @@ def curvature_agreement(original: Draws, hessian: Array, eta: float) -> Check:
     ratios = relative_eigenvalues(original.covariance(), np.linalg.inv(eta * hessian))
     value = float(np.max(np.abs(np.log(ratios))))
     threshold = 0.25 + 2 * np.sqrt(original.p / original.effective_size())
-    return _check(
+    return check(
         "draws against curvature", value, threshold,
         f"the draws' variance is off 1/(eta x Hessian) by up to a factor {np.exp(value):.2g}: "
         "check eta=, the penalty and the loss; a prior not scaled by eta does this too, and so "
@@ -97,14 +82,15 @@ def curvature_agreement(original: Draws, hessian: Array, eta: float) -> Check:
 
 
 def checks_of_criterion(
-    criterion: Criterion, target: Target, offset: Array, groups: Groups | None
+    criterion: Criterion, target: Target, offset: Array, dependence: Dependence | None
 ) -> list[Check]:
     """Return the checks that need the data."""
     out = [newton_offset(criterion, target, offset)]
-    if groups is not None:
-        out.append(dominant_clusters(criterion, target, groups))
-    out.append(curvature_noise(criterion, target, groups))
-    if groups is None:
+    named = {} if dependence is None else dependence.row_groups()
+    out += [dominant_clusters(criterion, target, *item) for item in named.items()]
+    coarsest = min(named.values(), key=len, default=None)
+    out.append(curvature_noise(criterion, target, coarsest))
+    if dependence is None:
         out.append(serial_dependence(criterion, target))
     if not criterion.loss.convex:
         out.append(rival_mode(criterion, target))
@@ -118,7 +104,7 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
         step = np.linalg.solve(here.hessian, here.gradient)
     except np.linalg.LinAlgError:  # so far off that the loss is flat
         step = np.full(criterion.p, np.inf)
-    return _check(
+    return check(
         "Newton offset", float(np.max(np.abs(step) / target.se)), 0.1,
         "the centre does not solve the penalized estimating equation: use center='map' (a "
         "posterior mean is off at small eta, and under a prior that eta does not scale)",
@@ -135,14 +121,14 @@ def few_clusters(count: int) -> Check:
     return Check("clusters", float(count), 40.0, verdict, "" if verdict == "ok" else advice)
 
 
-def dominant_clusters(criterion: Criterion, target: Target, groups: Groups) -> Check:
+def dominant_clusters(criterion: Criterion, target: Target, kind: str, groups: Groups) -> Check:
     """Return the check of the largest cluster leverage, the worst clusters by name."""
     assert target.hessian is not None
     leverage = cluster_leverages(criterion, target.center, target.hessian, groups)
     worst = np.argsort(leverage)[::-1][:3]
     named = ", ".join(f"{groups.labels[g]!s} ({leverage[g]:.2f})" for g in worst)
-    return _check(
-        "cluster leverage", float(leverage[worst[0]]), 0.25,
+    return check(
+        f"{kind} leverage", float(leverage[worst[0]]), 0.25,
         f"a few clusters dominate: {named}; prefer correction='CR3' or 'CR2'",
     )  # fmt: skip
 
@@ -155,7 +141,7 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
     """
     advice = "the Hessian rests on few observations; use a smoother loss or more data"
     if not criterion.loss.random_curvature or target.hessian is None:
-        return _check("curvature noise", 0.0, 0.15, advice)
+        return check("curvature noise", 0.0, 0.15, advice)
     total, p = criterion.total, criterion.p
     inverse = np.linalg.inv(target.hessian)
     directions = inverse / np.sqrt(np.diagonal(inverse))  # columns v_j with v_j' A v_j = 1
@@ -174,7 +160,7 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
             rows = slice(block.first, block.first + len(off))
             np.add.at(sums, groups.codes[rows], block.weights[:, None] * off)
     square += np.einsum("ij,ij->j", sums, sums)
-    return _check("curvature noise", float(np.sqrt(square.max())), 0.15, advice, fail=0.3)
+    return check("curvature noise", float(np.sqrt(square.max())), 0.15, advice, fail=0.3)
 
 
 def _squared_weights(total: LinearTotal, weights: Array) -> Array:
@@ -202,10 +188,10 @@ def serial_dependence(criterion: Criterion, target: Target) -> Check:
         square += np.square(product).sum(axis=0)
         last = scores[-1:]
     value = np.max(np.abs(lagged) / np.sqrt(np.maximum(square, 1e-300)))
-    return _check(
+    return check(
         "serial dependence", float(value), 3.5,
         "neighbouring rows are correlated: if the order of rows is time or groups, independent "
-        "observations is the wrong assumption; pass clusters=",
+        "observations is the wrong assumption; pass time= or clusters=",
     )  # fmt: skip
 
 
@@ -252,7 +238,7 @@ def prior_weight(posterior: GeneralizedPosterior, target: Target) -> Check:
     move = np.max(np.abs(np.linalg.solve(target.hessian, slope)) / target.se)
     whiten = np.linalg.inv(np.linalg.cholesky(target.hessian))
     bend = whiten @ (prior.hessian(target.center, n) / posterior.eta) @ whiten.T
-    return _check(
+    return check(
         "unscaled prior", float(max(move, np.max(np.abs(np.linalg.eigvalsh(bend))))), 0.1,
         "the log prior is not weak against eta times the loss: the posterior's own mode moves with "
         "eta; the calibration targets the penalized estimator and uses the draws for shape only",

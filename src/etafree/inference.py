@@ -10,10 +10,10 @@ import numpy as np
 
 from etafree.errors import InputError
 from etafree.formula import plain_text
-from etafree.sandwich import Target
+from etafree.targets import Target
 from etafree.validation import Array, as_array
 
-__all__ = ["Region", "WaldTest", "student_quantile", "wald_test"]
+__all__ = ["Region", "WaldTest", "constraints", "student_quantile", "wald_test"]
 
 
 def student_quantile(probability: float, dof: Array) -> Array:
@@ -130,7 +130,7 @@ def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) ->
     """
     from scipy.special import chdtrc, fdtrc
 
-    matrix, right = _constraints(contrast, value, target.names)
+    matrix, right = constraints(contrast, value, target.names)
     q = len(matrix)
     largest = np.abs(matrix).max(axis=1, keepdims=True)
     if np.any(largest < 1e-100) or np.any(largest > 1e100):
@@ -154,7 +154,7 @@ def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) ->
     return WaldTest(statistic, (q, rest), float(fdtrc(q, rest, statistic)), estimate, se)
 
 
-def _constraints(contrast: Any, value: Any, names: tuple[str, ...]) -> tuple[Array, Array]:
+def constraints(contrast: Any, value: Any, names: tuple[str, ...]) -> tuple[Array, Array]:
     """Return R (q, p) and r (q,) of a contrast in any of its forms."""
     p = len(names)
     matrix: Array

@@ -31,7 +31,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from etafree.checks import Check
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.linear import ClusterTotals
@@ -40,13 +42,24 @@ from etafree.sums import Groups
 from etafree.validation import Array
 
 __all__ = [
+    "CR",
+    "HC",
+    "PLAIN_CR",
     "Meat",
     "check_count",
     "cluster_leverages",
+    "cluster_parts",
     "clustered",
     "clustered_by_leverage",
+    "finish",
     "independent",
+    "small_sample_factor",
+    "whitened_scores",
 ]
+
+HC = ("HC0", "HC1", "HC2", "HC3")
+PLAIN_CR = ("CR0", "CR1", "CR1S")
+CR = (*PLAIN_CR, "CR2", "CR3")
 
 #: Smallest eigenvalue of I - A_g A^{-1} that leaves something to estimate from.
 SINGULAR = 1e-10
@@ -65,7 +78,12 @@ class Meat:
         Degrees of freedom of the reference distribution, infinite for the normal.
     correction : str
     clusters : int or None
+        Number of independent clusters, the smallest if there are several ways.
     satterthwaite : Satterthwaite or None
+    design : str
+        The structure of dependence in words.
+    checks : tuple of Check
+        What was found on the way.
     """
 
     matrix: Array
@@ -74,6 +92,8 @@ class Meat:
     correction: str
     clusters: int | None = None
     satterthwaite: Satterthwaite | None = None
+    design: str = "independent observations"
+    checks: tuple[Check, ...] = ()
 
 
 def _whitener(hessian: Array) -> Array:
@@ -83,7 +103,7 @@ def _whitener(hessian: Array) -> Array:
     return inverse
 
 
-def _finish(whitened: Array, whiten: Array) -> tuple[Array, Array]:
+def finish(whitened: Array, whiten: Array) -> tuple[Array, Array]:
     """Return B and A^{-1} B A^{-1} from B in whitened coordinates."""
     covariance = whiten.T @ whitened @ whiten
     lower = np.linalg.inv(whiten)
@@ -134,7 +154,7 @@ def independent(
         if count <= p:
             raise InputError("correction", f"'HC1' needs more than p = {p} observations")
         whitened *= count / (count - p)
-    matrix, covariance = _finish(whitened, whiten)
+    matrix, covariance = finish(whitened, whiten)
     return Meat(matrix, covariance, np.inf, correction)
 
 
@@ -173,27 +193,29 @@ def _adjust_rows(
     return full
 
 
-def clustered(
-    criterion: Criterion,
-    hessian: Array,
-    totals: ClusterTotals,
-    correction: str,
-    centered: bool = True,
-) -> Meat:
-    """Return the meat of one-way clusters from their score sums: CR0, CR1 or CR1S."""
-    p, count = criterion.p, int(np.count_nonzero(totals.weights))
+def whitened_scores(
+    criterion: Criterion, hessian: Array, totals: ClusterTotals, centered: bool
+) -> tuple[Array, Array]:
+    """Return centred score sums (G, p) where the Hessian is the identity, and the way there."""
     whiten = _whitener(hessian)
     mean = _mean_score(criterion, totals.gradient, centered)
-    scores = (totals.sums - totals.weights[:, None] * mean) @ whiten.T
+    return (totals.sums - totals.weights[:, None] * mean) @ whiten.T, whiten
+
+
+def small_sample_factor(correction: str, count: int, rows: float, p: int) -> float:
+    """Return what CR0, CR1 or CR1S multiply a sum over `count` clusters with."""
+    factor = 1.0 if correction == "CR0" else count / (count - 1)
+    return factor * (rows - 1) / (rows - p) if correction == "CR1S" else factor
+
+
+def clustered(scores: Array, whiten: Array, weights: Array, correction: str, rows: float) -> Meat:
+    """Return the meat of one-way clusters from their whitened scores: CR0, CR1 or CR1S."""
+    count = int(np.count_nonzero(weights))
     whitened = scores.T @ scores
-    if correction in ("CR1", "CR1S"):
-        whitened *= count / (count - 1)
-    if correction == "CR1S":
-        rows = criterion.total.count
-        whitened *= (rows - 1) / (rows - p)
+    whitened *= small_sample_factor(correction, count, rows, scores.shape[1])
     dof = np.inf if correction == "CR0" else float(count - 1)
-    matrix, covariance = _finish(whitened, whiten)
-    return Meat(matrix, covariance, dof, correction, count)
+    matrix, covariance = finish(whitened, whiten)
+    return Meat(matrix, covariance, dof, correction, count, design=f"{count} clusters")
 
 
 def clustered_by_leverage(
@@ -214,8 +236,9 @@ def clustered_by_leverage(
     whitened, count, satterthwaite = _adjusted_clusters(
         criterion, theta, groups, correction, whiten, mean
     )
-    matrix, covariance = _finish(whitened, whiten)
-    return Meat(matrix, covariance, float(count - 1), correction, count, satterthwaite)
+    matrix, covariance = finish(whitened, whiten)
+    return Meat(matrix, covariance, float(count - 1), correction, count, satterthwaite,
+                f"{count} clusters")  # fmt: skip
 
 
 def check_count(count: int, p: int) -> None:
@@ -267,6 +290,21 @@ def _adjusted_clusters(
 def _whitened(matrices: Array, whiten: Array) -> Array:
     turned: Array = whiten @ matrices @ whiten.T
     return turned
+
+
+def cluster_parts(
+    criterion: Criterion, theta: Array, groups: Groups, centered: bool = True
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Return scores (G, p), Hessians with their penalty's share (G, p, p), and who has weight."""
+    share, p = criterion.penalty_share(theta), criterion.p
+    scores, hessians = np.zeros((len(groups), p)), np.zeros((len(groups), p, p))
+    weights = np.zeros(len(groups))
+    for block in criterion.total.cluster_blocks(theta, groups):
+        rows = slice(block.first, block.first + len(block.scores))
+        scores[rows], weights[rows] = block.scores, block.weights
+        hessians[rows] = block.hessians + block.weights[:, None, None] * share
+    mean = _mean_score(criterion, scores.sum(axis=0), centered)
+    return scores - weights[:, None] * mean, hessians, weights > 0
 
 
 def cluster_leverages(criterion: Criterion, theta: Array, hessian: Array, groups: Groups) -> Array:

@@ -8,62 +8,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from etafree.archive import pack, unpack
-from etafree.calibration import LocationScaleMap, working_covariance
+from etafree.calibration import LocationScaleMap, PaperMatrices, working_covariance
+from etafree.checks import Check
 from etafree.criterion import Criterion
-from etafree.diagnostics import Check, checks_of_criterion, checks_of_draws, prior_weight
+from etafree.dependence import Clusters, Dependence
+from etafree.diagnostics import checks_of_criterion, checks_of_draws, prior_weight
 from etafree.draws import Draws
 from etafree.errors import InputError
-from etafree.inference import Region, WaldTest, student_quantile, wald_test
+from etafree.functional import Functional, image
+from etafree.inference import Region, WaldTest, constraints, student_quantile, wald_test
+from etafree.meat import cluster_leverages, cluster_parts
 from etafree.posterior import GeneralizedPosterior
-from etafree.sandwich import Target
 from etafree.storage import damaged, load_arrays, save_arrays
-from etafree.sums import Groups
-from etafree.validation import Array, as_array, as_choice, as_level, as_names
+from etafree.targets import Target
+from etafree.validation import Array, as_choice, as_count, as_level, as_names, as_rng
+from etafree.wild import WildBootstrap, wild_bootstrap
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Calibration", "Functional", "PaperMatrices"]
-
-
-class PaperMatrices(NamedTuple):
-    r"""The paper's matrices: per unit of effective scale :math:`s_n`."""
-
-    J: Array
-    K: Array
-    H0: Array
-    V: Array
-    Omega: Array
-
-    def __str__(self) -> str:
-        labels = ("J_lambda", "K", "H_0", "V_target", "Omega")
-        with np.printoptions(precision=5, suppress=True):
-            return "\n".join(
-                f"{label} =\n{matrix}" for label, matrix in zip(labels, self, strict=True)
-            )
-
-
-@dataclass(frozen=True, eq=False)
-class Functional:
-    """A function of the parameters: its value at the centre and its draws before and after."""
-
-    name: str
-    estimate: Array
-    draws: Array
-    original: Array
-    level: float = 0.95
-
-    def interval(self, level: float | None = None) -> Array:
-        """Return equal-tailed limits of the calibrated draws, (2,) or (2, k)."""
-        tail = 0.5 * (1 - as_level(self.level if level is None else level))
-        limits: Array = np.quantile(self.draws, [tail, 1 - tail], axis=0)
-        return limits
+__all__ = ["Calibration"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +59,7 @@ class Calibration:
     settings: Mapping[str, Any]
     criterion: Criterion | None = field(default=None, repr=False)
     posterior: GeneralizedPosterior | None = field(default=None, repr=False)
-    groups: Groups | None = field(default=None, repr=False)
+    dependence: Dependence | None = field(default=None, repr=False)
     recorded: tuple[Check, ...] | None = field(default=None, repr=False)
 
     @property
@@ -179,6 +149,54 @@ class Calibration:
         """
         return wald_test(self.center, self.target, contrast, value)
 
+    def wild_bootstrap(
+        self, contrast: Any, value: float = 0.0, *, level: float | None = None, draws: int = 9999,
+        seed: Any = 0,
+    ) -> WildBootstrap:  # fmt: skip
+        """Return an interval and a p-value of one contrast by the wild cluster bootstrap.
+
+        An independent check of an interval when clusters are few: no t quantile is involved.
+        `contrast` and `value` as for `test`, one row.
+        """
+        if self.criterion is None or not isinstance(self.dependence, Clusters):
+            raise InputError("contrast", "needs a criterion and clusters to bootstrap",
+                             "calibrate with a Criterion and one-way clusters=")  # fmt: skip
+        matrix, right = constraints(contrast, value, self.names)
+        if len(matrix) != 1:
+            raise InputError("contrast", f"has {len(matrix)} rows", "bootstrap one at a time")
+        return wild_bootstrap(
+            self.criterion, self.target, self.dependence.groups, matrix[0], float(right[0]),
+            self._level(level), as_count(draws, "draws", least=99), as_rng(seed),
+        )  # fmt: skip
+
+    def cluster_table(self, way: str | None = None) -> pd.DataFrame:
+        """Return a row per cluster, largest leverage first.
+
+        Columns: rows and weight of the cluster, leverage (largest eigenvalue of its share of the
+        Hessian; all share p among them) and the largest shift of an estimate that its scores make,
+        in standard errors. `way` names one of several ways.
+        """
+        import pandas as pd
+
+        named = {} if self.dependence is None else self.dependence.row_groups()
+        if self.criterion is None or not named:
+            raise InputError("way", "has no clusters to list", "calibrate with clusters=")
+        kind = next(iter(named)) if way is None else as_choice(way, "way", tuple(named))
+        groups, t, total = named[kind], self.target, self.criterion.total
+        assert t.hessian is not None
+        scores, _, _ = cluster_parts(self.criterion, t.center, groups, t.centered)
+        shift = np.abs(np.linalg.solve(t.hessian, scores.T)).T / t.se
+        table = pd.DataFrame(
+            {
+                "rows": np.bincount(groups.codes, minlength=len(groups)),
+                "weight": np.bincount(groups.codes, total.weights, len(groups)).astype(float),
+                "leverage": cluster_leverages(self.criterion, t.center, t.hessian, groups),
+                "shift": shift.max(axis=1),
+            },
+            index=pd.Index(groups.labels, name=kind),
+        )
+        return table.sort_values("leverage", ascending=False, kind="stable")
+
     def of(
         self, function: Callable[[Mapping[str, Array]], Array], name: str | None = None
     ) -> Functional:
@@ -194,28 +212,12 @@ class Calibration:
         3.0
         """
 
-        if not callable(function):
-            raise InputError("function", f"is {function!r}", "pass a function of named parameters")
-
-        def through(array: Array) -> Array:
-            named = {key: array[..., j] for j, key in enumerate(self.names)}
-            try:
-                image = as_array(function(named), "function")
-            except KeyError as error:
-                raise InputError(
-                    "function", f"asks for {error}", f"parameters are {list(self.names)}"
-                ) from None
-            if image.shape[: array.ndim - 1] != array.shape[:-1]:
-                raise InputError(
-                    "function",
-                    f"returns shape {image.shape} for {len(array)} draws",
-                    "work on arrays: one value per draw",
-                )
-            return image
-
         label = str(name or getattr(function, "__name__", "functional"))
-        draws, original = through(self.draws.array), through(self.original.array)
-        return Functional(label, through(self.center), draws, original, self._level(None))
+        at, after, before = (
+            image(function, self.names, array)
+            for array in (self.center, self.draws.array, self.original.array)
+        )
+        return Functional(label, at, after, before, self._level(None))
 
     def paper(self) -> PaperMatrices:
         r"""Return the paper's :math:`\hat J_\lambda, \hat K, \hat H_0, \hat V, \hat\Omega`.
@@ -243,9 +245,12 @@ class Calibration:
         if self.recorded is not None:
             return self.recorded
         mapped = self.map(self.original.array)
-        out = checks_of_draws(self.original, mapped, self.target, self.center, self.original.eta)
+        out = [*self.target.checks]
+        out += checks_of_draws(self.original, mapped, self.target, self.center, self.original.eta)
         if self.criterion is not None and self.target.hessian is not None:
-            out = checks_of_criterion(self.criterion, self.target, self.center, self.groups) + out
+            out = (
+                checks_of_criterion(self.criterion, self.target, self.center, self.dependence) + out
+            )
             if self.posterior is not None and self.posterior.log_prior is not None:
                 out.append(prior_weight(self.posterior, self.target))
         return tuple(out)

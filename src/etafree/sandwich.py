@@ -2,156 +2,52 @@ r"""The target: a centre and the covariance of the estimator there, :math:`A^{-1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from etafree.centers import find_center
 from etafree.criterion import Criterion
+from etafree.dependence import Clusters, Dependence, Series, Survey, Ways, find_dependence
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
 from etafree.linear import ClusterTotals, Derivatives
 from etafree.meat import (
+    CR,
+    HC,
+    PLAIN_CR,
     Meat,
     check_count,
     clustered,
     clustered_by_leverage,
     independent,
+    whitened_scores,
 )
-from etafree.satterthwaite import Satterthwaite
-from etafree.sums import Groups
+from etafree.multiway import multiway
+from etafree.serial import long_run
+from etafree.survey import stratified
+from etafree.targets import Target, degrees_of_freedom
 from etafree.threads import one_blas_thread
-from etafree.validation import Array, as_array, as_choice, as_names, as_number
+from etafree.validation import Array, as_array, as_choice
 
-__all__ = ["CORRECTIONS", "Target", "find_groups", "target"]
+__all__ = ["CORRECTIONS", "target", "target_of"]
 
-HC = ("HC0", "HC1", "HC2", "HC3")
-PLAIN_CR = ("CR0", "CR1", "CR1S")
-CR = (*PLAIN_CR, "CR2", "CR3")
-CORRECTIONS = HC + CR
+CORRECTIONS = (*HC, *CR, "survey", "EWC", "Bartlett", "DK")
 HESSIAN_ADVICE = "pass the Hessian of the total loss, not its negative or inverse"
 
 
-@dataclass(frozen=True, eq=False)
-class Target:
-    r"""Where calibrated draws go: centre, covariance and reference distribution.
-
-    Attributes
-    ----------
-    center : (p,) array
-    covariance : (p, p) array
-        Covariance of the estimator in absolute units, the paper's :math:`V/s_n`.
-    names : tuple of str
-    dof : (p,) array
-        Degrees of freedom of each parameter's t distribution, infinite for the normal.
-    hessian, meat : (p, p) arrays or None
-        :math:`A` and :math:`B`, sums over observations.
-    center_kind, correction : str
-    centered : bool
-        Whether scores were centred at observation level.
-    clusters : int or None
-        Number of clusters.
-    n : int or None
-        Number of rows.
-    size : float or None
-        The effective scale :math:`s_n`.
-    estimand : str
-        What an interval covers, in words.
-    plug_ins : mapping
-        Nuisance values estimated beforehand and taken as known.
-    """
-
-    center: Array
-    covariance: Array
-    names: tuple[str, ...]
-    dof: Array
-    hessian: Array | None = None
-    meat: Array | None = None
-    center_kind: str = "given"
-    correction: str = "given"
-    centered: bool = True
-    clusters: int | None = None
-    n: int | None = None
-    size: float | None = None
-    estimand: str = "whatever the given centre estimates"
-    plug_ins: Mapping[str, float] = field(default_factory=dict)
-    satterthwaite: Satterthwaite | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        p = len(as_names(self.names, len(self.names)))
-        for name in ("center", "covariance", "dof", "hessian", "meat"):
-            if getattr(self, name) is not None:  # frozen means the arrays too
-                array = np.array(getattr(self, name))
-                array.setflags(write=False)
-                object.__setattr__(self, name, array)
-        as_array(self.center, "center", shape=(p,))
-        as_array(self.covariance, "covariance", shape=(p, p))
-        as_array(self.dof, "dof", shape=(p,), finite=False)
-
-    @classmethod
-    def given(cls, center: Any, covariance: Any, names: Any = None, dof: Any = None) -> Target:
-        """Return a target from a centre and a covariance matrix of the user's.
-
-        Examples
-        --------
-        >>> Target.given([0.0, 1.0], np.eye(2)).se
-        array([1., 1.])
-        """
-        point = as_array(center, "center").reshape(-1)
-        if len(point) == 0:
-            raise InputError("center", "is empty")
-        matrix = check_covariance(covariance, "covariance", len(point))
-        return cls(point, matrix, as_names(names, len(point)), _dof(dof, np.inf, len(point)))
-
-    @property
-    def se(self) -> Array:
-        """Standard errors (p,)."""
-        return np.sqrt(np.diagonal(self.covariance))
-
-    @property
-    def p(self) -> int:
-        """Number of parameters."""
-        return len(self.center)
-
-    def dof_of(self, contrast: Array) -> float:
-        """Return the degrees of freedom for a contrast (p,), or for several at once (q, p)."""
-        if self.satterthwaite is not None:
-            return self.satterthwaite.dof(contrast)
-        return float(self.dof.min())
-
-    def describe(self) -> str:
-        """Return in words how the covariance was made."""
-        if self.hessian is None:
-            return "covariance given by the user"
-        many = "independent observations" if self.clusters is None else f"{self.clusters} clusters"
-        dof = self.dof
-        if np.isinf(dof).all():
-            law = "normal"
-        elif np.ptp(dof) < 1e-9:
-            law = f"t with {dof[0]:g} degrees of freedom"
-        else:
-            law = f"t with {dof.min():.1f} to {dof.max():.1f} degrees of freedom"
-        printed = "" if self.centered else ", scores not centred"
-        return f"sandwich, {many}, {self.correction}, {law}{printed}"
-
-
-def _dof(given: Any, default: float | Array, p: int) -> Array:
-    if given is None:
-        return np.broadcast_to(np.asarray(default, dtype=np.float64), (p,)).copy()
-    number = as_number(given, "dof")
-    if not number >= 1:
-        raise InputError("dof", f"is {number!r}", "pass at least 1, or numpy.inf for the normal")
-    return np.full(p, number)
-
-
-@one_blas_thread
 def target(
     criterion: Criterion,
     *,
     center: Any = "map",
     clusters: Any = None,
+    strata: Any = None,
+    fpc: Any = None,
+    single_psu: str = "error",
+    time: Any = None,
+    units: Any = None,
+    bandwidth: Any = None,
     correction: str | None = None,
     centered: bool = True,
     hessian: Any = None,
@@ -166,11 +62,28 @@ def target(
     criterion : Criterion
     center : {"map", "one_step", "mean"} or (p,) array
         The last two need the posterior `mean`.
-    clusters : (n,) labels, optional
+    clusters : (n,) labels, or several of them, optional
         Rows with the same label may depend on each other in any way. A pandas Series is matched
-        with the data by its index.
-    correction : {"HC0", ..., "HC3", "CR0", "CR1", "CR1S", "CR2", "CR3"}, optional
-        Default: HC3 without clusters (normal), CR3 with clusters (t with G - 1).
+        with the data by its index, a string names a column of the data. A list, mapping, DataFrame
+        or (n, k) array gives clusters in several ways. With `strata` or `fpc`: the primary sampling
+        units (PSUs), by default every row.
+    strata : (n,) labels, optional
+        Strata of a survey design; a PSU label used in two strata is two PSUs. The criterion's
+        weights should be ``weight_kind="sampling"``.
+    fpc : (n,) array, optional
+        PSUs in the population of the row's stratum, or sampling fractions if all are at most one.
+    single_psu : {"error", "center"}
+        A stratum with one PSU is an error, or enters by its deviation from the grand mean.
+    time : (n,) numbers or dates, optional
+        Rows are a time series, or with `units` (n,) a panel, whose scores are summed over units
+        within periods (Driscoll and Kraay).
+    bandwidth : int or "newey-west", optional
+        Number of cosines (EWC, default .4 T^{2/3}) or of lags (default: Newey and West 1994).
+    correction : str, optional
+        Independent rows: "HC0" to "HC3" (default, normal). Clusters: "CR0", "CR1", "CR1S", "CR2",
+        "CR3" (default, t with G - 1). Several ways: "CR0", "CR1", "CR1S" (default, t with the
+        smallest G - 1). Time: "EWC" (default, t with as many degrees of freedom as cosines),
+        "Bartlett" (one series) or "DK" (a panel), both normal. A survey design has its own.
     centered : bool
         Centre scores at observation level. False gives the form printed in the paper, which is too
         wide under a penalty.
@@ -197,10 +110,28 @@ def target(
     """
     if not isinstance(criterion, Criterion):
         raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
+    dependence = find_dependence(
+        criterion, clusters, strata=strata, fpc=fpc, single_psu=single_psu, time=time, units=units
+    )
+    return target_of(
+        criterion, dependence, center=center, bandwidth=bandwidth, correction=correction,
+        centered=centered, hessian=hessian, meat=meat, dof=dof, mean=mean,
+    )  # fmt: skip
+
+
+@one_blas_thread
+def target_of(
+    criterion: Criterion, dependence: Dependence | None, *, center: Any, bandwidth: Any,
+    correction: str | None, centered: bool, hessian: Any, meat: Any, dof: float | None,
+    mean: Array | None,
+) -> Target:  # fmt: skip
+    """Return the target of a criterion whose rows depend on each other as described."""
     p = criterion.p
-    groups = find_groups(clusters, criterion)
-    correction = _correction(correction, groups, meat)
-    _dof(dof, np.inf, p)
+    if isinstance(dependence, Clusters):
+        codes, weights = dependence.groups.codes, criterion.total.weights
+        check_count(int(np.count_nonzero(np.bincount(codes, weights))), p)
+    correction = _correction(correction, dependence, meat, bandwidth)
+    degrees_of_freedom(dof, np.inf, p)
     if mean is not None:
         mean = as_array(mean, "mean", shape=(p,))
     if hessian is not None and not callable(hessian):
@@ -209,10 +140,10 @@ def target(
         meat = check_covariance(meat, "meat", p, "it must be a variance of the total score")
     kind, theta = find_center(center, criterion, mean)
     total: Derivatives | ClusterTotals
-    if groups is not None and correction in PLAIN_CR:  # their score sums come in the same pass
-        total = criterion.total.cluster_totals(theta, groups)
-    else:
+    if dependence is None or correction in ("CR2", "CR3", "custom"):
         total = criterion.total.derivatives(theta)
+    else:  # score sums come in the same pass
+        total = criterion.total.cluster_totals(theta, dependence.groups)
     if hessian is None:
         matrix = total.hessian + criterion.size * criterion.penalty_share(theta)
         advice = "the centre is no strict minimum: add a penalty or change center="
@@ -220,7 +151,10 @@ def target(
         matrix = hessian(theta) if callable(hessian) else hessian
         advice = HESSIAN_ADVICE
     A = check_covariance(matrix, "hessian", p, advice)
-    made = _meat(criterion, theta, A, total, groups, correction, centered, meat)
+    if meat is not None:
+        made = _custom(criterion, theta, A, total.gradient, dependence, centered, meat)
+    else:
+        made = _meat(criterion, theta, A, total, dependence, correction, centered, bandwidth)
     check_covariance(made.matrix, "meat", p, "too few distinct scores: G or n must exceed p")
     default: float | Array = made.dof
     if made.satterthwaite is not None:
@@ -229,72 +163,96 @@ def target(
         center=theta,
         covariance=made.covariance,
         names=criterion.names,
-        dof=_dof(dof, default, p),
+        dof=degrees_of_freedom(dof, default, p),
         hessian=A,
         meat=made.matrix,
         center_kind=kind,
         correction=made.correction,
         centered=centered,
         clusters=made.clusters,
+        design=made.design,
         n=criterion.n,
         size=criterion.size,
         estimand=criterion.describe(),
         plug_ins=dict(criterion.plug_ins),
         satterthwaite=made.satterthwaite if dof is None else None,
+        checks=made.checks,
     )
 
 
-def find_groups(clusters: Any, criterion: Criterion) -> Groups | None:
-    """Return the groups of cluster labels lined up with the criterion's rows."""
-    if clusters is None:
-        return None
-    if isinstance(clusters, Groups):
-        return clusters
-    groups = Groups.of(criterion.rows.align(clusters, "clusters"), criterion.n)
-    weights = np.bincount(groups.codes, criterion.total.weights, len(groups))
-    check_count(int(np.count_nonzero(weights)), criterion.p)
-    return groups
-
-
-def _correction(correction: str | None, groups: Groups | None, meat: Any) -> str:
+def _correction(
+    correction: str | None, dependence: Dependence | None, meat: Any, bandwidth: Any
+) -> str | None:
+    """Return the correction by name; several ways, surveys and series know their own."""
+    if bandwidth is not None and not isinstance(dependence, Series):
+        raise InputError("bandwidth", "is for dependence in time", "pass time=")
     if meat is not None:
         if correction is not None:
             raise InputError("correction", "cannot be combined with meat=", "pass one of them")
         return "custom"
+    options = {None: HC, Clusters: CR, Ways: PLAIN_CR, Survey: ("survey",),
+               Series: ("EWC", "Bartlett", "DK")}[
+        None if dependence is None else type(dependence)]  # fmt: skip
     if correction is None:
-        return "HC3" if groups is None else "CR3"
-    options = HC if groups is None else CR
+        return "HC3" if dependence is None else ("CR3" if options == CR else None)
     if correction in CORRECTIONS and correction not in options:
-        raise InputError(
-            "correction", f"is {correction!r}",
-            "the CR corrections need clusters=" if groups is None
-            else "the HC corrections are for independent observations: drop clusters=",
-        )  # fmt: skip
+        if dependence is None:
+            advice = "the CR corrections need clusters=, EWC, Bartlett and DK need time="
+        elif isinstance(dependence, Clusters):
+            advice = "the HC corrections are for independent observations: drop clusters="
+        else:
+            advice = f"for this structure choose from {', '.join(options)}"
+        raise InputError("correction", f"is {correction!r}", advice)
     return as_choice(correction, "correction", options)
 
 
 def _meat(
     criterion: Criterion, theta: Array, A: Array, total: Derivatives | ClusterTotals,
-    groups: Groups | None, correction: str, centered: bool,
-    meat: Array | Callable[[Array], Array] | None,
+    dependence: Dependence | None, correction: str | None, centered: bool, bandwidth: Any,
 ) -> Meat:  # fmt: skip
-    if meat is None:
-        if groups is None:
-            return independent(criterion, theta, A, total.gradient, correction, centered)
-        if isinstance(total, ClusterTotals):
-            return clustered(criterion, A, total, correction, centered)
+    if dependence is None:
+        assert correction is not None
+        return independent(criterion, theta, A, total.gradient, correction, centered)
+    if not isinstance(total, ClusterTotals):
+        assert correction is not None
         return clustered_by_leverage(
-            criterion, theta, A, total.gradient, groups, correction, centered
+            criterion, theta, A, total.gradient, dependence.groups, correction, centered
         )
+    scores, whiten = whitened_scores(criterion, A, total, centered)
+    match dependence:
+        case Ways():
+            rows = criterion.total.count
+            return multiway(scores, whiten, total.weights, dependence, correction, rows)
+        case Survey():
+            return stratified(scores, whiten, total.weights, dependence, correction)
+        case Series():
+            column = _intercept(criterion)
+            return long_run(scores, whiten, dependence, correction, bandwidth, column)
+        case Clusters():
+            assert correction is not None
+            return clustered(scores, whiten, total.weights, correction, criterion.total.count)
+
+
+def _intercept(criterion: Criterion) -> int | None:
+    constant = np.flatnonzero(np.ptp(criterion.total.X, axis=0) == 0)
+    return int(constant[0]) if len(constant) else None
+
+
+def _custom(
+    criterion: Criterion, theta: Array, A: Array, gradient: Array, dependence: Dependence | None,
+    centered: bool, meat: Array | Callable[[Array], Array],
+) -> Meat:  # fmt: skip
     if callable(meat):
         scores = criterion.total.scores(theta)
         if centered:
             w = criterion.total.weights
             w = np.ones(criterion.n) if w is None else w
-            scores -= w[:, None] * (total.gradient / criterion.size)
+            scores -= w[:, None] * (gradient / criterion.size)
         meat = meat(scores)
     B = check_covariance(meat, "meat", criterion.p, "it must be a variance of the total score")
     inverse = np.linalg.inv(A)
-    if groups is None:
-        return Meat(B, inverse @ B @ inverse, np.inf, "custom")
-    return Meat(B, inverse @ B @ inverse, len(groups) - 1.0, "custom", len(groups))
+    covariance = inverse @ B @ inverse
+    if isinstance(dependence, Clusters):
+        many = len(dependence.groups)
+        return Meat(B, covariance, many - 1.0, "custom", many, design=f"{many} clusters")
+    return Meat(B, covariance, np.inf, "custom", design="meat of the user's")

@@ -14,6 +14,7 @@ __all__ = [
     "Array",
     "as_array",
     "as_choice",
+    "as_count",
     "as_level",
     "as_names",
     "as_number",
@@ -98,6 +99,20 @@ def _short(value: Any) -> str:
     except ValueError:  # integers of thousands of digits
         return f"a {type(value).__name__} that is too large"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def as_count(value: Any, argument: str, least: int = 1) -> int:
+    """Return a whole number of at least `least`.
+
+    Examples
+    --------
+    >>> as_count(3.0, "draws")
+    3
+    """
+    number = as_number(value, argument, f"a whole number of at least {least}")
+    if number != np.floor(number) or not least <= number < 2**62:
+        raise InputError(argument, f"is {value!r}", f"pass a whole number of at least {least}")
+    return int(number)
 
 
 def as_level(value: Any, argument: str = "level") -> float:

@@ -27,8 +27,9 @@ from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.result import Calibration
 from etafree.rows import Rows
 from etafree.samplers import sample
-from etafree.sandwich import Target, target
+from etafree.sandwich import target
 from etafree.sums import Groups
+from etafree.targets import Target
 from etafree.validation import Array, as_choice, as_number, as_positive, as_seeds
 
 __all__ = ["KINDS", "RandomIntercept", "robust_variances", "whiten"]

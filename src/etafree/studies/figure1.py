@@ -22,10 +22,10 @@ from etafree.models.mixed import KINDS, RandomIntercept
 from etafree.optimize import minimise
 from etafree.samplers.quadrature import distribution, stratified
 from etafree.samplers.variational import Normal
-from etafree.sandwich import Target
 from etafree.storage import whole_file
 from etafree.studies.engine import Cell, run_study
 from etafree.studies.random_intercept import Design, pseudo_true
+from etafree.targets import Target
 from etafree.validation import Array
 
 if TYPE_CHECKING:

@@ -1,0 +1,31 @@
+"""A diagnostic: the value of a named check, the threshold it is held against, and advice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["Check", "check"]
+
+
+class Check(NamedTuple):
+    """One diagnostic: the value, the threshold it is held against and what to do beyond it."""
+
+    name: str
+    value: float
+    threshold: float
+    verdict: str
+    advice: str
+
+
+def check(name: str, value: float, threshold: float, advice: str, fail: float = np.inf) -> Check:
+    """Return the check of a value that should stay at or below its threshold.
+
+    Examples
+    --------
+    >>> check("offset", 0.3, 0.1, "move the centre").verdict
+    'warn'
+    """
+    verdict = "ok" if value <= threshold else ("fail" if value > fail else "warn")
+    return Check(name, float(value), float(threshold), verdict, "" if verdict == "ok" else advice)

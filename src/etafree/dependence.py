@@ -1,0 +1,313 @@
+"""Which rows may depend on each other: clusters in one or several ways, survey designs, time.
+
+Every structure has `groups`, the finest sets of rows whose scores are summed, and says how these
+sums relate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.criterion import Criterion
+from etafree.errors import InputError
+from etafree.sums import Groups
+from etafree.validation import Array, as_array, as_choice
+
+__all__ = ["Clusters", "Dependence", "Series", "Survey", "Ways", "find_dependence"]
+
+SINGLE = ("error", "center")
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Rows of one cluster depend on each other in any way, clusters are independent."""
+
+    groups: Groups
+
+    def row_groups(self) -> dict[str, Groups]:
+        """Return the groups of rows whose leverage matters, by name."""
+        return {"cluster": self.groups}
+
+
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """Rows depend on each other if they share a cluster in any of several ways.
+
+    Attributes
+    ----------
+    groups : Groups
+        Cells: rows that share all their clusters.
+    ways : tuple of Groups
+        The clusters of each way, with a code for every *cell*.
+    names : tuple of str
+    """
+
+    groups: Groups
+    ways: tuple[Groups, ...]
+    names: tuple[str, ...]
+
+    def row_groups(self) -> dict[str, Groups]:
+        """Return the groups of rows whose leverage matters, by name."""
+        rows = [Groups(way.codes[self.groups.codes], way.labels) for way in self.ways]
+        return dict(zip(self.names, rows, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """Primary sampling units drawn independently within strata.
+
+    Attributes
+    ----------
+    groups : Groups
+        Primary sampling units (PSUs); a label used in two strata is two units.
+    strata : Groups
+        The stratum of every PSU.
+    population : (H,) array
+        PSUs in the population of each stratum; infinite without a correction for it.
+    single_psu : {"error", "center"}
+        What a stratum with one PSU gets: an error, or its deviation from the grand mean.
+    """
+
+    groups: Groups
+    strata: Groups
+    population: Array
+    single_psu: str
+
+    def row_groups(self) -> dict[str, Groups]:
+        """Return the groups of rows whose leverage matters, by name."""
+        return {"PSU": self.groups}
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Rows in time, of one unit or of a panel; periods may depend on each other.
+
+    Attributes
+    ----------
+    groups : Groups
+        Periods in their order.
+    units : int
+    missing : int
+        Periods that are not there: steps left out of the series, or units absent between their
+        first and last period.
+    example : str
+        Where the first of them is.
+    """
+
+    groups: Groups
+    units: int
+    missing: int = 0
+    example: str = ""
+
+    def row_groups(self) -> dict[str, Groups]:
+        """Return the groups of rows whose leverage matters, by name."""
+        return {}
+
+
+Dependence: TypeAlias = Clusters | Ways | Survey | Series
+
+
+def find_dependence(
+    criterion: Criterion, clusters: Any = None, *, strata: Any = None, fpc: Any = None,
+    single_psu: str = "error", time: Any = None, units: Any = None,
+) -> Dependence | None:  # fmt: skip
+    """Return the structure that the keywords describe; None for independent rows.
+
+    Labels are lined up with the criterion's rows: a Series by its index, a name as a column.
+    """
+    as_choice(single_psu, "single_psu", SINGLE)
+    if time is not None:
+        for name, value in (("clusters", clusters), ("strata", strata), ("fpc", fpc)):
+            if value is not None:
+                advice = "for a panel pass units=; for clusters of periods drop time="
+                raise InputError(name, "cannot be combined with time=", advice)
+        return _series(criterion, time, units)
+    if units is not None:
+        raise InputError("units", "are the units of a panel and need time=",
+                         "pass time= too, or clusters= instead")  # fmt: skip
+    if strata is not None or fpc is not None:
+        return _survey(criterion, clusters, strata, fpc, single_psu)
+    if single_psu != "error":
+        raise InputError("single_psu", "is for survey designs", "pass strata=")
+    if clusters is None:
+        return None
+    if isinstance(clusters, Groups):
+        return Clusters(clusters)
+    ways = _ways(clusters, criterion)
+    if ways is not None:
+        return _crossed(ways)
+    return Clusters(_groups(criterion, clusters, "clusters"))
+
+
+def _groups(criterion: Criterion, labels: Any, argument: str) -> Groups:
+    if isinstance(labels, Groups):
+        return labels
+    return Groups.of(criterion.rows.align(labels, argument), criterion.n, argument)
+
+
+def _ways(clusters: Any, criterion: Criterion) -> dict[str, Groups] | None:
+    """Return the groups of each way if `clusters` describes several, else None."""
+    named: dict[str, Any] = {}
+    columns: Any = getattr(clusters, "columns", None)
+    if columns is not None:  # a DataFrame
+        named = {str(name): clusters[name] for name in columns}
+    elif isinstance(clusters, Mapping):
+        named = {str(name): labels for name, labels in clusters.items()}
+    elif isinstance(clusters, np.ndarray) and clusters.ndim == 2:
+        named = {f"way {k + 1}": column for k, column in enumerate(clusters.T)}
+    elif isinstance(clusters, list | tuple) and _several(clusters, criterion):
+        named = {
+            part if isinstance(part, str) else str(getattr(part, "name", None) or f"way {k + 1}"):
+            part for k, part in enumerate(clusters)
+        }  # fmt: skip
+        if len(named) < len(clusters):
+            raise InputError("clusters", "has two ways of the same name", "rename one")
+    else:
+        return None
+    if not named:
+        raise InputError("clusters", "is empty", "pass labels for every row")
+    made = {name: _groups(criterion, labels, f"clusters[{name!r}]")
+            for name, labels in named.items()}  # fmt: skip
+    return made
+
+
+def _several(clusters: Sequence[Any], criterion: Criterion) -> bool:
+    """Tell a list of ways (labels or column names) from a list of labels, one per row."""
+    if not clusters:
+        return False
+    if all(isinstance(part, str) for part in clusters):
+        table = criterion.rows.table
+        rows = (criterion.n, criterion.rows.original)
+        return table is not None and len(clusters) not in rows and set(clusters) <= set(table)
+    return all(isinstance(part, str) or np.ndim(part) == 1 for part in clusters)
+
+
+def _crossed(ways: Mapping[str, Groups]) -> Clusters | Ways:
+    for name, groups in ways.items():
+        if len(groups) < 2:
+            raise InputError("clusters", f"has one cluster only in {name!r}",
+                             "at least two must vary independently")  # fmt: skip
+    if len(ways) == 1:
+        return Clusters(next(iter(ways.values())))
+    codes = np.column_stack([groups.codes for groups in ways.values()])
+    cells, cell = np.unique(codes, axis=0, return_inverse=True)
+    made = [
+        Groups(cells[:, k].astype(np.intp), groups.labels) for k, groups in enumerate(ways.values())
+    ]
+    rows = Groups(cell.reshape(-1).astype(np.intp), np.arange(len(cells)))
+    return Ways(rows, tuple(made), tuple(ways))
+
+
+def _survey(criterion: Criterion, clusters: Any, strata: Any, fpc: Any, single: str) -> Survey:
+    n = criterion.n
+    if clusters is not None and _ways(clusters, criterion) is not None:
+        raise InputError("clusters", "has several ways", "a survey design has one set of PSUs")
+    units = np.arange(n) if clusters is None else _groups(criterion, clusters, "clusters").codes
+    layers = (
+        Groups(np.zeros(n, dtype=np.intp), np.array(["all"]))
+        if strata is None else _groups(criterion, strata, "strata")
+    )  # fmt: skip
+    pairs, unit = np.unique(np.column_stack([layers.codes, units]), axis=0, return_inverse=True)
+    labels = pairs[:, 1] if clusters is None else _groups(criterion, clusters, "clusters").labels[
+        pairs[:, 1]]  # fmt: skip
+    psus = Groups(unit.reshape(-1).astype(np.intp), np.asarray(labels))
+    of_psu = Groups(pairs[:, 0].astype(np.intp), layers.labels)
+    counts = np.bincount(of_psu.codes, minlength=len(layers))
+    population = np.full(len(layers), np.inf)
+    if fpc is not None:
+        population = _population(criterion, fpc, layers, counts)
+    alone = np.flatnonzero((counts == 1) & (population > 1))
+    if single == "error" and len(alone):
+        named = ", ".join(str(layers.labels[h]) for h in alone[:5])
+        more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
+        raise InputError(
+            "strata", f"have a single PSU in {named}{more}: its variance cannot be estimated",
+            "merge strata, or pass single_psu='center' to take deviations from the grand mean",
+        )  # fmt: skip
+    if len(psus) - len(layers) < 1 and single == "error":
+        raise InputError("strata", f"leave {len(psus)} PSUs in {len(layers)} strata no degrees of "
+                         "freedom")  # fmt: skip
+    return Survey(psus, of_psu, population, single)
+
+
+def _population(criterion: Criterion, fpc: Any, layers: Groups, counts: NDArray[np.intp]) -> Array:
+    """Return the population's PSUs per stratum from sizes or sampling fractions per row."""
+    values = as_array(criterion.rows.align(fpc, "fpc"), "fpc", shape=(criterion.n,))
+    low, high = np.full(len(layers), np.inf), np.full(len(layers), -np.inf)
+    np.minimum.at(low, layers.codes, values)
+    np.maximum.at(high, layers.codes, values)
+    for h in np.flatnonzero(low != high)[:1]:
+        raise InputError("fpc", f"varies within stratum {layers.labels[h]!s}",
+                         "pass one population size or sampling fraction per stratum")  # fmt: skip
+    if np.any(low <= 0):
+        raise InputError("fpc", "has values at or below zero", "pass population sizes, in PSUs")
+    population = counts / low if np.all(low <= 1) else low
+    for h in np.flatnonzero(population < counts - 1e-9)[:1]:
+        raise InputError(
+            "fpc", f"is {population[h]:g} in stratum {layers.labels[h]!s}, which has {counts[h]} "
+            "PSUs in the sample", "pass the number of PSUs in the population",
+        )  # fmt: skip
+    return population
+
+
+def _series(criterion: Criterion, time: Any, units: Any) -> Series:
+    values = criterion.rows.align(time, "time")
+    if values.dtype.kind in "US" or any(isinstance(v, str) for v in values.tolist()[:1]):
+        raise InputError("time", "is text, whose order is the alphabet's",
+                         "pass numbers or dates (pandas.to_datetime)")  # fmt: skip
+    if values.dtype.kind == "b":
+        raise InputError("time", "is true or false", "pass numbers or dates")
+    periods = Groups.of(values, criterion.n, "time")
+    total = criterion.total
+    if total.frequency and total.weights is not None and not np.isin(total.weights, (0, 1)).all():
+        raise InputError("time", "and frequency weights: a row happens once",
+                         "repeat no row, or pass weight_kind='sampling'")  # fmt: skip
+    if units is None:
+        if len(periods) < criterion.n:
+            first = periods.labels[np.bincount(periods.codes).argmax()]
+            raise InputError("time", f"repeats, for example {first!s}",
+                             "pass units= for a panel, or one row per period")  # fmt: skip
+        missing, example = _left_out(periods.labels)
+        return Series(periods, 1, missing, example)
+    panel = _groups(criterion, units, "units")
+    pair = panel.codes * len(periods) + periods.codes
+    unique, counts = np.unique(pair, return_counts=True)
+    if len(unique) < criterion.n:
+        unit, period = divmod(int(unique[counts.argmax()]), len(periods))
+        raise InputError("time", f"has {counts.max()} rows of unit {panel.labels[unit]!s} at "
+                         f"{periods.labels[period]!s}",
+                         "pass one row per unit and period")  # fmt: skip
+    return Series(periods, len(panel), *_absent(panel, periods))
+
+
+def _left_out(labels: NDArray[Any]) -> tuple[int, str]:
+    """Return how many steps are missing from evenly spaced times, and where the first is."""
+    if labels.dtype.kind not in "iufmM" or len(labels) < 3:
+        return 0, ""
+    steps = np.diff(labels).astype(np.float64)
+    ratio = steps / steps.min()
+    if labels.dtype.kind in "mM" and ratio.max() < 1.2:  # months differ in length
+        return 0, ""
+    whole = np.rint(ratio)
+    if np.abs(ratio - whole).max() > 0.2:
+        return int(np.count_nonzero(ratio > 1.5)), f"after {labels[int(ratio.argmax())]!s}"
+    where = int(np.argmax(whole > 1))
+    missing = int((whole - 1).sum())
+    return missing, f"after {labels[where]!s}" if missing else ""
+
+
+def _absent(panel: Groups, periods: Groups) -> tuple[int, str]:
+    """Return how many periods units lack between their first and last, and an example."""
+    first = np.full(len(panel), len(periods))
+    last = np.full(len(panel), -1)
+    np.minimum.at(first, panel.codes, periods.codes)
+    np.maximum.at(last, panel.codes, periods.codes)
+    lacking = last - first + 1 - np.bincount(panel.codes, minlength=len(panel))
+    worst = int(lacking.argmax())
+    example = f"unit {panel.labels[worst]!s} lacks {lacking[worst]}" if lacking[worst] else ""
+    return int(lacking.sum()), example
