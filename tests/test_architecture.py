@@ -29,9 +29,11 @@ ORDER = [
     "losses.likelihood",
     "losses",
     "scale",
+    "totals",
     "linear",
     "penalties",
     "rows",
+    "weights",
     "formula",
     "criterion",
     "optimize",
@@ -49,6 +51,7 @@ ORDER = [
     "checks",
     "dependence",
     "meat",
+    "leverage",
     "multiway",
     "survey",
     "serial",
@@ -72,6 +75,8 @@ ORDER = [
     "studies.engine",
     "studies.random_intercept",
     "studies.figure1",
+    "studies.scenarios",
+    "studies.coverage",
     "studies",
     "cli",
 ]
@@ -147,9 +152,15 @@ print([m for m in {HEAVY!r} if m in sys.modules])
     assert run(code).strip() == "[]"
 
 
-def test_the_readme_runs_and_prints_what_it_says(tmp_path: Path) -> None:
+DOCUMENTS = sorted(
+    p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+)
+
+
+@pytest.mark.parametrize("name", [d for d in DOCUMENTS if "```python" in (ROOT / d).read_text()])
+def test_documents_run_and_print_what_they_say(name: str, tmp_path: Path) -> None:
     """Python blocks run one after another; a ```text block after one is what it prints."""
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / name).read_text()
     parts = re.findall(r"```python\n(.*?)```\s*(?:```text\n(.*?)```)?", text, flags=re.S)
     assert parts
     code, expected = "", []
@@ -168,10 +179,10 @@ def test_the_readme_runs_and_prints_what_it_says(tmp_path: Path) -> None:
             assert line.rstrip() in printed, f"not printed: {line!r}\n{done.stdout}"
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_name_files_that_exist(name: str) -> None:
     text = (ROOT / name).read_text()
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
-        assert (ROOT / target).exists(), f"{name} links to {target}"
+        assert ((ROOT / name).parent / target).exists(), f"{name} links to {target}"
     for target in re.findall(r"make (\w+)", text):
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.M), target

@@ -12,7 +12,7 @@ import etafree as ef
 from conftest import Case, make_case
 from etafree.errors import InputError
 from etafree.inference import student_quantile
-from etafree.meat import cluster_leverages
+from etafree.leverage import cluster_leverages
 from etafree.sums import Groups
 
 

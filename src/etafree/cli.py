@@ -1,4 +1,4 @@
-"""The command line: ``etafree figure1 --out DIR``."""
+"""The command line: ``etafree figure1``, ``etafree coverage``."""
 
 from __future__ import annotations
 
@@ -46,6 +46,26 @@ def figure1(
         out, datasets=datasets, seed=seed, iterations=iterations, burn_in=burn_in,
         workers=workers, scheduler=scheduler,
     )  # fmt: skip
+
+
+@app.command()
+def coverage(
+    out: Annotated[Path, typer.Option(help="Folder for the results; a rerun resumes there.")],
+    replicates: Annotated[int, typer.Option(help="Data sets per scenario.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of data and draws.")] = 1,
+    only: Annotated[str | None, typer.Option(help="Scenarios whose name contains this.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: every core.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
+) -> None:
+    """Measure how often intervals under dependence cover: clusters, ways, strata, time.
+
+    Example: etafree coverage --out coverage --replicates 200
+    """
+    from etafree.studies.coverage import write_coverage
+
+    write_coverage(
+        out, replicates=replicates, seed=seed, only=only, workers=workers, scheduler=scheduler
+    )
 
 
 @app.command()

@@ -13,16 +13,15 @@ import numpy as np
 
 from etafree.errors import InputError
 from etafree.formula import design
-from etafree.linear import Derivatives, LinearTotal
-from etafree.losses import LinearLoss, ResidualLoss
+from etafree.linear import LinearTotal
+from etafree.losses import LinearLoss, Loss
 from etafree.penalties import NoPenalty, Penalty
-from etafree.rows import Rows
-from etafree.scale import mad_scale
-from etafree.validation import Array, as_array, as_choice, as_names
+from etafree.rows import Rows, shared_index
+from etafree.totals import Derivatives, GeneralLoss, Total
+from etafree.validation import Array, as_array, as_names
+from etafree.weights import checked_weights
 
 __all__ = ["Criterion"]
-
-WEIGHT_KINDS = ("frequency", "sampling")
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -31,11 +30,11 @@ class Criterion:
 
     Parameters
     ----------
-    loss : LinearLoss
-        For example ``ef.losses.Huber(1.345)``.
-    data : (X, y)
+    loss : Loss
+        For example ``ef.losses.Huber(1.345)``, or one of your own: ``ef.JaxLoss(f)``.
+    data : (X, y), or what the loss takes
         Design matrix (n, p), array or DataFrame (its columns name the parameters), and response
-        (n,). No intercept is added.
+        (n,). No intercept is added. Losses of your own and losses over pairs say what they take.
     penalty : Penalty, optional
         For example ``ef.penalties.Ridge(0.5)``. None means no penalty.
     weights : (n,) array, optional
@@ -49,13 +48,16 @@ class Criterion:
         Number of trials behind each response (`Logistic` only).
     names : sequence of str, optional
         Parameter names.
+    start : optional
+        Where to start minimising a loss of your own; its shape says what the parameters are.
 
     Attributes
     ----------
-    total : LinearTotal
+    total : Total
         The unpenalized total loss M.
     size : float
-        The effective scale :math:`s_n`, the sum of the weights.
+        The effective scale :math:`s_n`: the sum of the weights, :math:`nh` for a kernel-smoothed
+        loss, the number of pairs for a loss over pairs.
     strength : float
         :math:`\lambda_n` at that scale.
     intercept : int or None
@@ -70,7 +72,7 @@ class Criterion:
     (3.0, array([0.]))
     """
 
-    total: LinearTotal
+    total: Any
     penalty: Penalty
     names: tuple[str, ...]
     rows: Rows
@@ -78,11 +80,12 @@ class Criterion:
     size: float
     strength: float
     plug_ins: Mapping[str, float]
+    start: Array | None
 
     def __init__(
         self,
-        loss: LinearLoss,
-        data: tuple[Any, Any],
+        loss: Loss,
+        data: Any,
         penalty: Penalty | None = None,
         *,
         weights: Any = None,
@@ -90,7 +93,17 @@ class Criterion:
         offset: Any = None,
         trials: Any = None,
         names: Sequence[str] | None = None,
+        start: Any = None,
     ) -> None:
+        if isinstance(loss, GeneralLoss):
+            for argument, value in (("offset", offset), ("trials", trials)):
+                if value is not None:
+                    raise InputError(argument, f"means nothing to {type(loss).__name__}",
+                                     "let the loss take it from the data")  # fmt: skip
+            self._bind(loss, data, penalty, weights, weight_kind, names, start)
+            return
+        if start is not None:
+            raise InputError("start", "is for losses of your own", "pass it to ef.minimise")
         if not isinstance(data, tuple) or len(data) != 2:
             raise InputError("data", f"is a {type(data).__name__}", "pass a tuple (X, y)")
         if not isinstance(loss, LinearLoss):
@@ -106,7 +119,7 @@ class Criterion:
         y = as_array(data[1], "y", ndim=1)
         if len(y) != n:
             raise InputError("y", f"has {len(y)} entries but X has {n} rows")
-        rows = Rows(n, None, _index(*data))
+        rows = Rows(n, None, shared_index(*data))
         if names is None and hasattr(data[0], "columns"):
             names = [str(column) for column in data[0].columns]
 
@@ -115,17 +128,29 @@ class Criterion:
                 return None
             return as_array(rows.align(value, argument), argument, shape=(n,))
 
-        w, o, m = vector(weights, "weights"), vector(offset, "offset"), vector(trials, "trials")
-        if w is not None or weight_kind is not None:
-            weight_kind = as_choice(weight_kind, "weight_kind", WEIGHT_KINDS)
-        if w is not None:
-            _check_weights(w, weight_kind == "frequency")
+        o, m = vector(offset, "offset"), vector(trials, "trials")
+        w, frequency = checked_weights(rows, n, weights, weight_kind)
         if m is not None:
             if not loss.takes_trials:
                 raise InputError("trials", f"means nothing to {type(loss).__name__}")
             y = np.column_stack([y, m])
-        total = _fitted(LinearTotal(loss, X, y, o, w, weight_kind != "sampling"))
+        total = LinearTotal(loss, X, y, o, w, frequency).fitted()
         self._set(total, (penalty or NoPenalty()).fitted_to(p), as_names(names, p), rows)
+
+    def _bind(
+        self, loss: GeneralLoss, data: Any, penalty: Penalty | None, weights: Any,
+        weight_kind: str | None, names: Sequence[str] | None, start: Any,
+    ) -> None:  # fmt: skip
+        """Fill in the criterion of a loss that makes its own total."""
+        if penalty is not None and not isinstance(penalty, Penalty):
+            raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
+        n = loss.count(data)
+        table = data if hasattr(data, "columns") else None
+        rows = Rows(n, None, getattr(table, "index", None), table)
+        w, frequency = checked_weights(rows, n, weights, weight_kind)
+        total, first, found = loss.bind(data, start, w, frequency)
+        known = as_names(found if names is None else names, total.p)
+        self._set(total, (penalty or NoPenalty()).fitted_to(total.p), known, rows, start=first)
 
     @classmethod
     def from_formula(
@@ -179,10 +204,11 @@ class Criterion:
         return criterion
 
     def _set(
-        self, total: LinearTotal, penalty: Penalty, names: tuple[str, ...], rows: Rows,
-        intercept: int | None = None,
+        self, total: Total, penalty: Penalty, names: tuple[str, ...], rows: Rows,
+        intercept: int | None = None, start: Array | None = None,
     ) -> None:  # fmt: skip
         put = object.__setattr__
+        put(self, "start", start)
         put(self, "intercept", intercept)
         put(self, "plug_ins", total.loss.plug_ins())
         put(self, "total", total)
@@ -197,12 +223,9 @@ class Criterion:
 
         The penalty's strength is that of the new size; a plug-in scale stays as it was.
         """
-        as_choice(weight_kind, "weight_kind", WEIGHT_KINDS)
-        w = None
-        if weights is not None:
-            w = as_array(self.rows.align(weights, "weights"), "weights", shape=(self.n,))
-            _check_weights(w, weight_kind == "frequency")
-        return self._with_total(self.total.reweighted(w, weight_kind == "frequency"))
+        return self._with_total(
+            self.total.reweighted(*checked_weights(self.rows, self.n, weights, weight_kind))
+        )
 
     def with_plug_ins(self, plug_ins: Mapping[str, float]) -> Criterion:
         """Return the same criterion with nuisance values on record that were estimated before."""
@@ -214,9 +237,11 @@ class Criterion:
         """Return the same data and penalty under another loss."""
         if not isinstance(loss, LinearLoss):
             raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
+        if not isinstance(self.total, LinearTotal):
+            raise InputError("loss", f"cannot replace {self.loss!r}", "build a new Criterion")
         if self.total.y.ndim == 2 and not loss.takes_trials:
             raise InputError("loss", f"{type(loss).__name__} has no use for the data's trials")
-        return self._with_total(_fitted(replace(self.total, loss=loss)))
+        return self._with_total(replace(self.total, loss=loss).fitted())
 
     def with_penalty(self, penalty: Penalty) -> Criterion:
         """Return the same data and loss under another penalty."""
@@ -224,33 +249,33 @@ class Criterion:
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
         other = Criterion.__new__(Criterion)
         fitted = penalty.fitted_to(self.p, self.intercept)
-        other._set(self.total, fitted, self.names, self.rows, self.intercept)
+        other._set(self.total, fitted, self.names, self.rows, self.intercept, self.start)
         return other
 
-    def _with_total(self, total: LinearTotal) -> Criterion:
+    def _with_total(self, total: Total) -> Criterion:
         other = Criterion.__new__(Criterion)
-        other._set(total, self.penalty, self.names, self.rows, self.intercept)
+        other._set(total, self.penalty, self.names, self.rows, self.intercept, self.start)
         return other
 
     @property
-    def loss(self) -> LinearLoss:
+    def loss(self) -> Any:
         """The loss of one observation."""
         return self.total.loss
 
     @property
     def n(self) -> int:
         """Number of rows."""
-        return self.total.n
+        return int(self.total.n)
 
     @property
     def p(self) -> int:
         """Number of parameters."""
-        return self.total.p
+        return int(self.total.p)
 
     def derivatives(self, theta: Any, *, majorize: bool = False) -> Derivatives:
         """Return value, gradient, Hessian of L and the size of the terms of the gradient."""
         theta = self.point(theta)
-        part = self.total.derivatives(theta, majorize=majorize)
+        part: Derivatives = self.total.derivatives(theta, majorize=majorize)
         weight = self.strength * self.size
         if weight == 0.0:
             return part
@@ -279,13 +304,14 @@ class Criterion:
         thetas = as_array(thetas, "thetas", ndim=2)
         if thetas.shape[1] != self.p:
             raise InputError("thetas", f"has {thetas.shape[1]} columns for {self.p} parameter(s)")
-        out = self.total.totals(thetas)
+        out: Array = self.total.totals(thetas)
         weight = self.strength * self.size
         return out if weight == 0.0 else out + weight * self.penalty.value(thetas)
 
     def penalty_share(self, theta: Array) -> Array:
-        r"""Return :math:`\lambda_n\nabla^2\rho`, the penalty's Hessian per unit of weight."""
-        return self.strength * self.penalty.hessian(theta)
+        r"""Return :math:`\lambda_n s_n\nabla^2\rho` per unit of weight."""
+        per_unit: float = self.strength * self.size / self.total.weight
+        return per_unit * self.penalty.hessian(theta)
 
     def point(self, theta: Any, argument: str = "theta") -> Array:
         """Return `theta` as a checked parameter vector (p,)."""
@@ -293,7 +319,7 @@ class Criterion:
 
     def describe(self) -> str:
         """Return what intervals for this criterion cover, in words."""
-        made = "the expected " + repr(self.loss).split("(")[0] + " loss"
+        made = self.loss.describe()
         if self.strength > 0:
             made += f" plus the {self.penalty.describe(self.size)}"
         return f"the minimiser of {made}"
@@ -304,37 +330,3 @@ class Criterion:
             f"Criterion({self.loss!r}, n={self.n}, p={self.p}, "
             f"{self.penalty.describe(self.size)}{extra})"
         )
-
-
-def _index(X: Any, y: Any) -> Any:
-    """Return the pandas index that X and y share, None for plain arrays."""
-    found: list[Any] = [getattr(table, "index", None) for table in (y, X)]
-    found = [index for index in found if index is not None and not callable(index)]
-    if len(found) == 2 and not found[0].equals(found[1]):
-        raise InputError("y", "has an index that differs from X's", "sort both by the same index")
-    return found[0] if found else None
-
-
-def _check_weights(weights: Array, frequency: bool) -> None:
-    if np.any(weights < 0):
-        raise InputError("weights", f"has the negative value {weights.min()}")
-    if weights.max() > 1e150:
-        raise InputError("weights", f"reach {weights.max():.1g}", "divide them by a constant")
-    if not weights.sum() > 0:
-        raise InputError("weights", "are all zero")
-    if frequency and np.any(weights != np.round(weights)):
-        raise InputError(
-            "weights",
-            "count copies of rows but are not whole numbers",
-            "use weight_kind='sampling' for weights that are not counts",
-        )
-
-
-def _fitted(total: LinearTotal) -> LinearTotal:
-    """Return the total with its response checked and a plug-in scale filled in."""
-    loss, y = total.loss, total.y
-    loss.check(y)
-    if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
-        moved = y if total.offset is None else y - total.offset
-        return replace(total, loss=loss.with_scale(mad_scale(loss, total.X, moved, total.weights)))
-    return total

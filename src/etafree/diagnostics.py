@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 
 from etafree.checks import Check, check
@@ -9,14 +11,15 @@ from etafree.criterion import Criterion
 from etafree.dependence import Dependence
 from etafree.draws import Draws
 from etafree.errors import EtafreeError
+from etafree.leverage import cluster_leverages, effective_clusters
 from etafree.linalg import relative_eigenvalues
 from etafree.linear import LinearTotal
 from etafree.losses import ResidualLoss
-from etafree.meat import cluster_leverages
 from etafree.optimize import Fit, minimise, subset_starts
 from etafree.posterior import GeneralizedPosterior
 from etafree.sums import Groups
 from etafree.targets import Target
+from etafree.totals import Total
 from etafree.validation import Array
 
 __all__ = ["checks_of_criterion", "checks_of_draws", "prior_weight"]
@@ -87,7 +90,11 @@ def checks_of_criterion(
     """Return the checks that need the data."""
     out = [newton_offset(criterion, target, offset)]
     named = {} if dependence is None else dependence.row_groups()
-    out += [dominant_clusters(criterion, target, *item) for item in named.items()]
+    for item in named.items() if criterion.total.leverages else ():
+        out += [
+            uneven_clusters(criterion, target, *item),
+            dominant_clusters(criterion, target, *item),
+        ]
     coarsest = min(named.values(), key=len, default=None)
     out.append(curvature_noise(criterion, target, coarsest))
     if dependence is None:
@@ -121,6 +128,19 @@ def few_clusters(count: int) -> Check:
     return Check("clusters", float(count), 40.0, verdict, "" if verdict == "ok" else advice)
 
 
+def uneven_clusters(criterion: Criterion, target: Target, kind: str, groups: Groups) -> Check:
+    """Return the check of how many equal clusters these unequal ones are worth."""
+    assert target.hessian is not None
+    value = effective_clusters(criterion, target.center, target.hessian, groups)
+    verdict = "ok" if value >= 40 else "warn"
+    advice = (
+        f"the {len(groups)} {kind}s hold the data as unevenly as {value:.0f} equal ones: t with "
+        "G - 1 is optimistic; compare correction='CR2', or wild_bootstrap()"
+    )
+    name = f"effective {kind}s"
+    return Check(name, value, 40.0, verdict, "" if verdict == "ok" else advice)
+
+
 def dominant_clusters(criterion: Criterion, target: Target, kind: str, groups: Groups) -> Check:
     """Return the check of the largest cluster leverage, the worst clusters by name."""
     assert target.hessian is not None
@@ -144,6 +164,9 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
         return check("curvature noise", 0.0, 0.15, advice)
     total, p = criterion.total, criterion.p
     inverse = np.linalg.inv(target.hessian)
+    if not isinstance(total, LinearTotal):
+        return check("curvature noise", _hessian_noise(total, target, inverse, groups), 0.15,
+                     advice, fail=0.3)  # fmt: skip
     directions = inverse / np.sqrt(np.diagonal(inverse))  # columns v_j with v_j' A v_j = 1
     mass, held = np.zeros(p), np.zeros(p)
     for block in total.row_terms(target.center):
@@ -163,6 +186,21 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
     return check("curvature noise", float(np.sqrt(square.max())), 0.15, advice, fail=0.3)
 
 
+def _hessian_noise(total: Total, target: Target, inverse: Array, groups: Groups | None) -> float:
+    """Return the same for a loss without a linear predictor, from each row's own Hessian."""
+    if not total.leverages:
+        return 0.0
+    directions = inverse / np.sqrt(np.diagonal(inverse))
+    rows = Groups(np.arange(total.n), np.arange(total.n)) if groups is None else groups
+    square, held, mass = np.zeros(total.p), np.zeros(total.p), 0.0
+    for block in total.cluster_blocks(target.center, rows):
+        along = np.einsum("ij,gik,kj->gj", directions, block.hessians, directions)
+        square += np.square(along).sum(axis=0)
+        held += along.sum(axis=0)
+        mass += len(along)
+    return float(np.sqrt(np.max(square - held**2 / mass)))
+
+
 def _squared_weights(total: LinearTotal, weights: Array) -> Array:
     """Return what a squared deviation counts: copies once each, other weights squared."""
     return weights if total.frequency else np.square(weights)
@@ -175,18 +213,28 @@ def serial_dependence(criterion: Criterion, target: Target) -> Check:
     independent rows whatever their variances.
     """
     total = criterion.total
-    mean = total.derivatives(target.center).gradient / criterion.size
-    lagged, square, last = np.zeros(criterion.p), np.zeros(criterion.p), None
-    for block in total.row_terms(target.center):
-        there = block.weights > 0
-        scores = block.slope[there, None] * block.rows[there] - mean
-        scores *= block.weights[there, None]
-        if last is not None:
-            scores = np.vstack([last, scores])
-        product = scores[1:] * scores[:-1]
+    if not isinstance(total, LinearTotal):
+        scores = total.scores(target.center)
+        return _lag_one([scores - scores.sum(axis=0) / criterion.n], criterion.p)
+    mean = total.derivatives(target.center).gradient / total.weight
+
+    def blocks() -> Iterator[Array]:
+        for block in total.row_terms(target.center):
+            there = block.weights > 0
+            scores = block.slope[there, None] * block.rows[there] - mean
+            yield scores * block.weights[there, None]
+
+    return _lag_one(blocks(), criterion.p)
+
+
+def _lag_one(blocks: Iterable[Array], p: int) -> Check:
+    lagged, square, last = np.zeros(p), np.zeros(p), None
+    for scores in blocks:
+        joined = scores if last is None else np.vstack([last, scores])
+        product = joined[1:] * joined[:-1]
         lagged += product.sum(axis=0)
         square += np.square(product).sum(axis=0)
-        last = scores[-1:]
+        last = joined[-1:]
     value = np.max(np.abs(lagged) / np.sqrt(np.maximum(square, 1e-300)))
     return check(
         "serial dependence", float(value), 3.5,
@@ -202,17 +250,23 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
     observation's loss between the two minima. Starts are exact fits to random p-subsets of rows.
     """
     total, best = criterion.total, criterion.derivatives(target.center).value
-    base = total.loss.values(total.predictor(target.center), total.y)
     weights = np.ones(total.n) if total.weights is None else total.weights
+    kept = weights > 0
+    base = total.values(target.center)[kept] / weights[kept]
     smallest = np.inf
-    tried = subset_starts(criterion, starts) if isinstance(criterion.loss, ResidualLoss) else []
+    if isinstance(criterion.loss, ResidualLoss):
+        tried = subset_starts(criterion, starts)
+    else:  # around the centre, a few standard errors to far away
+        rng = np.random.default_rng(0)
+        reach = 3.0 * 2.0 ** np.arange(starts // 2)[:, None] * target.se
+        tried = list(target.center + reach * rng.standard_normal((starts // 2, total.p)))
     for start in tried:
         fit = _fit_from(criterion, start)
         if fit is None or np.max(np.abs(fit.theta - target.center) / target.se) < 0.5:
             continue
-        d = total.loss.values(total.predictor(fit.theta), total.y) - base
-        off = np.square(d - weights @ d / weights.sum())
-        spread = float(np.sqrt(_squared_weights(total, weights) @ off))
+        d = total.values(fit.theta)[kept] / weights[kept] - base
+        off = np.square(d - weights[kept] @ d / weights.sum())
+        spread = float(np.sqrt(_squared_weights(total, weights[kept]) @ off))
         smallest = min(smallest, (fit.value - best) / max(spread, 1e-300))
     verdict = "ok" if smallest >= 2.5 else "warn"
     return Check(

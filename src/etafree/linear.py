@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.losses import LinearLoss
+from etafree.losses import LinearLoss, ResidualLoss
+from etafree.scale import mad_scale
 from etafree.sums import (
     BLOCK,
     COMPILE_FROM,
@@ -26,52 +27,15 @@ from etafree.sums import (
     row_blocks,
     symmetric,
 )
+from etafree.totals import ClusterBlock, ClusterTotals, Derivatives, Total
 from etafree.validation import Array
 
-__all__ = [
-    "ClusterBlock",
-    "ClusterTotals",
-    "Derivatives",
-    "LinearTotal",
-    "RankOneBlock",
-]
+__all__ = ["LinearTotal", "RankOneBlock"]
 
 #: Rows, and rows times parameter values, that `totals` takes at a time: what fits the inner cache.
 TOTALS_ROWS, TOTALS_NUMBERS = 1 << 10, 1 << 14
 #: Gauss-Hermite nodes for expectations under a normal predictor.
 NODES = 16
-
-
-class Derivatives(NamedTuple):
-    """Value, gradient and Hessian of a total, and the size of the terms the gradient sums."""
-
-    value: float
-    gradient: Array
-    hessian: Array
-    gradient_scale: Array
-
-
-class ClusterTotals(NamedTuple):
-    """Gradient and Hessian of a total, and the score sums (G, p) and weights (G,) of clusters."""
-
-    gradient: Array
-    hessian: Array
-    sums: Array
-    weights: Array
-
-
-class ClusterBlock(NamedTuple):
-    """Consecutive clusters: score sums (g, p), Hessians (g, p, p) and weights (g,).
-
-    `variances` (g, p, p) is what the scores' variances would be if each observation's were its
-    Hessian: the Hessians themselves unless sampling weights count twice.
-    """
-
-    first: int
-    scores: Array
-    hessians: Array
-    weights: Array
-    variances: Array
 
 
 class RankOneBlock(NamedTuple):
@@ -85,7 +49,7 @@ class RankOneBlock(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LinearTotal:
+class LinearTotal(Total):
     """Sum of a `LinearLoss` over weighted observations, with its derivatives.
 
     Attributes
@@ -117,21 +81,19 @@ class LinearTotal:
         """Number of parameters."""
         return int(self.X.shape[1])
 
-    @property
-    def size(self) -> float:
-        """Sum of the weights, the paper's effective scale s_n."""
-        return float(self.n) if self.weights is None else float(self.weights.sum())
-
-    @property
-    def count(self) -> float:
-        """Number of observations: copies count under frequency weights, zero weights never do."""
-        if self.weights is None or self.frequency:
-            return self.size
-        return float(np.count_nonzero(self.weights))
-
     def reweighted(self, weights: Array | None, frequency: bool) -> LinearTotal:
         """Return the same total under other weights."""
         return replace(self, weights=weights, frequency=frequency)
+
+    def fitted(self) -> LinearTotal:
+        """Return the total with its response checked and a plug-in scale filled in."""
+        loss = self.loss
+        loss.check(self.y)
+        if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
+            moved = self.y if self.offset is None else self.y - self.offset
+            found = mad_scale(loss, self.X, moved, self.weights)
+            return replace(self, loss=loss.with_scale(found))
+        return self
 
     def _weights(self, rows: slice | NDArray[np.intp]) -> Array:
         if self.weights is None:

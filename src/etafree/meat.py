@@ -31,14 +31,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etafree.checks import Check
 from etafree.criterion import Criterion
 from etafree.errors import InputError
-from etafree.linear import ClusterTotals
+from etafree.linear import LinearTotal
 from etafree.satterthwaite import Satterthwaite
 from etafree.sums import Groups
+from etafree.totals import ClusterTotals
 from etafree.validation import Array
 
 __all__ = [
@@ -47,14 +47,14 @@ __all__ = [
     "PLAIN_CR",
     "Meat",
     "check_count",
-    "cluster_leverages",
-    "cluster_parts",
     "clustered",
     "clustered_by_leverage",
     "finish",
     "independent",
+    "mean_score",
     "small_sample_factor",
     "whitened_scores",
+    "whitener",
 ]
 
 HC = ("HC0", "HC1", "HC2", "HC3")
@@ -96,7 +96,7 @@ class Meat:
     checks: tuple[Check, ...] = ()
 
 
-def _whitener(hessian: Array) -> Array:
+def whitener(hessian: Array) -> Array:
     """Return W with W A W' = I."""
     sd = np.sqrt(np.diagonal(hessian))
     inverse: Array = np.linalg.inv(np.linalg.cholesky(hessian / sd / sd[:, None])) / sd
@@ -111,9 +111,9 @@ def finish(whitened: Array, whiten: Array) -> tuple[Array, Array]:
     return 0.5 * (meat + meat.T), 0.5 * (covariance + covariance.T)
 
 
-def _mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
+def mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
     """Return the weighted mean score, zero when scores are taken as they are."""
-    return gradient / criterion.size if centered else np.zeros_like(gradient)
+    return gradient / criterion.total.weight if centered else np.zeros_like(gradient)
 
 
 def independent(
@@ -135,11 +135,13 @@ def independent(
     centered : bool
     """
     total, p = criterion.total, criterion.p
-    whiten: Array = _whitener(hessian)
+    if not isinstance(total, LinearTotal):
+        return _row_by_row(criterion, theta, hessian, correction, centered)
+    whiten: Array = whitener(hessian)
     share = whiten @ criterion.penalty_share(theta) @ whiten.T
     shrink, turn = np.linalg.eigh(0.5 * (share + share.T))
     whiten = turn.T @ whiten  # coordinates in which the penalty's share is diagonal too
-    mean = whiten @ _mean_score(criterion, gradient, centered)
+    mean = whiten @ mean_score(criterion, gradient, centered)
     whitened = np.zeros((p, p))
     for block in total.row_terms(theta):
         z = block.rows @ whiten.T
@@ -150,12 +152,33 @@ def independent(
         weight = block.weights if total.frequency else np.square(block.weights)
         whitened += (score.T * weight) @ score
     if correction == "HC1":
-        count = total.count
-        if count <= p:
-            raise InputError("correction", f"'HC1' needs more than p = {p} observations")
-        whitened *= count / (count - p)
+        whitened *= total.small_sample_factor()
     matrix, covariance = finish(whitened, whiten)
     return Meat(matrix, covariance, np.inf, correction)
+
+
+def _row_by_row(
+    criterion: Criterion, theta: Array, hessian: Array, correction: str, centered: bool
+) -> Meat:
+    """Return the meat of independent observations of a loss without a linear predictor."""
+    total, n = criterion.total, criterion.n
+    scores, weights = total.scores(theta), total.weights
+    if correction in ("HC2", "HC3"):
+        if weights is not None and total.frequency and weights.max() > 1:
+            raise InputError("correction", f"{correction!r} takes no frequency weights here",
+                             "use 'HC1', or repeat the rows")  # fmt: skip
+        rows, name = Groups(np.arange(n), np.arange(n)), "CR" + correction[2]
+        gradient = scores.sum(axis=0)
+        made = clustered_by_leverage(criterion, theta, hessian, gradient, rows, name, centered)
+        return Meat(made.matrix, made.covariance, np.inf, correction)
+    whiten = whitener(hessian)
+    mean = mean_score(criterion, scores.sum(axis=0), centered)
+    w = np.ones(n) if weights is None else weights
+    scores = (scores - w[:, None] * mean) @ whiten.T
+    if total.frequency:
+        scores = scores[w > 0] / np.sqrt(w[w > 0])[:, None]
+    whitened = scores.T @ scores * (total.small_sample_factor() if correction == "HC1" else 1.0)
+    return Meat(*finish(whitened, whiten), np.inf, correction)
 
 
 def _adjust_rows(
@@ -197,8 +220,8 @@ def whitened_scores(
     criterion: Criterion, hessian: Array, totals: ClusterTotals, centered: bool
 ) -> tuple[Array, Array]:
     """Return centred score sums (G, p) where the Hessian is the identity, and the way there."""
-    whiten = _whitener(hessian)
-    mean = _mean_score(criterion, totals.gradient, centered)
+    whiten = whitener(hessian)
+    mean = mean_score(criterion, totals.sums.sum(axis=0), centered)
     return (totals.sums - totals.weights[:, None] * mean) @ whiten.T, whiten
 
 
@@ -231,8 +254,8 @@ def clustered_by_leverage(
 
     Arguments as for `independent`.
     """
-    whiten = _whitener(hessian)
-    mean = _mean_score(criterion, gradient, centered)
+    whiten = whitener(hessian)
+    mean = mean_score(criterion, gradient, centered)
     whitened, count, satterthwaite = _adjusted_clusters(
         criterion, theta, groups, correction, whiten, mean
     )
@@ -290,28 +313,3 @@ def _adjusted_clusters(
 def _whitened(matrices: Array, whiten: Array) -> Array:
     turned: Array = whiten @ matrices @ whiten.T
     return turned
-
-
-def cluster_parts(
-    criterion: Criterion, theta: Array, groups: Groups, centered: bool = True
-) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Return scores (G, p), Hessians with their penalty's share (G, p, p), and who has weight."""
-    share, p = criterion.penalty_share(theta), criterion.p
-    scores, hessians = np.zeros((len(groups), p)), np.zeros((len(groups), p, p))
-    weights = np.zeros(len(groups))
-    for block in criterion.total.cluster_blocks(theta, groups):
-        rows = slice(block.first, block.first + len(block.scores))
-        scores[rows], weights[rows] = block.scores, block.weights
-        hessians[rows] = block.hessians + block.weights[:, None, None] * share
-    mean = _mean_score(criterion, scores.sum(axis=0), centered)
-    return scores - weights[:, None] * mean, hessians, weights > 0
-
-
-def cluster_leverages(criterion: Criterion, theta: Array, hessian: Array, groups: Groups) -> Array:
-    """Return the largest eigenvalue of A_g A^{-1} for every cluster (G,): its leverage."""
-    whiten, share = _whitener(hessian), criterion.penalty_share(theta)
-    out = np.zeros(len(groups))
-    for block in criterion.total.cluster_blocks(theta, groups):
-        part = _whitened(block.hessians + block.weights[:, None, None] * share, whiten)
-        out[block.first : block.first + len(part)] = np.linalg.eigvalsh(part)[:, -1]
-    return out

@@ -16,9 +16,10 @@ import numpy as np
 from etafree.criterion import Criterion
 from etafree.errors import ConvergenceError, InputError
 from etafree.linalg import CONDITION_FAIL, correlation_eigenvalues
-from etafree.linear import Derivatives
+from etafree.linear import LinearTotal
 from etafree.losses import Huber, ResidualLoss
 from etafree.threads import one_blas_thread
+from etafree.totals import Derivatives
 from etafree.validation import Array
 
 __all__ = ["Fit", "minimise", "subset_starts"]
@@ -91,6 +92,8 @@ def minimise(criterion: Criterion, start: Any = None) -> Fit:
 def _minimise(criterion: Criterion, start: Any) -> Fit:
     if start is not None:
         return _newton(criterion, criterion.point(start, "start"))
+    if not isinstance(criterion.total, LinearTotal):
+        return _newton(criterion, criterion.point(criterion.start, "start"))
     gram, moment = criterion.total.least_squares()
     if not (np.isfinite(gram).all() and np.isfinite(moment).all()):
         raise InputError("X", "is so large that X'X overflows", "rescale its columns")
@@ -219,8 +222,10 @@ def _stuck(criterion: Criterion, theta: Array, gap: float, reach: float) -> Conv
     """Return the error for a point that no step leaves downhill, or say which columns do it."""
     if criterion.loss.unit_free and reach > 0.1:
         return _separated(criterion, theta)
-    gram, _ = criterion.total.least_squares()
-    _check_collinear(criterion, gram + criterion.size * criterion.penalty_share(theta))
+    if isinstance(criterion.total, LinearTotal):
+        gram, _ = criterion.total.least_squares()
+        share = criterion.total.weight * criterion.penalty_share(theta)
+        _check_collinear(criterion, gram + share)
     return ConvergenceError(
         f"no step lowers the loss (relative gradient {gap:.1e}): the Hessian is not positive "
         "definite there; add a penalty, rescale the columns or pass start="
@@ -233,6 +238,10 @@ def _check_collinear(criterion: Criterion, curvature: Array) -> None:
         return
     loads = np.abs(vectors[:, 0])
     named = [criterion.names[j] for j in np.flatnonzero(loads > 0.1 * loads.max())]
+    if not isinstance(criterion.total, LinearTotal):
+        raise InputError("loss", f"does not tell {named} apart (its Hessian's condition number is "
+                         f"above {CONDITION_FAIL:.0e})",
+                         "fix one of them or add a penalty")  # fmt: skip
     if len(named) == 1:
         raise InputError("X", f"column {named[0]!r} is zero", "drop it")
     raise InputError(

@@ -22,7 +22,7 @@ from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.functional import Functional, image
 from etafree.inference import Region, WaldTest, constraints, student_quantile, wald_test
-from etafree.meat import cluster_leverages, cluster_parts
+from etafree.leverage import cluster_leverages, cluster_parts
 from etafree.posterior import GeneralizedPosterior
 from etafree.storage import damaged, load_arrays, save_arrays
 from etafree.targets import Target

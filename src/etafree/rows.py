@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from etafree.errors import InputError
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "shared_index"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,3 +93,12 @@ class Rows:
                 "its index must contain the data's index",
             )
         return np.asarray(np.asarray(values)[where])
+
+
+def shared_index(X: Any, y: Any) -> Any:
+    """Return the pandas index that X and y share, None for plain arrays."""
+    found: list[Any] = [getattr(table, "index", None) for table in (y, X)]
+    found = [index for index in found if index is not None and not callable(index)]
+    if len(found) == 2 and not found[0].equals(found[1]):
+        raise InputError("y", "has an index that differs from X's", "sort both by the same index")
+    return found[0] if found else None

@@ -12,7 +12,7 @@ from etafree.criterion import Criterion
 from etafree.dependence import Clusters, Dependence, Series, Survey, Ways, find_dependence
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
-from etafree.linear import ClusterTotals, Derivatives
+from etafree.linear import LinearTotal
 from etafree.meat import (
     CR,
     HC,
@@ -29,6 +29,7 @@ from etafree.serial import long_run
 from etafree.survey import stratified
 from etafree.targets import Target, degrees_of_freedom
 from etafree.threads import one_blas_thread
+from etafree.totals import ClusterTotals, Derivatives
 from etafree.validation import Array, as_array, as_choice
 
 __all__ = ["CORRECTIONS", "target", "target_of"]
@@ -130,7 +131,7 @@ def target_of(
     if isinstance(dependence, Clusters):
         codes, weights = dependence.groups.codes, criterion.total.weights
         check_count(int(np.count_nonzero(np.bincount(codes, weights))), p)
-    correction = _correction(correction, dependence, meat, bandwidth)
+    correction = _correction(correction, dependence, meat, bandwidth, criterion.total.leverages)
     degrees_of_freedom(dof, np.inf, p)
     if mean is not None:
         mean = as_array(mean, "mean", shape=(p,))
@@ -145,7 +146,7 @@ def target_of(
     else:  # score sums come in the same pass
         total = criterion.total.cluster_totals(theta, dependence.groups)
     if hessian is None:
-        matrix = total.hessian + criterion.size * criterion.penalty_share(theta)
+        matrix = total.hessian + criterion.total.weight * criterion.penalty_share(theta)
         advice = "the centre is no strict minimum: add a penalty or change center="
     else:
         matrix = hessian(theta) if callable(hessian) else hessian
@@ -181,8 +182,9 @@ def target_of(
 
 
 def _correction(
-    correction: str | None, dependence: Dependence | None, meat: Any, bandwidth: Any
-) -> str | None:
+    correction: str | None, dependence: Dependence | None, meat: Any, bandwidth: Any,
+    leverages: bool,
+) -> str | None:  # fmt: skip
     """Return the correction by name; several ways, surveys and series know their own."""
     if bandwidth is not None and not isinstance(dependence, Series):
         raise InputError("bandwidth", "is for dependence in time", "pass time=")
@@ -194,7 +196,11 @@ def _correction(
                Series: ("EWC", "Bartlett", "DK")}[
         None if dependence is None else type(dependence)]  # fmt: skip
     if correction is None:
-        return "HC3" if dependence is None else ("CR3" if options == CR else None)
+        level = "3" if leverages else "1"
+        return "HC" + level if dependence is None else ("CR" + level if options == CR else None)
+    if not leverages and correction in ("HC2", "HC3", "CR2", "CR3"):
+        raise InputError("correction", f"is {correction!r}, which needs each unit's own share of "
+                         "the Hessian", "losses over pairs have 'HC1' and 'CR1'")  # fmt: skip
     if correction in CORRECTIONS and correction not in options:
         if dependence is None:
             advice = "the CR corrections need clusters=, EWC, Bartlett and DK need time="
@@ -234,6 +240,8 @@ def _meat(
 
 
 def _intercept(criterion: Criterion) -> int | None:
+    if not isinstance(criterion.total, LinearTotal):
+        return None
     constant = np.flatnonzero(np.ptp(criterion.total.X, axis=0) == 0)
     return int(constant[0]) if len(constant) else None
 
@@ -247,7 +255,7 @@ def _custom(
         if centered:
             w = criterion.total.weights
             w = np.ones(criterion.n) if w is None else w
-            scores -= w[:, None] * (gradient / criterion.size)
+            scores -= w[:, None] * (scores.sum(axis=0) / criterion.total.weight)
         meat = meat(scores)
     B = check_covariance(meat, "meat", criterion.p, "it must be a variance of the total score")
     inverse = np.linalg.inv(A)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from etafree.criterion import Criterion
-from etafree.meat import cluster_parts
+from etafree.leverage import cluster_parts
 from etafree.sums import Groups
 from etafree.targets import Target
 from etafree.validation import Array

@@ -8,7 +8,7 @@ touches the loss at `u` and lies above it where there is one: the weights of ite
 least squares, a safe Newton matrix far from the solution.
 """
 
-from etafree.losses.base import LinearLoss
+from etafree.losses.base import LinearLoss, Loss
 from etafree.losses.likelihood import Gamma, Logistic, NegativeBinomial, Poisson
 from etafree.losses.normal_laplace import NormalLaplace
 from etafree.losses.residual import (
@@ -25,6 +25,7 @@ __all__ = [
     "Huber",
     "LinearLoss",
     "Logistic",
+    "Loss",
     "NegativeBinomial",
     "NormalLaplace",
     "Poisson",

@@ -1,4 +1,4 @@
-"""What every loss of one observation over a linear predictor provides."""
+"""What every loss provides, and what a loss over a linear predictor adds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from etafree.validation import Array
 
-__all__ = ["LinearLoss"]
+__all__ = ["LinearLoss", "Loss"]
 
 
-class LinearLoss:
-    """What every loss over a linear predictor provides; subclass it to add one."""
+class Loss:
+    """What the rest of the library asks of any loss."""
 
-    #: Whether the loss is convex in the predictor.
+    #: Whether the loss is convex in what it is a function of.
     convex: ClassVar[bool] = True
     #: Whether the second derivative depends on the response, not only on the predictor.
     random_curvature: ClassVar[bool] = True
@@ -27,6 +27,23 @@ class LinearLoss:
     def tail_exponent(self) -> float:
         """Exponent k when exp(-loss) falls like ``|u|**-k``; infinite when it falls faster."""
         return np.inf
+
+    @property
+    def effective_unit(self) -> float:
+        """What an observation counts in the effective scale: one, or a kernel's bandwidth."""
+        return 1.0
+
+    def plug_ins(self) -> dict[str, float]:
+        """Return nuisance values that were estimated beforehand and are taken as known."""
+        return {}
+
+    def describe(self) -> str:
+        """Return what is minimised, in words."""
+        return f"the expected {type(self).__name__} loss"
+
+
+class LinearLoss(Loss):
+    """A loss over a linear predictor; subclass it to add one."""
 
     def values(self, u: Array, y: Array) -> Array:
         """Return the loss, of the shape of `u`."""
@@ -58,7 +75,3 @@ class LinearLoss:
 
     def check(self, y: Array) -> None:
         """Raise an `InputError` for a response that this loss has no meaning for."""
-
-    def plug_ins(self) -> dict[str, float]:
-        """Return nuisance values that were estimated beforehand and are taken as known."""
-        return {}
