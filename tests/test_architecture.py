@@ -25,6 +25,7 @@ ORDER = [
     "sums",
     "losses.base",
     "losses.residual",
+    "losses.modal",
     "losses.normal_laplace",
     "losses.likelihood",
     "losses",

@@ -25,6 +25,7 @@ from etafree.validation import as_choice, as_level, as_names, as_rng
 __all__ = ["calibrate"]
 
 KINDS = ("location-scale", "scale")
+ESTIMANDS = ("penalized", "posterior")
 
 
 def calibrate(
@@ -45,6 +46,7 @@ def calibrate(
     hessian: Any = None,
     meat: Any = None,
     dof: float | None = None,
+    estimand: str = "penalized",
     root: str = "affine",
     kind: str = "location-scale",
     working: str = "draws",
@@ -85,6 +87,10 @@ def calibrate(
         Replace :math:`A` or :math:`B`, see `target`.
     dof : float, optional
         Replace the degrees of freedom of the reference t distribution.
+    estimand : {"penalized", "posterior"}
+        For a posterior with a log prior that eta does not multiply. "penalized": the minimiser of
+        expected loss plus penalty, draws serve for shape only. "posterior": the minimiser with the
+        prior as a penalty of weight 1 / eta, which moves with eta.
     root : {"affine", "paper", "cholesky"}
         Which :math:`\Omega`; only "affine" does not depend on units.
     kind : {"location-scale", "scale"}
@@ -121,6 +127,7 @@ def calibrate(
     as_choice(kind, "kind", KINDS)
     as_choice(working, "working", WORKING)
     as_choice(root, "root", ROOTS)
+    as_choice(estimand, "estimand", ESTIMANDS)
     as_level(level)
     rng = as_rng(seed)
     posterior = criterion if isinstance(criterion, GeneralizedPosterior) else None
@@ -140,6 +147,8 @@ def calibrate(
     source = original.source
     if posterior is None and source is not None and source.criterion is criterion:
         posterior = source
+    if isinstance(criterion, Criterion):
+        criterion = _estimated(criterion, posterior, estimand, center, kind)
     original.covariance()  # refuses draws that cannot be rescaled, before any work
     if working == "curvature" and original.eta is None:
         raise InputError("working", "'curvature' needs the learning rate", "pass eta=")
@@ -181,6 +190,26 @@ def calibrate(
         posterior,
         dependence,
     )
+
+
+def _estimated(
+    criterion: Criterion, posterior: GeneralizedPosterior | None, estimand: str, center: Any,
+    kind: str,
+) -> Criterion:  # fmt: skip
+    """Return the criterion whose minimiser is the target; refuse a mix of the two."""
+    unscaled = posterior is not None and posterior.log_prior is not None
+    if estimand == "posterior":
+        if posterior is None or posterior.log_prior is None:
+            raise InputError("estimand", "'posterior' needs a posterior with a log_prior",
+                             "pass the GeneralizedPosterior, or leave it out")  # fmt: skip
+        return posterior.energy
+    if unscaled and (kind == "scale" or (isinstance(center, str) and center == "mean")):
+        argument = "kind" if kind == "scale" else "center"
+        raise InputError(
+            argument, "keeps the posterior's own centre, which the log prior moves away from the "
+            "penalized target", "pass estimand='posterior', or center='map'",
+        )  # fmt: skip
+    return criterion
 
 
 def _named(draws: Draws, goal: Criterion | Target, asked: bool) -> Draws:

@@ -322,7 +322,9 @@ class Criterion:
         made = self.loss.describe()
         if self.strength > 0:
             made += f" plus the {self.penalty.describe(self.size)}"
-        return f"the minimiser of {made}"
+        unit = self.loss.effective_unit
+        scale = "" if unit == 1.0 else f", effective scale s_n = n h = {self.size:g}"
+        return f"the minimiser of {made}{scale}"
 
     def __repr__(self) -> str:
         extra = "" if self.total.weights is None else f", weights sum to {self.size:g}"

@@ -109,7 +109,7 @@ def _minimise(criterion: Criterion, start: Any) -> Fit:
         scale = criterion.loss.scale_value
         with contextlib.suppress(ConvergenceError):  # flat where the data fall into two halves
             starts.append(_newton(criterion.with_loss(Huber(1.345, scale=scale)), first).theta)
-        starts += subset_starts(criterion, 2)
+        starts += subset_starts(criterion, criterion.loss.starts)
     return _best(criterion, starts)
 
 

@@ -91,6 +91,11 @@ class _Energy(Penalty):
     eta: float
     strength: float = 1.0
 
+    def describe(self, size: float) -> str:
+        own = self.criterion
+        kept = f"{own.penalty.describe(own.size)} and " if own.strength > 0 else ""
+        return f"{kept}{self.prior.name} over eta = {self.eta:g}, which moves with eta"
+
     def value(self, theta: Array) -> Array:
         n, c = self.criterion.size, self.criterion
         if theta.ndim == 1:
@@ -189,6 +194,11 @@ class GeneralizedPosterior:
     def _check_proper(self) -> None:
         """Refuse a learning rate so small that the density has no finite variance."""
         need = self.criterion.p + 2.0
+        if self.tail_exponent == 0.0:
+            raise InputError(
+                "criterion", f"has the bounded loss {self.criterion.loss!r}, whose posterior is "
+                "improper at every eta", "add a Ridge penalty or a log_prior",
+            )  # fmt: skip
         if self.tail_exponent <= need:
             least = self.eta * need / self.tail_exponent
             raise InputError(

@@ -251,8 +251,10 @@ class Calibration:
             out = (
                 checks_of_criterion(self.criterion, self.target, self.center, self.dependence) + out
             )
-            if self.posterior is not None and self.posterior.log_prior is not None:
-                out.append(prior_weight(self.posterior, self.target))
+            post = self.posterior
+            unscaled = post is not None and post.log_prior is not None
+            if post is not None and unscaled and self.criterion is not post.energy:
+                out.append(prior_weight(post, self.target))
         return tuple(out)
 
     def diagnostics(self) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from etafree.centers import find_center
+from etafree.checks import Check, check
 from etafree.criterion import Criterion
 from etafree.dependence import Clusters, Dependence, Series, Survey, Ways, find_dependence
 from etafree.errors import InputError
@@ -25,6 +26,7 @@ from etafree.meat import (
     whitened_scores,
 )
 from etafree.multiway import multiway
+from etafree.optimize import minimise
 from etafree.serial import long_run
 from etafree.survey import stratified
 from etafree.targets import Target, degrees_of_freedom
@@ -131,7 +133,8 @@ def target_of(
     if isinstance(dependence, Clusters):
         codes, weights = dependence.groups.codes, criterion.total.weights
         check_count(int(np.count_nonzero(np.bincount(codes, weights))), p)
-    correction = _correction(correction, dependence, meat, bandwidth, criterion.total.leverages)
+    leverages = criterion.total.leverages and criterion.loss.curvature() is None
+    correction = _correction(correction, dependence, meat, bandwidth, leverages)
     degrees_of_freedom(dof, np.inf, p)
     if mean is not None:
         mean = as_array(mean, "mean", shape=(p,))
@@ -145,8 +148,13 @@ def target_of(
         total = criterion.total.derivatives(theta)
     else:  # score sums come in the same pass
         total = criterion.total.cluster_totals(theta, dependence.groups)
+    checks: tuple[Check, ...] = ()
     if hessian is None:
-        matrix = total.hessian + criterion.total.weight * criterion.penalty_share(theta)
+        loss_hessian, wider = total.hessian, criterion.loss.curvature()
+        if wider is not None:
+            other = criterion.with_loss(wider[0])
+            loss_hessian = wider[1] * other.total.derivatives(theta).hessian
+        matrix = loss_hessian + criterion.total.weight * criterion.penalty_share(theta)
         advice = "the centre is no strict minimum: add a penalty or change center="
     else:
         matrix = hessian(theta) if callable(hessian) else hessian
@@ -157,6 +165,9 @@ def target_of(
     else:
         made = _meat(criterion, theta, A, total, dependence, correction, centered, bandwidth)
     check_covariance(made.matrix, "meat", p, "too few distinct scores: G or n must exceed p")
+    if hessian is None and wider is not None:
+        se = np.sqrt(np.diagonal(made.covariance))
+        checks = (_smoothing_bias(theta, minimise(other, theta).theta, se),)
     default: float | Array = made.dof
     if made.satterthwaite is not None:
         default = np.array([made.satterthwaite.dof(row) for row in np.eye(p)])
@@ -177,8 +188,17 @@ def target_of(
         estimand=criterion.describe(),
         plug_ins=dict(criterion.plug_ins),
         satterthwaite=made.satterthwaite if dof is None else None,
-        checks=made.checks,
+        checks=(*checks, *made.checks),
     )
+
+
+def _smoothing_bias(theta: Array, wider: Array, se: Array) -> Check:
+    """Return the bias of a bandwidth, which grows with its square, from a fit at 1.5 times it."""
+    return check(
+        "smoothing bias", float(np.max(np.abs(wider - theta) / 1.25 / se)), 0.25,
+        "fits at h and 1.5 h differ: the bias towards the smoothed mode is not small against the "
+        "standard error; take a smaller bandwidth, or target='smoothed'",
+    )  # fmt: skip
 
 
 def _correction(
@@ -199,8 +219,8 @@ def _correction(
         level = "3" if leverages else "1"
         return "HC" + level if dependence is None else ("CR" + level if options == CR else None)
     if not leverages and correction in ("HC2", "HC3", "CR2", "CR3"):
-        raise InputError("correction", f"is {correction!r}, which needs each unit's own share of "
-                         "the Hessian", "losses over pairs have 'HC1' and 'CR1'")  # fmt: skip
+        raise InputError("correction", f"is {correction!r}, which needs each row's own share of "
+                         "the Hessian; this loss has none", "use 'HC1', or 'CR1' with clusters")  # fmt: skip
     if correction in CORRECTIONS and correction not in options:
         if dependence is None:
             advice = "the CR corrections need clusters=, EWC, Bartlett and DK need time="

@@ -10,6 +10,7 @@ least squares, a safe Newton matrix far from the solution.
 
 from etafree.losses.base import LinearLoss, Loss
 from etafree.losses.likelihood import Gamma, Logistic, NegativeBinomial, Poisson
+from etafree.losses.modal import Modal
 from etafree.losses.normal_laplace import NormalLaplace
 from etafree.losses.residual import (
     Huber,
@@ -26,6 +27,7 @@ __all__ = [
     "LinearLoss",
     "Logistic",
     "Loss",
+    "Modal",
     "NegativeBinomial",
     "NormalLaplace",
     "Poisson",

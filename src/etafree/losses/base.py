@@ -22,6 +22,8 @@ class Loss:
     unit_free: ClassVar[bool] = False
     #: Whether a number of trials may come with the response.
     takes_trials: ClassVar[bool] = False
+    #: Random starts of the minimiser if the loss is not convex.
+    starts: ClassVar[int] = 2
 
     @property
     def tail_exponent(self) -> float:
@@ -32,6 +34,10 @@ class Loss:
     def effective_unit(self) -> float:
         """What an observation counts in the effective scale: one, or a kernel's bandwidth."""
         return 1.0
+
+    def curvature(self) -> tuple[Loss, float] | None:
+        """Return a loss and a factor whose Hessian replaces this one's in the sandwich."""
+        return None
 
     def plug_ins(self) -> dict[str, float]:
         """Return nuisance values that were estimated beforehand and are taken as known."""
