@@ -219,8 +219,11 @@ def _correction(
         level = "3" if leverages else "1"
         return "HC" + level if dependence is None else ("CR" + level if options == CR else None)
     if not leverages and correction in ("HC2", "HC3", "CR2", "CR3"):
-        raise InputError("correction", f"is {correction!r}, which needs each row's own share of "
-                         "the Hessian; this loss has none", "use 'HC1', or 'CR1' with clusters")  # fmt: skip
+        raise InputError(
+            "correction",
+            f"is {correction!r}, which needs each row's share of the Hessian; this loss has none",
+            "use 'HC1', or 'CR1' with clusters",
+        )
     if correction in CORRECTIONS and correction not in options:
         if dependence is None:
             advice = "the CR corrections need clusters=, EWC, Bartlett and DK need time="
