@@ -374,7 +374,7 @@ def test_bad_series_are_refused() -> None:
     refused("time", "cosines for 2 parameters", build(bandwidth=2))
     weighted = small(60, 2, weights=np.full(60, 2.0), weight_kind="frequency")
     refused("time", "frequency weights", lambda: ef.target(weighted, time=time))
-    assert find_dependence(criterion) is None
+    assert find_dependence(criterion.rows) is None
 
 
 # --- draws --------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_one_grid_serves_every_learning_rate() -> None:
         assert np.abs(draws[0] - draws[1]).max() < 3e-4 * own.lower[0, 0]
 
 
-@pytest.mark.parametrize("sampler", sorted(SAMPLERS))
+@pytest.mark.parametrize("sampler", sorted(set(SAMPLERS) - {"nuts"}))
 @pytest.mark.parametrize("eta", [0.02, 1.0])
 def test_every_sampler_agrees_with_quadrature_at_p_1(case: Case, sampler: str, eta: float) -> None:
     posterior = one_parameter(case, eta)
@@ -176,7 +176,7 @@ def test_samplers_agree_with_nuts_at_p_5_and_20(p: int, eta: float, sampler: str
     assert np.abs(np.log(ratio) / (np.sqrt(2) * noise)).max() < Z_LIMIT
 
 
-@pytest.mark.parametrize("sampler", sorted(SAMPLERS))
+@pytest.mark.parametrize("sampler", sorted(set(SAMPLERS) - {"nuts"}))
 def test_seeds_make_draws_and_draws_say_where_they_come_from(sampler: str) -> None:
     posterior = one_parameter(make_case("huber"), 0.5)
     one = ef.sample(posterior, draws=300, seed=1, sampler=sampler)

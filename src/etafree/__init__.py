@@ -3,11 +3,13 @@
 from etafree import errors, losses, penalties
 from etafree._version import __version__
 from etafree.api import calibrate
+from etafree.autodiff import JaxLoss
 from etafree.calibration import LocationScaleMap
 from etafree.criterion import Criterion
 from etafree.draws import Draws
 from etafree.models.mixed import RandomIntercept
 from etafree.optimize import Fit, minimise
+from etafree.pairwise import PairLoss, PairwiseDifference, Wilcoxon
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.result import Calibration
 from etafree.samplers import sample
@@ -20,10 +22,14 @@ __all__ = [
     "Draws",
     "Fit",
     "GeneralizedPosterior",
+    "JaxLoss",
     "LocationScaleMap",
     "LogPrior",
+    "PairLoss",
+    "PairwiseDifference",
     "RandomIntercept",
     "Target",
+    "Wilcoxon",
     "__version__",
     "calibrate",
     "errors",

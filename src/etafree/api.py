@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from etafree._version import __version__
+from etafree.active import active_block
 from etafree.calibration import WORKING, LocationScaleMap, student_factors, working_covariance
 from etafree.centers import find_center
 from etafree.criterion import Criterion
@@ -16,6 +17,7 @@ from etafree.dependence import find_dependence
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.linalg import ROOTS, transport
+from etafree.penalties import KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.result import Calibration
 from etafree.sandwich import target_of
@@ -147,15 +149,22 @@ def calibrate(
     source = original.source
     if posterior is None and source is not None and source.criterion is criterion:
         posterior = source
-    if isinstance(criterion, Criterion):
+    full = original
+    if isinstance(criterion, Criterion) and covariance is None:
         criterion = _estimated(criterion, posterior, estimand, center, kind)
+        if isinstance(criterion.penalty, KinkedPenalty):
+            if kind == "scale" or center not in (None, "map"):
+                raise InputError("kind" if kind == "scale" else "center", "keeps a centre that a "
+                                 "penalty with a kink moves", "use center='map'")  # fmt: skip
+            criterion = active_block(criterion)
+            original = original.select(criterion.names)
     original.covariance()  # refuses draws that cannot be rescaled, before any work
     if working == "curvature" and original.eta is None:
         raise InputError("working", "'curvature' needs the learning rate", "pass eta=")
     if isinstance(criterion, Criterion) and covariance is None:
         dependence = find_dependence(
-            criterion, clusters, strata=strata, fpc=fpc, single_psu=single_psu, time=time,
-            units=units,
+            criterion.rows, clusters, strata=strata, fpc=fpc, single_psu=single_psu, time=time,
+            units=units, copies=criterion.total.copies,
         )  # fmt: skip
         goal = target_of(
             criterion, dependence, center="map" if center is None else center, bandwidth=bandwidth,
@@ -178,11 +187,15 @@ def calibrate(
         flat -= offset
         flat *= student_factors(len(flat), goal.dof, rng)
         flat += offset
+    if original is not full:  # coefficients at a kink are exactly zero
+        every = np.zeros_like(full.values)
+        every[:, :, [full.names.index(name) for name in original.names]] = values
+        values = every
     settings = {"kind": kind, "root": root, "working": working, "level": float(level),
                 "version": __version__}  # fmt: skip
     return Calibration(
-        replace(original, values=values),
-        original,
+        replace(full, values=values),
+        full,
         goal,
         mapping,
         settings,

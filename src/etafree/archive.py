@@ -49,6 +49,7 @@ def pack(
     told = ("center_kind", "correction", "centered", "clusters", "design", "n", "size", "estimand")
     meta = {
         "names": list(t.names),
+        "all_names": list(o.names),
         "target": {name: _plain(getattr(t, name)) for name in told},
         "plug_ins": dict(t.plug_ins),
         "settings": {key: _plain(value) for key, value in settings.items()},
@@ -61,7 +62,7 @@ def pack(
 
 def unpack(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> dict[str, Any]:
     """Return the parts that `pack` was given, by the names of a Calibration's fields."""
-    names = tuple(meta["names"])
+    names, every = tuple(meta["names"]), tuple(meta["all_names"])
     satterthwaite = None
     if f"satterthwaite_{SATTERTHWAITE[0]}" in arrays:
         satterthwaite = Satterthwaite(*(arrays[f"satterthwaite_{name}"] for name in SATTERTHWAITE))
@@ -77,8 +78,8 @@ def unpack(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> dict[str, A
         **meta["target"],
     )
     return {
-        "draws": Draws(arrays["draws"], names, **meta["sampler"]),
-        "original": Draws(arrays["original"], names, **meta["sampler"]),
+        "draws": Draws(arrays["draws"], every, **meta["sampler"]),
+        "original": Draws(arrays["original"], every, **meta["sampler"]),
         "target": target,
         "map": LocationScaleMap(
             arrays["map_mean"], arrays["map_offset"], arrays["map_scale"], names

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.errors import InputError
 from etafree.formula import design
@@ -146,7 +147,9 @@ class Criterion:
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
         n = loss.count(data)
         table = data if hasattr(data, "columns") else None
-        rows = Rows(n, None, getattr(table, "index", None), table)
+        pair = isinstance(data, tuple) and len(data) == 2
+        index = shared_index(*data) if pair else getattr(table, "index", None)
+        rows = Rows(n, None, index, table, loss.row_advice)
         w, frequency = checked_weights(rows, n, weights, weight_kind)
         total, first, found = loss.bind(data, start, w, frequency)
         known = as_names(found if names is None else names, total.p)
@@ -200,7 +203,9 @@ class Criterion:
             trials=column(trials, "trials"),
             names=made.names,
         )
-        criterion._set(criterion.total, criterion.penalty, criterion.names, made.rows, intercept)
+        made_rows = replace(made.rows, advice=criterion.rows.advice)
+        criterion._set(criterion.total, criterion.penalty, criterion.names, made_rows, intercept,
+                       criterion.start)  # fmt: skip
         return criterion
 
     def _set(
@@ -250,6 +255,19 @@ class Criterion:
         other = Criterion.__new__(Criterion)
         fitted = penalty.fitted_to(self.p, self.intercept)
         other._set(self.total, fitted, self.names, self.rows, self.intercept, self.start)
+        return other
+
+    def restricted(self, active: NDArray[np.bool_], penalty: Penalty) -> Criterion:
+        """Return the criterion of some coefficients, the others being zero, under a penalty."""
+        other = Criterion.__new__(Criterion)
+        names = tuple(name for name, kept in zip(self.names, active, strict=True) if kept)
+        position = None
+        if self.intercept is not None and active[self.intercept]:
+            position = int(np.count_nonzero(active[: self.intercept]))
+        total = replace(self.total, X=np.ascontiguousarray(self.total.X[:, active]))
+        start = None if self.start is None else self.start[active]
+        other._set(total, penalty, names, self.rows, position, start)
+        object.__setattr__(other, "plug_ins", self.plug_ins)
         return other
 
     def _with_total(self, total: Total) -> Criterion:
@@ -327,7 +345,7 @@ class Criterion:
         return f"the minimiser of {made}{scale}"
 
     def __repr__(self) -> str:
-        extra = "" if self.total.weights is None else f", weights sum to {self.size:g}"
+        extra = "" if self.total.weights is None else f", weights sum to {self.total.weight:g}"
         return (
             f"Criterion({self.loss!r}, n={self.n}, p={self.p}, "
             f"{self.penalty.describe(self.size)}{extra})"

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.criterion import Criterion
 from etafree.errors import InputError
+from etafree.rows import Rows
 from etafree.sums import Groups
 from etafree.validation import Array, as_array, as_choice
 
@@ -113,12 +113,13 @@ Dependence: TypeAlias = Clusters | Ways | Survey | Series
 
 
 def find_dependence(
-    criterion: Criterion, clusters: Any = None, *, strata: Any = None, fpc: Any = None,
-    single_psu: str = "error", time: Any = None, units: Any = None,
+    rows: Rows, clusters: Any = None, *, strata: Any = None, fpc: Any = None,
+    single_psu: str = "error", time: Any = None, units: Any = None, copies: bool = False,
 ) -> Dependence | None:  # fmt: skip
     """Return the structure that the keywords describe; None for independent rows.
 
-    Labels are lined up with the criterion's rows: a Series by its index, a name as a column.
+    Labels are lined up with the rows: a Series by its index, a name as a column. `copies` says that
+    weights repeat rows, which has no meaning in time.
     """
     as_choice(single_psu, "single_psu", SINGLE)
     if time is not None:
@@ -126,31 +127,31 @@ def find_dependence(
             if value is not None:
                 advice = "for a panel pass units=; for clusters of periods drop time="
                 raise InputError(name, "cannot be combined with time=", advice)
-        return _series(criterion, time, units)
+        return _series(rows, time, units, copies)
     if units is not None:
         raise InputError("units", "are the units of a panel and need time=",
                          "pass time= too, or clusters= instead")  # fmt: skip
     if strata is not None or fpc is not None:
-        return _survey(criterion, clusters, strata, fpc, single_psu)
+        return _survey(rows, clusters, strata, fpc, single_psu)
     if single_psu != "error":
         raise InputError("single_psu", "is for survey designs", "pass strata=")
     if clusters is None:
         return None
     if isinstance(clusters, Groups):
         return Clusters(clusters)
-    ways = _ways(clusters, criterion)
+    ways = _ways(clusters, rows)
     if ways is not None:
         return _crossed(ways)
-    return Clusters(_groups(criterion, clusters, "clusters"))
+    return Clusters(_groups(rows, clusters, "clusters"))
 
 
-def _groups(criterion: Criterion, labels: Any, argument: str) -> Groups:
+def _groups(rows: Rows, labels: Any, argument: str) -> Groups:
     if isinstance(labels, Groups):
         return labels
-    return Groups.of(criterion.rows.align(labels, argument), criterion.n, argument)
+    return Groups.of(rows.align(labels, argument), rows.used, argument)
 
 
-def _ways(clusters: Any, criterion: Criterion) -> dict[str, Groups] | None:
+def _ways(clusters: Any, rows: Rows) -> dict[str, Groups] | None:
     """Return the groups of each way if `clusters` describes several, else None."""
     named: dict[str, Any] = {}
     columns: Any = getattr(clusters, "columns", None)
@@ -160,7 +161,7 @@ def _ways(clusters: Any, criterion: Criterion) -> dict[str, Groups] | None:
         named = {str(name): labels for name, labels in clusters.items()}
     elif isinstance(clusters, np.ndarray) and clusters.ndim == 2:
         named = {f"way {k + 1}": column for k, column in enumerate(clusters.T)}
-    elif isinstance(clusters, list | tuple) and _several(clusters, criterion):
+    elif isinstance(clusters, list | tuple) and _several(clusters, rows):
         named = {
             part if isinstance(part, str) else str(getattr(part, "name", None) or f"way {k + 1}"):
             part for k, part in enumerate(clusters)
@@ -171,19 +172,18 @@ def _ways(clusters: Any, criterion: Criterion) -> dict[str, Groups] | None:
         return None
     if not named:
         raise InputError("clusters", "is empty", "pass labels for every row")
-    made = {name: _groups(criterion, labels, f"clusters[{name!r}]")
+    made = {name: _groups(rows, labels, f"clusters[{name!r}]")
             for name, labels in named.items()}  # fmt: skip
     return made
 
 
-def _several(clusters: Sequence[Any], criterion: Criterion) -> bool:
+def _several(clusters: Sequence[Any], rows: Rows) -> bool:
     """Tell a list of ways (labels or column names) from a list of labels, one per row."""
     if not clusters:
         return False
     if all(isinstance(part, str) for part in clusters):
-        table = criterion.rows.table
-        rows = (criterion.n, criterion.rows.original)
-        return table is not None and len(clusters) not in rows and set(clusters) <= set(table)
+        one_each = len(clusters) in (rows.used, rows.original)
+        return rows.table is not None and not one_each and set(clusters) <= set(rows.table)
     return all(isinstance(part, str) or np.ndim(part) == 1 for part in clusters)
 
 
@@ -203,24 +203,24 @@ def _crossed(ways: Mapping[str, Groups]) -> Clusters | Ways:
     return Ways(rows, tuple(made), tuple(ways))
 
 
-def _survey(criterion: Criterion, clusters: Any, strata: Any, fpc: Any, single: str) -> Survey:
-    n = criterion.n
-    if clusters is not None and _ways(clusters, criterion) is not None:
+def _survey(rows: Rows, clusters: Any, strata: Any, fpc: Any, single: str) -> Survey:
+    n = rows.used
+    if clusters is not None and _ways(clusters, rows) is not None:
         raise InputError("clusters", "has several ways", "a survey design has one set of PSUs")
-    units = np.arange(n) if clusters is None else _groups(criterion, clusters, "clusters").codes
+    units = np.arange(n) if clusters is None else _groups(rows, clusters, "clusters").codes
     layers = (
         Groups(np.zeros(n, dtype=np.intp), np.array(["all"]))
-        if strata is None else _groups(criterion, strata, "strata")
+        if strata is None else _groups(rows, strata, "strata")
     )  # fmt: skip
     pairs, unit = np.unique(np.column_stack([layers.codes, units]), axis=0, return_inverse=True)
-    labels = pairs[:, 1] if clusters is None else _groups(criterion, clusters, "clusters").labels[
+    labels = pairs[:, 1] if clusters is None else _groups(rows, clusters, "clusters").labels[
         pairs[:, 1]]  # fmt: skip
     psus = Groups(unit.reshape(-1).astype(np.intp), np.asarray(labels))
     of_psu = Groups(pairs[:, 0].astype(np.intp), layers.labels)
     counts = np.bincount(of_psu.codes, minlength=len(layers))
     population = np.full(len(layers), np.inf)
     if fpc is not None:
-        population = _population(criterion, fpc, layers, counts)
+        population = _population(rows, fpc, layers, counts)
     alone = np.flatnonzero((counts == 1) & (population > 1))
     if single == "error" and len(alone):
         named = ", ".join(str(layers.labels[h]) for h in alone[:5])
@@ -235,9 +235,9 @@ def _survey(criterion: Criterion, clusters: Any, strata: Any, fpc: Any, single: 
     return Survey(psus, of_psu, population, single)
 
 
-def _population(criterion: Criterion, fpc: Any, layers: Groups, counts: NDArray[np.intp]) -> Array:
+def _population(rows: Rows, fpc: Any, layers: Groups, counts: NDArray[np.intp]) -> Array:
     """Return the population's PSUs per stratum from sizes or sampling fractions per row."""
-    values = as_array(criterion.rows.align(fpc, "fpc"), "fpc", shape=(criterion.n,))
+    values = as_array(rows.align(fpc, "fpc"), "fpc", shape=(rows.used,))
     low, high = np.full(len(layers), np.inf), np.full(len(layers), -np.inf)
     np.minimum.at(low, layers.codes, values)
     np.maximum.at(high, layers.codes, values)
@@ -255,29 +255,28 @@ def _population(criterion: Criterion, fpc: Any, layers: Groups, counts: NDArray[
     return population
 
 
-def _series(criterion: Criterion, time: Any, units: Any) -> Series:
-    values = criterion.rows.align(time, "time")
+def _series(rows: Rows, time: Any, units: Any, copies: bool) -> Series:
+    values = rows.align(time, "time")
     if values.dtype.kind in "US" or any(isinstance(v, str) for v in values.tolist()[:1]):
         raise InputError("time", "is text, whose order is the alphabet's",
                          "pass numbers or dates (pandas.to_datetime)")  # fmt: skip
     if values.dtype.kind == "b":
         raise InputError("time", "is true or false", "pass numbers or dates")
-    periods = Groups.of(values, criterion.n, "time")
-    total = criterion.total
-    if total.frequency and total.weights is not None and not np.isin(total.weights, (0, 1)).all():
+    periods = Groups.of(values, rows.used, "time")
+    if copies:
         raise InputError("time", "and frequency weights: a row happens once",
                          "repeat no row, or pass weight_kind='sampling'")  # fmt: skip
     if units is None:
-        if len(periods) < criterion.n:
+        if len(periods) < rows.used:
             first = periods.labels[np.bincount(periods.codes).argmax()]
             raise InputError("time", f"repeats, for example {first!s}",
                              "pass units= for a panel, or one row per period")  # fmt: skip
         missing, example = _left_out(periods.labels)
         return Series(periods, 1, missing, example)
-    panel = _groups(criterion, units, "units")
+    panel = _groups(rows, units, "units")
     pair = panel.codes * len(periods) + periods.codes
     unique, counts = np.unique(pair, return_counts=True)
-    if len(unique) < criterion.n:
+    if len(unique) < rows.used:
         unit, period = divmod(int(unique[counts.argmax()]), len(periods))
         raise InputError("time", f"has {counts.max()} rows of unit {panel.labels[unit]!s} at "
                          f"{periods.labels[period]!s}",

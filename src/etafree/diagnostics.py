@@ -215,7 +215,9 @@ def serial_dependence(criterion: Criterion, target: Target) -> Check:
     total = criterion.total
     if not isinstance(total, LinearTotal):
         scores = total.scores(target.center)
-        return _lag_one([scores - scores.sum(axis=0) / criterion.n], criterion.p)
+        w = np.ones(total.n) if total.weights is None else total.weights
+        centred = scores - w[:, None] * (scores.sum(axis=0) / total.weight)
+        return _lag_one([centred[w > 0]], criterion.p)
     mean = total.derivatives(target.center).gradient / total.weight
 
     def blocks() -> Iterator[Array]:

@@ -109,6 +109,13 @@ class Draws:
             raise InputError("name", f"{name!r} is not a parameter", f"choose from {self.names}")
         return self.array[:, self.names.index(name)]
 
+    def select(self, names: Sequence[str]) -> Draws:
+        """Return the draws of some parameters, in the order asked for."""
+        if tuple(names) == self.names:
+            return self
+        where = [self.names.index(name) for name in names]
+        return replace(self, values=self.values[:, :, where], names=tuple(names), source=None)
+
     @property
     def mean(self) -> Array:
         """Mean of every parameter (p,)."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
 from etafree.meat import mean_score, whitener
 from etafree.sums import Groups
+from etafree.targets import Target
 from etafree.validation import Array
 
-__all__ = ["cluster_leverages", "cluster_parts", "effective_clusters"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["cluster_leverages", "cluster_parts", "cluster_table", "effective_clusters"]
 
 
 def cluster_parts(
@@ -50,3 +56,27 @@ def effective_clusters(criterion: Criterion, theta: Array, hessian: Array, group
         for block in criterion.total.cluster_blocks(theta, groups)
     ])  # fmt: skip
     return float(traces.sum() ** 2 / np.square(traces).sum())
+
+
+def cluster_table(criterion: Criterion, target: Target, kind: str, groups: Groups) -> pd.DataFrame:
+    """Return rows, weight, leverage and shift of every cluster, largest leverage first.
+
+    The shift is the largest change of an estimate that the cluster's scores make, in standard
+    errors.
+    """
+    import pandas as pd
+
+    assert target.hessian is not None
+    scores, _, _ = cluster_parts(criterion, target.center, groups, target.centered)
+    shift = np.abs(np.linalg.solve(target.hessian, scores.T)).T / target.se
+    weights = np.bincount(groups.codes, criterion.total.weights, len(groups)).astype(float)
+    table = pd.DataFrame(
+        {
+            "rows": np.bincount(groups.codes, minlength=len(groups)),
+            "weight": weights,
+            "leverage": cluster_leverages(criterion, target.center, target.hessian, groups),
+            "shift": shift.max(axis=1),
+        },
+        index=pd.Index(groups.labels, name=kind),
+    )
+    return table.sort_values("leverage", ascending=False, kind="stable")

@@ -17,7 +17,7 @@ import numpy as np
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
-from etafree.penalties import Penalty
+from etafree.penalties import KinkedPenalty, Penalty
 from etafree.validation import Array, as_array, as_positive
 
 __all__ = ["GeneralizedPosterior", "LogPrior"]
@@ -156,6 +156,11 @@ class GeneralizedPosterior:
             raise InputError(
                 "log_prior", f"is a {type(prior).__name__}", "wrap it: ef.LogPrior(value, ...)"
             )
+        if isinstance(self.criterion.penalty, KinkedPenalty):
+            raise InputError(
+                "log_prior", "cannot be combined with a penalty that has a kink",
+                "put it into the penalty, or use ef.penalties.huberized_l1",
+            )  # fmt: skip
         p, n = self.criterion.p, self.criterion.size
         theta = np.linspace(-0.3, 0.4, p)
         parts = {"value": (prior.value, ()), "gradient": (prior.gradient, (p,)),

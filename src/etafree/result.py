@@ -22,7 +22,7 @@ from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.functional import Functional, image
 from etafree.inference import Region, WaldTest, constraints, student_quantile, wald_test
-from etafree.leverage import cluster_leverages, cluster_parts
+from etafree.leverage import cluster_table
 from etafree.posterior import GeneralizedPosterior
 from etafree.storage import damaged, load_arrays, save_arrays
 from etafree.targets import Target
@@ -64,18 +64,33 @@ class Calibration:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Parameter names."""
-        return self.target.names
+        """Parameter names, also of those that an L1 penalty sets to zero."""
+        return self.draws.names
+
+    @property
+    def inactive(self) -> tuple[str, ...]:
+        """Parameters that are exactly zero under a penalty with a kink: they have no interval."""
+        return tuple(name for name in self.names if name not in self.target.names)
 
     @property
     def center(self) -> Array:
         """Where the calibrated draws are centred (p,)."""
-        return self.map.offset
+        if not self.inactive:
+            return self.map.offset
+        where = [self.names.index(name) for name in self.target.names]
+        center = np.zeros(len(self.names))
+        center[where] = self.map.offset
+        return center
 
     @property
     def center_shift(self) -> Array:
-        """Centre minus posterior mean in target standard errors (p,)."""
+        """Centre minus posterior mean in target standard errors, of every active parameter."""
         return (self.map.offset - self.map.mean) / self.target.se
+
+    @cached_property
+    def _before(self) -> Draws:
+        """The original draws of the active parameters."""
+        return self.original.select(self.target.names)
 
     def interval(self, level: float | None = None, kind: str = "draws") -> pd.DataFrame:
         """Return equal-tailed limits per parameter.
@@ -90,7 +105,8 @@ class Calibration:
         import pandas as pd
 
         lower, upper = self._limits(self._level(level), kind)
-        return pd.DataFrame({"lower": lower, "upper": upper}, index=pd.Index(self.names))
+        table = pd.DataFrame({"lower": lower, "upper": upper}, index=pd.Index(self.target.names))
+        return table.reindex(list(self.names))
 
     def _level(self, level: float | None) -> float:
         return as_level(self.settings["level"] if level is None else level)
@@ -100,41 +116,49 @@ class Calibration:
         tail = 0.5 * (1 - level)
         if kind == "wald":
             half = student_quantile(1 - tail, self.target.dof) * self.target.se
-            return self.center - half, self.center + half
-        lower, upper = np.quantile(self.draws.array, [tail, 1 - tail], axis=0)
+            return self.map.offset - half, self.map.offset + half
+        active = self.draws.select(self.target.names).array
+        lower, upper = np.quantile(active, [tail, 1 - tail], axis=0)
         return lower, upper
 
     def summary(self, level: float | None = None, kind: str = "draws") -> pd.DataFrame:
         """Return a table: estimate, se, interval and t degrees of freedom, before and after.
 
         ``ratio`` is the calibrated interval's width over the original's: above one, the posterior
-        was overconfident.
+        was overconfident. Under a penalty with a kink, ``status`` says which parameters are
+        exactly zero and have no interval.
         """
         import pandas as pd
 
         used = self._level(level)
         tail = 0.5 * (1 - used)
-        before = np.quantile(self.original.array, [tail, 1 - tail], axis=0)
+        before = np.quantile(self._before.array, [tail, 1 - tail], axis=0)
         lower, upper = self._limits(used, kind)
-        return pd.DataFrame(
+        table = pd.DataFrame(
             {
-                "estimate": self.center,
+                "estimate": self.map.offset,
                 "se": self.target.se,
                 "lower": lower,
                 "upper": upper,
                 "dof": self.target.dof,
-                "mean_before": self.original.mean,
-                "sd_before": self.original.array.std(axis=0, ddof=1),
+                "mean_before": self._before.mean,
+                "sd_before": self._before.array.std(axis=0, ddof=1),
                 "lower_before": before[0],
                 "upper_before": before[1],
                 "ratio": (upper - lower) / (before[1] - before[0]),
             },
-            index=pd.Index(self.names, name="parameter"),
+            index=pd.Index(self.target.names, name="parameter"),
         )
+        if not self.inactive:
+            return table
+        table = table.reindex(pd.Index(self.names, name="parameter"))
+        table.loc[list(self.inactive), "estimate"] = 0.0
+        table["status"] = ["no interval" if n in self.inactive else "active" for n in self.names]
+        return table
 
     def region(self, level: float | None = None) -> Region:
         """Return the joint confidence ellipsoid (Hotelling); never read one off the draws."""
-        return Region.of(self.center, self.target, self._level(level))
+        return Region.of(self.map.offset, self.target, self._level(level))
 
     def test(self, contrast: Any, value: Any = 0.0) -> WaldTest:
         """Test linear hypotheses about the parameters.
@@ -147,7 +171,7 @@ class Calibration:
         value : float or (q,) array
             Right-hand side for contrasts that are not equations.
         """
-        return wald_test(self.center, self.target, contrast, value)
+        return wald_test(self.map.offset, self.target, contrast, value)
 
     def wild_bootstrap(
         self, contrast: Any, value: float = 0.0, *, level: float | None = None, draws: int = 9999,
@@ -161,7 +185,7 @@ class Calibration:
         if self.criterion is None or not isinstance(self.dependence, Clusters):
             raise InputError("contrast", "needs a criterion and clusters to bootstrap",
                              "calibrate with a Criterion and one-way clusters=")  # fmt: skip
-        matrix, right = constraints(contrast, value, self.names)
+        matrix, right = constraints(contrast, value, self.target.names)
         if len(matrix) != 1:
             raise InputError("contrast", f"has {len(matrix)} rows", "bootstrap one at a time")
         return wild_bootstrap(
@@ -176,26 +200,11 @@ class Calibration:
         Hessian; all share p among them) and the largest shift of an estimate that its scores make,
         in standard errors. `way` names one of several ways.
         """
-        import pandas as pd
-
         named = {} if self.dependence is None else self.dependence.row_groups()
-        if self.criterion is None or not named:
+        if self.criterion is None or not named or not self.criterion.total.leverages:
             raise InputError("way", "has no clusters to list", "calibrate with clusters=")
         kind = next(iter(named)) if way is None else as_choice(way, "way", tuple(named))
-        groups, t, total = named[kind], self.target, self.criterion.total
-        assert t.hessian is not None
-        scores, _, _ = cluster_parts(self.criterion, t.center, groups, t.centered)
-        shift = np.abs(np.linalg.solve(t.hessian, scores.T)).T / t.se
-        table = pd.DataFrame(
-            {
-                "rows": np.bincount(groups.codes, minlength=len(groups)),
-                "weight": np.bincount(groups.codes, total.weights, len(groups)).astype(float),
-                "leverage": cluster_leverages(self.criterion, t.center, t.hessian, groups),
-                "shift": shift.max(axis=1),
-            },
-            index=pd.Index(groups.labels, name=kind),
-        )
-        return table.sort_values("leverage", ascending=False, kind="stable")
+        return cluster_table(self.criterion, self.target, kind, named[kind])
 
     def of(
         self, function: Callable[[Mapping[str, Array]], Array], name: str | None = None
@@ -234,7 +243,7 @@ class Calibration:
         return PaperMatrices(
             t.hessian / t.size,
             t.meat / t.size,
-            np.linalg.inv(t.size * working_covariance(self.settings["working"], self.original, t)),
+            np.linalg.inv(t.size * working_covariance(self.settings["working"], self._before, t)),
             t.size * t.covariance,
             self.map.scale,
         )
@@ -244,13 +253,11 @@ class Calibration:
         """The diagnostics as tuples."""
         if self.recorded is not None:
             return self.recorded
-        mapped = self.map(self.original.array)
-        out = [*self.target.checks]
-        out += checks_of_draws(self.original, mapped, self.target, self.center, self.original.eta)
-        if self.criterion is not None and self.target.hessian is not None:
-            out = (
-                checks_of_criterion(self.criterion, self.target, self.center, self.dependence) + out
-            )
+        before, t, offset = self._before, self.target, self.map.offset
+        out = [*t.checks]
+        out += checks_of_draws(before, self.map(before.array), t, offset, before.eta)
+        if self.criterion is not None and t.hessian is not None:
+            out = checks_of_criterion(self.criterion, t, offset, self.dependence) + out
             post = self.posterior
             unscaled = post is not None and post.log_prior is not None
             if post is not None and unscaled and self.criterion is not post.energy:
@@ -271,14 +278,15 @@ class Calibration:
         """Return a figure of densities and intervals before and after, one row per parameter."""
         from etafree.report.plots import before_after
 
-        chosen = list(self.names)
+        chosen = list(self.target.names)
         if names is not None:
             if isinstance(names, str) or not isinstance(names, Sequence) or not names:
                 raise InputError("names", f"is {names!r}", "pass a list of parameter names")
             chosen = list(as_names(names, len(names)))
         for name in chosen:
-            if name not in self.names:
-                raise InputError("names", f"has {name!r}", f"parameters are {list(self.names)}")
+            if name not in self.target.names:
+                known = list(self.target.names)
+                raise InputError("names", f"has {name!r}", f"with an interval: {known}")
         level = self._level(None)
         table = self.summary(level)
         before = {name: self.original[name] for name in chosen}
@@ -309,6 +317,8 @@ class Calibration:
             f"centre: {center}, {shift:.2g} se from the posterior mean at most",
             f"spread: {t.describe()}",
         ]
+        if self.inactive:
+            lines.append(f"no interval: {', '.join(self.inactive)} (exactly zero at this penalty)")
         if t.plug_ins:
             known = ", ".join(f"{k} = {v:.4g}" for k, v in t.plug_ins.items())
             lines.append(f"taken as known: {known}")
@@ -318,11 +328,10 @@ class Calibration:
 
     def __repr__(self) -> str:
         table = self.summary().drop(columns=["mean_before", "dof"])
-        return "\n".join(
-            [*self._headline(), "", table.to_string(float_format=lambda v: f"{v:.4g}")]
-        )
+        shown = table.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-")
+        return "\n".join([*self._headline(), "", shown])
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in self._headline()[1:])
-        table = self.summary().to_html(float_format=lambda v: f"{v:.4g}", escape=True)
+        table = self.summary().to_html(float_format=lambda v: f"{v:.4g}", escape=True, na_rep="-")
         return f"<b>{html.escape(self._headline()[0])}</b><ul>{lines}</ul>{table}"

@@ -27,12 +27,20 @@ class Rows:
         Labels of the original rows.
     table : pandas DataFrame or None
         Where a column may be asked for by name.
+    advice : str
+        What to do when a vector does not fit.
     """
 
     original: int
     kept: NDArray[np.intp] | None = None
     index: Any = None
     table: Any = None
+    advice: str = "pass one value per row of the data"
+
+    @property
+    def used(self) -> int:
+        """Number of rows in use."""
+        return self.original if self.kept is None else len(self.kept)
 
     @property
     def dropped(self) -> int:
@@ -73,7 +81,7 @@ class Rows:
         raise InputError(
             argument,
             f"has {len(array)} entries for {self.original} rows{used}",
-            "pass one value per row of the data",
+            self.advice,
         )
 
     def _by_label(self, values: Any, label_index: Any, argument: str) -> NDArray[Any]:

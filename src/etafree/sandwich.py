@@ -3,10 +3,12 @@ r"""The target: a centre and the covariance of the estimator there, :math:`A^{-1
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from etafree.active import active_block, fragile_selection
 from etafree.centers import find_center
 from etafree.checks import Check, check
 from etafree.criterion import Criterion
@@ -27,6 +29,7 @@ from etafree.meat import (
 )
 from etafree.multiway import multiway
 from etafree.optimize import minimise
+from etafree.penalties import ActivePenalty
 from etafree.serial import long_run
 from etafree.survey import stratified
 from etafree.targets import Target, degrees_of_freedom
@@ -102,6 +105,7 @@ def target(
     Returns
     -------
     Target
+        Under a penalty with a kink (L1) of the active coefficients only; the others have none.
 
     Examples
     --------
@@ -113,9 +117,11 @@ def target(
     """
     if not isinstance(criterion, Criterion):
         raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
+    criterion = active_block(criterion)
     dependence = find_dependence(
-        criterion, clusters, strata=strata, fpc=fpc, single_psu=single_psu, time=time, units=units
-    )
+        criterion.rows, clusters, strata=strata, fpc=fpc, single_psu=single_psu, time=time,
+        units=units, copies=criterion.total.copies,
+    )  # fmt: skip
     return target_of(
         criterion, dependence, center=center, bandwidth=bandwidth, correction=correction,
         centered=centered, hessian=hessian, meat=meat, dof=dof, mean=mean,
@@ -171,7 +177,7 @@ def target_of(
     default: float | Array = made.dof
     if made.satterthwaite is not None:
         default = np.array([made.satterthwaite.dof(row) for row in np.eye(p)])
-    return Target(
+    made_target = Target(
         center=theta,
         covariance=made.covariance,
         names=criterion.names,
@@ -190,6 +196,10 @@ def target_of(
         satterthwaite=made.satterthwaite if dof is None else None,
         checks=(*checks, *made.checks),
     )
+    if isinstance(criterion.penalty, ActivePenalty):
+        selection = fragile_selection(criterion.penalty, made_target)
+        made_target = replace(made_target, checks=(selection, *made_target.checks))
+    return made_target
 
 
 def _smoothing_bias(theta: Array, wider: Array, se: Array) -> Check:

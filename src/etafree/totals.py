@@ -97,6 +97,13 @@ class Total(ABC):
             return self.weight
         return float(np.count_nonzero(self.weights))
 
+    @property
+    def copies(self) -> bool:
+        """Whether weights repeat rows."""
+        if not self.frequency or self.weights is None:
+            return False
+        return not bool(np.isin(self.weights, (0.0, 1.0)).all())
+
     def small_sample_factor(self) -> float:
         """Return what HC1 multiplies the sum of squared scores with."""
         if self.count <= self.p:
@@ -141,6 +148,8 @@ class GeneralLoss(Loss):
     """A loss that makes its own total from data that are not (X, y)."""
 
     convex = False
+    #: What to say when labels do not fit the number of observations.
+    row_advice: ClassVar[str] = "pass one value per row of the data"
 
     def bind(
         self, data: Any, start: Any, weights: Array | None, frequency: bool

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from etafree.draws import Draws
-from etafree.errors import InputError
+from etafree.errors import ConvergenceError, InputError, MissingExtraError
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.elliptical import elliptical_draws
 from etafree.samplers.importance import importance_draws, trustworthy
+from etafree.samplers.nuts import nuts_draws
 from etafree.samplers.quadrature import quadrature_draws
 from etafree.samplers.variational import Normal, normal_approximation
 from etafree.threads import one_blas_thread
@@ -25,6 +26,7 @@ SAMPLERS: dict[str, Sampler] = {
     "importance": importance_draws,
     "elliptical": elliptical_draws,
     "quadrature": quadrature_draws,
+    "nuts": nuts_draws,
 }
 #: With fewer draws neither the Pareto k nor an effective size means anything.
 FEWEST = 50
@@ -42,7 +44,7 @@ def sample(
     draws : int
         At least this many; the slice sampler rounds up to whole chains.
     seed : int, SeedSequence or Generator, optional
-    sampler : {"auto", "importance", "elliptical", "quadrature"}
+    sampler : {"auto", "importance", "elliptical", "quadrature", "nuts"}
         ``auto``: quadrature for one parameter, otherwise importance sampling around the
         variational normal approximation; if its weights fail (Pareto k at least 0.7, or an
         effective share below 5 %), elliptical slice sampling.
@@ -79,5 +81,19 @@ def sample(
     first = "importance" if sampler == "auto" else sampler
     made = SAMPLERS[first](posterior, normal, int(draws), rng)
     if sampler == "auto" and not trustworthy(made):
-        made = elliptical_draws(posterior, normal, int(draws), rng)
+        made = _fall_back(posterior, normal, int(draws), rng)
     return replace(made, source=posterior)
+
+
+def _fall_back(
+    posterior: GeneralizedPosterior, normal: Normal, draws: int, rng: np.random.Generator
+) -> Draws:
+    """Return draws by elliptical slices, or by NUTS where these do not mix and it is installed."""
+    try:
+        return elliptical_draws(posterior, normal, draws, rng)
+    except ConvergenceError:
+        try:
+            return nuts_draws(posterior, normal, draws, rng)
+        except MissingExtraError:
+            pass
+        raise

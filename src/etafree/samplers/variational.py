@@ -57,7 +57,8 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
     for _ in range(MAX_ITERATIONS):
         with np.errstate(over="ignore", invalid="ignore"):
             slope, curvature = energy.total.expected_derivatives(mean, covariance)
-        new = eta * (curvature + weight * energy.penalty.hessian(mean))
+        pull, bend = energy.penalty.expected_derivatives(mean, covariance)
+        new = eta * (curvature + weight * bend)
         if not np.isfinite(slope).all() or _inverse(new) is None:
             if not energy.loss.convex:
                 break
@@ -67,7 +68,7 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
         if change > 1:  # far off: average precisions, or an exponential loss makes it oscillate
             new = 0.5 * (new + _inverse_of(covariance))
         inverse = _inverse_of(new)
-        step = -inverse @ (eta * (slope + weight * energy.penalty.gradient(mean)))
+        step = -inverse @ (eta * (slope + weight * pull))
         moved = float(step @ new @ step)
         mean = mean + step * min(1.0, 2.0 * np.sqrt(len(step) / max(moved, 1e-300)))
         covariance = inverse

@@ -1,8 +1,9 @@
-"""Coverage by simulation: do intervals under dependence cover as often as they say?"""
+"""Coverage by simulation: do intervals cover as often as they say, at every learning rate?"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,159 +11,196 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.api import calibrate
-from etafree.errors import InputError
+from etafree.dependence import Series, Survey, find_dependence
+from etafree.draws import Draws
+from etafree.errors import EtafreeError, InputError
+from etafree.inference import student_quantile
 from etafree.posterior import GeneralizedPosterior
-from etafree.result import Calibration
 from etafree.samplers import sample
+from etafree.sandwich import target
 from etafree.storage import whole_file
 from etafree.studies.engine import Cell, run_study
-from etafree.studies.scenarios import SCENARIOS, Problem, simulate
-from etafree.validation import as_count
+from etafree.studies.problem import Problem
+from etafree.studies.scenarios import SCENARIOS, SLOW, simulate
+from etafree.targets import Target
+from etafree.validation import Array, as_count
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
-__all__ = ["coverage_picture", "run_coverage", "write_coverage"]
+__all__ = ["BAND", "ETAS", "METHODS", "run_coverage", "write_coverage"]
 
-#: Replicates per cell.
-BLOCK = 100
-#: Learning rate and number of the draws that are calibrated.
-ETA, DRAWS = 0.5, 1000
-#: Within which a coverage counts as nominal.
-BAND = (0.935, 0.965)
-#: Checks of the structure of dependence; others concern draws and centre.
-STRUCTURE = ("cluster", "effective", "leverage", "multiway", "persistence", "curvature noise")
+ETAS = (0.01, 0.1, 1.0, 10.0, 100.0)
+#: Methods whose intervals depend on the draws, and so on eta; Wald and frequentist ones do not.
+METHODS = ("uncalibrated", "open-faced", "location-scale, draws")
+FIXED = ("location-scale, Wald", "frequentist")
+DEFAULT = ("location-scale, draws", "location-scale, Wald")
+#: Replicates per cell, draws per posterior, and the band that counts as nominal.
+BLOCK, DRAWS, BAND = 100, 1000, (0.935, 0.965)
+#: Replicates of a scenario that takes more than 50 ms each.
+SLOW_REPLICATES = 500
+QUICK_REPLICATES = 6
 
 
 def work(
     parameters: Mapping[str, Any], seed: np.random.SeedSequence
 ) -> dict[str, NDArray[np.float64]]:
-    """Return arrays (replicate, method, parameter) of lower and upper limits, and the flags."""
-    limits, flagged, truth = [], [], []
+    """Return limits (replicate, eta, method, 2, p), fixed limits (replicate, method, 2, p), flags.
+
+    NaN where there is no interval: coefficients at a kink, or a posterior that cannot be sampled.
+    """
+    moving, fixed, flagged, truth = [], [], [], []
     for stream in seed.spawn(parameters["count"]):
         rng = np.random.default_rng(stream)
         problem = simulate(parameters["scenario"], rng)
-        draws = sample(GeneralizedPosterior(problem.criterion, ETA), draws=DRAWS, seed=rng)
-        made = calibrate(draws, problem.criterion, seed=rng, **problem.options)
-        rows = [made.interval().to_numpy().T, made.interval(kind="wald").to_numpy().T]
-        for options in problem.rivals.values():
-            rival = calibrate(draws, problem.criterion, seed=rng, **options)
-            rows.append(rival.interval(kind="wald").to_numpy().T)
-        limits.append(rows)
-        flagged.append(_flagged(made))
+        goal = target(problem.criterion, **problem.options)
+        others = [_textbook(problem), *(target(problem.criterion, **options)
+                                        for options in problem.rivals.values())]  # fmt: skip
+        names = problem.criterion.names
+        fixed.append([_limits(_wald(t), t.names, names) for t in (goal, *others)])
+        rows = [_at(problem, goal, eta, rng) for eta in ETAS]
+        moving.append([limits for limits, _ in rows])
+        flagged.append([flag for _, flag in rows])
         truth.append(problem.truth)
     return {
-        "limits": np.array(limits),
-        "flagged": np.array(flagged, dtype=np.float64),
-        "truth": np.array(truth),
-    }
+        "moving": np.array(moving), "fixed": np.array(fixed),
+        "flagged": np.array(flagged, dtype=np.float64), "truth": np.array(truth),
+    }  # fmt: skip
 
 
-def _flagged(made: Calibration) -> bool:
-    """Return whether a check of the dependence structure warns of this data set."""
-    return any(c.verdict != "ok" and any(part in c.name for part in STRUCTURE) for c in made.checks)
+def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) -> tuple[Array, bool]:
+    """Return the limits (method, 2, p) at one learning rate, and whether a diagnostic warns."""
+    criterion = problem.criterion
+    try:
+        draws = sample(GeneralizedPosterior(criterion, eta), draws=DRAWS, seed=rng)
+        made = calibrate(draws, criterion, seed=rng, **problem.options)
+    except EtafreeError:
+        return np.full((len(METHODS), 2, criterion.p), np.nan), True
+    plain = draws.select(goal.names)
+    open_faced = calibrate(replace(plain, source=None), goal, kind="scale", seed=rng).draws
+    limits = [_limits(_quantiles(d), goal.names, criterion.names)
+              for d in (plain, open_faced, made.draws.select(goal.names))]  # fmt: skip
+    return np.array(limits), made.flags() != "all ok"
 
 
-def _labels(problem: Problem) -> tuple[list[str], list[str], str]:
-    """Return methods, parameters and the words for the default of a scenario."""
-    draws = sample(GeneralizedPosterior(problem.criterion, ETA), draws=DRAWS, seed=0)
-    made = calibrate(draws, problem.criterion, **problem.options)
-    used = made.target.correction
-    return [f"{used}, draws", f"{used}, Wald", *problem.rivals], list(made.names), used
+def _quantiles(draws: Draws) -> Array:
+    limits: Array = np.quantile(draws.array, [0.025, 0.975], axis=0)
+    return limits
+
+
+def _wald(goal: Target) -> Array:
+    half = student_quantile(0.975, goal.dof) * goal.se
+    return np.array([goal.center - half, goal.center + half])
+
+
+def _limits(limits: Array, names: tuple[str, ...], every: tuple[str, ...]) -> Array:
+    """Return limits (2, p) of every parameter, NaN for those without an interval."""
+    out = np.full((2, len(every)), np.nan)
+    out[:, [every.index(name) for name in names]] = limits
+    return out
+
+
+def _textbook(problem: Problem) -> Target:
+    """Return the target of a textbook: no small-sample correction, normal quantiles."""
+    dependence = find_dependence(problem.criterion.rows, **problem.options)
+    if dependence is None:
+        return target(problem.criterion, correction="HC0")
+    if isinstance(dependence, Series):
+        return target(problem.criterion, correction="Bartlett", **problem.options)
+    if isinstance(dependence, Survey):
+        return target(problem.criterion, dof=np.inf, **problem.options)
+    return target(problem.criterion, correction="CR0", **problem.options)
 
 
 def run_coverage(
     out: Path | str, *, replicates: int = 2000, seed: int = 1, only: str | None = None,
-    workers: int | None = None, scheduler: str | None = None, progress: bool | None = None,
+    quick: bool = False, workers: int | None = None, scheduler: str | None = None,
+    progress: bool | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """Run the study, resuming what `out` holds, and return a row per scenario, parameter, method.
+    """Run the study, resuming what `out` holds, and return the long table.
 
-    Columns: coverage with its Monte Carlo error, mean width, whether the method is the default, and
-    in which share of the data sets a diagnostic of the structure warns.
+    A row per scenario, parameter, method and eta (missing where there is none): coverage with its
+    Monte Carlo error, mean width, the share of data sets with a warning, and replicates.
     """
     import pandas as pd
 
-    count = as_count(replicates, "replicates", least=2)
+    count = QUICK_REPLICATES if quick else as_count(replicates, "replicates", least=2)
     names = list(SCENARIOS) if only is None else [s for s in SCENARIOS if only in s]
     if not names:
         raise InputError("only", f"is {only!r}", f"scenarios are {list(SCENARIOS)}")
-    cells = [
-        Cell(f"{list(SCENARIOS).index(name):02d}-{first:06d}-{min(BLOCK, count - first)}",
-             {"scenario": name, "count": min(BLOCK, count - first)})
-        for name in names for first in range(0, count, BLOCK)
-    ]  # fmt: skip
+    cells = []
+    for name in names:
+        many = min(count, SLOW_REPLICATES) if name in SLOW else count
+        block = BLOCK // 4 if name in SLOW else BLOCK
+        cells += [
+            Cell(f"{list(SCENARIOS).index(name):02d}-{first:06d}-{min(block, many - first)}",
+                 {"scenario": name, "count": min(block, many - first)})
+            for first in range(0, many, block)
+        ]  # fmt: skip
+    settings = {"replicates": count, "scenarios": names, "etas": list(ETAS), "draws": DRAWS}
+    slow_first = sorted(cells, key=lambda cell: cell.parameters["scenario"] not in SLOW)
     made = run_study(
-        "coverage", {"replicates": count, "scenarios": names, "eta": ETA, "draws": DRAWS}, cells,
-        work, out, seed=seed, workers=workers, scheduler=scheduler, progress=progress,
+        "coverage", settings, slow_first, work, out, seed=seed, workers=workers,
+        scheduler=scheduler, progress=progress,
     )  # fmt: skip
     rows: list[dict[str, Any]] = []
     for name in names:
-        methods, parameters, used = _labels(simulate(name, np.random.default_rng(0)))
         blocks = [made[cell.key] for cell in cells if cell.parameters["scenario"] == name]
-        limits, truth, flagged = (
-            np.concatenate([block[key] for block in blocks])
-            for key in ("limits", "truth", "flagged")
-        )
-        lower, upper = limits[:, :, 0], limits[:, :, 1]
-        covered = (lower <= truth[:, None]) & (truth[:, None] <= upper)
-        for m, method in enumerate(methods):
-            for j, parameter in enumerate(parameters):
-                share = float(covered[:, m, j].mean())
-                rows.append({
-                    "scenario": name, "parameter": parameter, "method": method,
-                    "default": method.startswith(f"{used}, "), "coverage": share,
-                    "coverage_se": np.sqrt(max(share * (1 - share), 0.5 / count) / count),
-                    "width": float((upper - lower)[:, m, j].mean()),
-                    "flagged": float(flagged.mean()), "replicates": count,
-                })  # fmt: skip
+        arrays = {key: np.concatenate([b[key] for b in blocks]) for key in blocks[0]}
+        rows += _rows(name, arrays)
     return pd.DataFrame(rows)
 
 
-def coverage_picture(table: pd.DataFrame) -> Figure:
-    """Return coverages with error bars by scenario: the default filled, its rivals hollow."""
-    from matplotlib.figure import Figure
+def _rows(name: str, arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
+    problem = simulate(name, np.random.default_rng(0))
+    truth, flagged, rows = arrays["truth"], arrays["flagged"], []
+    for k, eta in enumerate(ETAS):
+        for m, method in enumerate(METHODS):
+            share = float(flagged[:, k].mean())
+            rows += _summaries(arrays["moving"][:, k, m], truth, problem, share,
+                               scenario=name, method=method, eta=eta)  # fmt: skip
+    for m, method in enumerate((*FIXED, *problem.rivals)):
+        share = float(flagged.min(axis=1).mean())  # whatever eta: the structure warns
+        rows += _summaries(arrays["fixed"][:, m], truth, problem, share, scenario=name,
+                           method=method, eta=np.nan)  # fmt: skip
+    return rows
 
-    keys = list(dict.fromkeys(zip(table["scenario"], table["parameter"], strict=True)))
-    figure = Figure(figsize=(11, 0.32 * len(keys) + 1.6), layout="constrained")
-    ax = figure.subplots()
-    ax.axvspan(*BAND, color="#d9ead3", label="93.5 to 96.5 %")
-    ax.axvline(0.95, color="0.5", lw=0.8)
-    place = {key: len(keys) - k for k, key in enumerate(keys)}
-    for method, rows in table.groupby("method", sort=False):
-        y = [place[key] for key in zip(rows["scenario"], rows["parameter"], strict=True)]
-        default, draws = bool(rows["default"].iloc[0]), "draws" in str(method)
-        colour = "#1f5a94" if default else "0.55"
-        ax.errorbar(
-            rows["coverage"], np.array(y) + (0.15 if draws else -0.15 if default else 0.0),
-            xerr=2 * rows["coverage_se"], fmt="o" if draws else ("s" if default else "x"),
-            color=colour, ms=4, lw=1,
-            label="default, draws" if draws else ("default, Wald" if default else "other methods"),
-        )  # fmt: skip
-    ax.set_yticks(list(place.values()), [f"{s}: {p}" for s, p in keys])
-    ax.set_xlabel("coverage of 95 % intervals, bars two Monte Carlo standard errors")
-    ax.set_xlim(max(0.4, table["coverage"].min() - 0.02), 1.0)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    handles, labels = ax.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4,
-                  frameon=False)  # fmt: skip
-    return figure
+
+def _summaries(
+    limits: Array, truth: Array, problem: Problem, flagged: float, **labels: Any
+) -> list[dict[str, Any]]:
+    rows = []
+    for j, parameter in enumerate(problem.criterion.names):
+        low, high = limits[:, 0, j], limits[:, 1, j]
+        there = np.isfinite(low)
+        many = int(there.sum())
+        if many == 0 or many < 0.5 * len(low):
+            continue  # mostly without an interval
+        share = float(((low <= truth[:, j]) & (truth[:, j] <= high))[there].mean())
+        rows.append({
+            **labels, "parameter": parameter, "coverage": share,
+            "coverage_se": float(np.sqrt(max(share * (1 - share), 0.5 / many) / many)),
+            "width": float((high - low)[there].mean()), "flagged": flagged, "replicates": many,
+        })  # fmt: skip
+    return rows
 
 
 def write_coverage(out: Path | str, **options: Any) -> pd.DataFrame:
-    """Run the study and write ``coverage.csv`` and ``coverage.png`` into `out`."""
+    """Run the study and write ``coverage.csv``, ``coverage.png`` and ``report.html`` into `out`."""
+    from etafree.report.coverage import coverage_page, coverage_picture, league
+
     table = run_coverage(out, **options)
-    folder = Path(out)
+    folder, picture = Path(out), coverage_picture(table, BAND)
     with whole_file(folder / "coverage.csv") as file:
         file.write(table.to_csv(index=False, float_format="%.6g").encode())
     with whole_file(folder / "coverage.png") as file:
-        coverage_picture(table).savefig(file, format="png", dpi=110)
-    shown = table.drop(columns=["default", "replicates"])
-    print(shown.to_string(index=False, float_format=lambda v: f"{v:.3f}"))
-    off = table[table["default"] & ~table["coverage"].between(*BAND)]
-    print(f"{len(off)} of {int(table['default'].sum())} default coverages are outside "
-          f"{100 * BAND[0]:g} to {100 * BAND[1]:g} %")  # fmt: skip
-    print(f"files: {folder / 'coverage.csv'}, {folder / 'coverage.png'}")
+        picture.savefig(file, format="png", dpi=110)
+    png = (folder / "coverage.png").read_bytes()
+    settings = {"seed": options.get("seed", 1), "draws per posterior": DRAWS,
+                "replicates": int(table["replicates"].max())}  # fmt: skip
+    with whole_file(folder / "report.html") as file:
+        file.write(coverage_page(table, png, settings, BAND).encode())
+    print(league(table).to_string(float_format=lambda v: f"{v:.3f}", na_rep="-"))
+    print("files: " + ", ".join(str(folder / n) for n in
+                                ("coverage.csv", "coverage.png", "report.html")))  # fmt: skip
     return table

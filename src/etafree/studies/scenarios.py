@@ -6,8 +6,7 @@ truth of each parameter, and for comparison other corrections of the same data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -18,20 +17,12 @@ from etafree.losses import Squared
 from etafree.models.mixed import RandomIntercept
 from etafree.optimize import minimise
 from etafree.penalties import Ridge
+from etafree.studies import families
+from etafree.studies.problem import Problem
 from etafree.studies.random_intercept import Design, pseudo_true
 from etafree.validation import Array
 
-__all__ = ["SCENARIOS", "Problem", "simulate"]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One data set: criterion, keywords of calibrate, truth (p,), and rival keywords by name."""
-
-    criterion: Criterion
-    options: Mapping[str, Any]
-    truth: Array
-    rivals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+__all__ = ["SCENARIOS", "SLOW", "simulate"]
 
 
 def _clustered(groups: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -143,6 +134,17 @@ def survey(rng: np.random.Generator, psus: int) -> Problem:
 
 #: Label, function and its arguments.
 SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
+    "squared, heteroscedastic": (families.heteroscedastic, {"n": 500}),
+    "Huber, 10 % outliers": (families.contaminated, {"n": 500}),
+    "logistic, omitted clusters": (families.omitted_clusters, {"groups": 100, "size": 5}),
+    "Poisson, overdispersed": (families.overdispersed, {"n": 500}),
+    "gamma, lognormal response": (families.misspecified_gamma, {"n": 500}),
+    "quantile 0.3, smoothed": (families.quantile, {"n": 500}),
+    "Student-t, skewed errors": (families.skewed_student, {"n": 500}),
+    "modal, skewed errors": (families.modal, {"n": 1000}),
+    "pairwise Huber, t errors": (families.pairs, {"n": 200}),
+    "L1, three of eight": (families.sparse, {"n": 500}),
+    "dose-response in JAX": (families.dose_response, {"n": 500}),
     **{f"paper, G = {g}": (paper, {"groups": g}) for g in (10, 20, 50)},
     **{f"lognormal group level, G = {g}": (lognormal, {"groups": g}) for g in (10, 20, 50)},
     **{f"ridge, sizes 2 or 25, G = {g}": (unequal, {"groups": g}) for g in (20, 50, 100)},
@@ -152,6 +154,10 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     "4 strata, 21 PSUs": (survey, {"psus": 3}),
     "4 strata, 56 PSUs": (survey, {"psus": 8}),
 }  # fmt: skip
+
+
+#: Scenarios of which a replicate takes more than 50 ms.
+SLOW = ("pairwise Huber, t errors", "dose-response in JAX", "L1, three of eight")
 
 
 def simulate(name: str, rng: np.random.Generator) -> Problem:

@@ -45,6 +45,13 @@ class Penalty:
         """Return the Hessian of rho (p, p)."""
         raise TypeError(f"{type(self).__name__} must define hessian(theta)")
 
+    def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
+        """Return gradient and Hessian of the expected rho under a normal, here those at its mean.
+
+        They place a sampler's proposal; a penalty with a kink has better ones.
+        """
+        return self.gradient(mean), self.hessian(mean)
+
     def fitted_to(self, p: int, intercept: int | None = None) -> Penalty:
         """Return this penalty checked for p parameters; `intercept` is left out if it can be."""
         return self
