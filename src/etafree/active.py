@@ -9,6 +9,8 @@ s_n\,\mathrm{sign}(\hat\theta_A)` (appendix "Non-smooth penalties" of Tamano and
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from etafree.checks import Check
@@ -42,7 +44,15 @@ def active_block(criterion: Criterion) -> Criterion:
             "penalty", f"of strength {criterion.strength:.4g} sets every coefficient to zero: "
             "there is nothing to calibrate", "lower its strength",
         )  # fmt: skip
-    return criterion.restricted(active, penalty.restricted(active, fit.theta))
+    names = tuple(name for name, kept in zip(criterion.names, active, strict=True) if kept)
+    position = None
+    if criterion.intercept is not None and active[criterion.intercept]:
+        position = int(np.count_nonzero(active[: criterion.intercept]))
+    total = replace(criterion.total, X=np.ascontiguousarray(criterion.total.X[:, active]))
+    smooth = penalty.restricted(active, fit.theta)
+    block = Criterion.__new__(Criterion)
+    block._set(total, smooth, names, criterion.rows, position)
+    return block.with_plug_ins(criterion.plug_ins)
 
 
 def fragile_selection(penalty: ActivePenalty, target: Target) -> Check:

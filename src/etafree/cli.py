@@ -54,18 +54,20 @@ def coverage(
     replicates: Annotated[int, typer.Option(help="Data sets per scenario.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of data and draws.")] = 1,
     only: Annotated[str | None, typer.Option(help="Scenarios whose name contains this.")] = None,
+    quick: Annotated[bool, typer.Option(help="Six data sets per scenario, for a look.")] = False,
     workers: Annotated[int | None, typer.Option(help="Processes; default: every core.")] = None,
     scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
 ) -> None:
-    """Measure how often intervals under dependence cover: clusters, ways, strata, time.
+    """Measure how often intervals cover: every kind of loss and dependence, five learning rates.
 
-    Example: etafree coverage --out coverage --replicates 200
+    Example: etafree coverage --out coverage --quick
     """
     from etafree.studies.coverage import write_coverage
 
     write_coverage(
-        out, replicates=replicates, seed=seed, only=only, workers=workers, scheduler=scheduler
-    )
+        out, replicates=replicates, seed=seed, only=only, quick=quick, workers=workers,
+        scheduler=scheduler,
+    )  # fmt: skip
 
 
 @app.command()

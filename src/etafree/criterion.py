@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etafree.errors import InputError
 from etafree.formula import design
@@ -255,19 +254,6 @@ class Criterion:
         other = Criterion.__new__(Criterion)
         fitted = penalty.fitted_to(self.p, self.intercept)
         other._set(self.total, fitted, self.names, self.rows, self.intercept, self.start)
-        return other
-
-    def restricted(self, active: NDArray[np.bool_], penalty: Penalty) -> Criterion:
-        """Return the criterion of some coefficients, the others being zero, under a penalty."""
-        other = Criterion.__new__(Criterion)
-        names = tuple(name for name, kept in zip(self.names, active, strict=True) if kept)
-        position = None
-        if self.intercept is not None and active[self.intercept]:
-            position = int(np.count_nonzero(active[: self.intercept]))
-        total = replace(self.total, X=np.ascontiguousarray(self.total.X[:, active]))
-        start = None if self.start is None else self.start[active]
-        other._set(total, penalty, names, self.rows, position, start)
-        object.__setattr__(other, "plug_ins", self.plug_ins)
         return other
 
     def _with_total(self, total: Total) -> Criterion:

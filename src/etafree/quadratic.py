@@ -1,45 +1,61 @@
-r"""Minimise a quadratic plus norms of groups, the model of a proximal Newton step.
+r"""Minimise a quadratic plus weighted norms of groups, to rounding: a proximal Newton step's model.
 
-:math:`q(z) = g^\top(z-\theta) + \tfrac12(z-\theta)^\top H(z-\theta) + \sum_g w_g\|z_g\|`, by block
-coordinate descent until the active groups settle, then by Newton steps on these.
+:math:`q(z) = g^\top(z-\theta) + \tfrac12(z-\theta)^\top H(z-\theta) + \sum_g w_g\|z_g\|`. Block
+descent finds out which groups are zero, a few new ones at a time; Newton steps on the others, which
+stop where a coefficient reaches zero, do the accurate work. For absolute values that is
+feature-sign search, which ends after finitely many steps.
+
+References
+----------
+Lee, H., Battle, A., Raina, R. and Ng, A. Y. (2007). Efficient sparse coding algorithms. Adv. Neural
+Inf. Process. Syst. 19, 801-808.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from etafree.newton import TOLERANCE, _newton_step
 from etafree.penalties.norms import GroupNorms
+from etafree.totals import Derivatives
 from etafree.validation import Array
 
 __all__ = ["QuadraticModel"]
 
-SWEEPS = 60
-#: A subgradient this small against the terms it sums is zero.
-SETTLED = 1e-13
-#: A pull beyond a kink by less than this, against the terms it sums, is none.
-ROUNDING = 1e-12
-#: Sweeps over the active groups before the others are looked at.
-PATIENCE = 15
+#: Gaps below this are zero.
+ENOUGH = 0.1 * TOLERANCE
+#: Rounds of descent, Newton steps in each, and groups that a round lets in at least.
+MAX_ROUNDS, MAX_NEWTON, ENTRANTS = 60, 50, 10
+#: Share of its diagonal added to a singular Hessian; a step then runs along its kernel to a kink.
+DAMPING = 1e-8
 
 
 @dataclass(frozen=True, eq=False)
 class QuadraticModel:
-    """A loss's quadratic at a point, and the norms that are added to it.
+    r"""A quadratic around a point, plus norms.
 
     Attributes
     ----------
     theta : (p,) array
-        Where the quadratic touches.
     gradient : (p,) array
+        :math:`g`.
     hessian : (p, p) array
+        :math:`H`, positive semi-definite.
     norms : GroupNorms
         Without a ridge, which belongs to the quadratic.
     scale : (p,) array
-        Size of the terms that the gradient sums.
+        Size of the terms that each coordinate of a subgradient sums, to judge when it is zero.
+
+    Examples
+    --------
+    >>> norms = GroupNorms.of(np.arange(2), np.ones(2), np.zeros(2))
+    >>> q = QuadraticModel(np.zeros(2), np.array([-3.0, 0.5]), np.eye(2), norms, np.ones(2))
+    >>> q.minimiser()
+    array([2., 0.])
     """
 
     theta: Array
@@ -48,159 +64,151 @@ class QuadraticModel:
     norms: GroupNorms
     scale: Array
 
+    def gap_at(self, z: Array, gradient: Array, among: Any = slice(None)) -> float:
+        """Return the largest subgradient coordinate relative to the terms it sums."""
+        return float(np.max(self._gaps(z, gradient)[among], initial=0.0))
+
     @cached_property
     def gap(self) -> float:
-        """Largest coordinate of the smallest subgradient at theta, relative to `scale`."""
-        return self._gap(self.theta, self.gradient)
+        """The same at theta."""
+        return self.gap_at(self.theta, self.gradient)
 
-    def _gap(self, z: Array, gradient: Array) -> float:
-        least = self.norms.least_subgradient(z, gradient)
-        return float(np.max(np.abs(least) / np.where(self.scale > 0, self.scale, 1.0)))
-
-    def newton_step(self, z: Array, gradient: Array) -> Array | None:
-        """Return the Newton step (p,) among active coefficients, zero elsewhere; None if unsafe."""
-        active = self.norms.active(z)
-        step = np.zeros(len(z))
-        if not active.any():
-            return step
-        curvature = (self.hessian + self.norms.hessian(z))[np.ix_(active, active)]
-        slope = (gradient + self.norms.gradient(z))[active]
-        diagonal = np.diagonal(curvature)
-        if not np.isfinite(curvature).all() or np.any(diagonal <= 0):
-            return None
-        sd = np.sqrt(diagonal)
-        try:
-            lower = np.linalg.cholesky(curvature / sd / sd[:, None])
-        except np.linalg.LinAlgError:
-            return None
-        if lower.diagonal().min() < 1e-7:
-            return None
-        step[active] = -np.linalg.solve(lower.T, np.linalg.solve(lower, slope / sd)) / sd
+    def newton_step(
+        self, z: Array, gradient: Array, *, damping: float = 0.0, majorize: bool = False
+    ) -> Array | None:
+        """Return the Newton step (p,) on the active block, None if its Hessian is singular."""
+        step, active = np.zeros(len(z)), self.norms.active(z)
+        if active.any():
+            slope = self.norms.least_subgradient(z, gradient)[active]
+            bend = self.hessian + self.norms.hessian(z, majorize=majorize)
+            bend = bend[np.ix_(active, active)]
+            bend += np.diag(damping * np.diagonal(bend))
+            found = _newton_step(Derivatives(0.0, slope, bend, slope))
+            if found is None:
+                return None
+            step[active] = found
         return step
 
-    def minimiser(self, room: float | None = None) -> Array | None:
-        """Return the minimiser; None if the quadratic is not convex or falls by more than `room`.
+    def minimiser(self, room: float = np.inf) -> Array | None:
+        """Return the minimiser, None if it promises a fall by more than `room`.
 
-        `room` is what a convex loss can still fall by, so a model that promises more is wrong.
+        A model whose Hessian is singular may fall without end.
         """
-        diagonal = np.diagonal(self.hessian)
-        if not np.isfinite(self.hessian).all() or np.any(diagonal < 0):
-            return None
         z, gradient = self.theta.copy(), self.gradient.copy()
-        for sweep in range(1, SWEEPS + 1):
-            self._settle_active(z, gradient)  # so that of duplicate columns one comes in, not both
-            self._sweep(z, gradient, range(len(self.norms.weights)))
-            if not np.isfinite(z).all():
+        best, since = np.inf, 0
+        for _ in range(MAX_ROUNDS):
+            z, gradient = self._on_active(z, gradient, room)
+            gap = self.gap_at(z, gradient)
+            if -self.change(z, gradient) > room or not np.isfinite(gap):
                 return None
-            done = self._gap(z, gradient) <= SETTLED
-            if done or sweep % 3 == 0:
-                finished = None if done else self._finished(z)
-                if finished is not None:
-                    z, gradient = finished, self._gradient(finished)
-                    done = True
-                fall = -float(self.gradient @ (z - self.theta)) - float(
-                    0.5 * (z - self.theta) @ self.hessian @ (z - self.theta)
-                )
-                fall += float(self.norms.value(self.theta) - self.norms.value(z))
-                if room is not None and fall > 4 * room + 1e-9 * abs(room):
-                    return None
-                if done:
-                    return z
-        return z
+            best, since = (gap, 0) if gap < 0.9 * best else (best, since + 1)
+            if gap <= ENOUGH or (since > 3 and gap <= TOLERANCE):
+                break
+            self._descend(z, gradient)
+        return self._snapped(z)
 
-    def _gradient(self, z: Array) -> Array:
-        slope: Array = self.gradient + self.hessian @ (z - self.theta)
-        return slope
+    def change(self, z: Array, gradient: Array) -> float:
+        """Return the model at z less that at theta; `gradient` is the quadratic's at z."""
+        norms = float(self.norms.value(z)) - float(self.norms.value(self.theta))
+        return float(0.5 * (z - self.theta) @ (self.gradient + gradient)) + norms
 
-    def _settle_active(self, z: Array, gradient: Array) -> None:
-        """Sweep over the active groups until their subgradients are zero, or nearly so."""
-        scale = np.where(self.scale > 0, self.scale, 1.0)
-        for _ in range(PATIENCE):
-            active = self.norms.active(z)
-            least = np.abs(gradient + self.norms.gradient(z)) / scale
-            if not active.any() or least[active].max() <= SETTLED:
-                return
-            self._sweep(z, gradient, np.unique(self.norms.codes[active]))
+    def _gaps(self, z: Array, gradient: Array) -> Array:
+        least = np.abs(self.norms.least_subgradient(z, gradient))
+        gaps: Array = least / np.where(self.scale > 0, self.scale, 1.0)
+        return gaps
 
-    def _sweep(self, z: Array, gradient: Array, groups: Iterable[int]) -> None:
-        """Update groups in turn, `z` and the quadratic's gradient there in place."""
-        for g in groups:
-            some, w = self.norms.members[g], float(self.norms.weights[g])
-            if len(some) == 1:
-                j = int(some[0])
-                bend = self.hessian[j, j]
-                if bend <= 0:
-                    continue
-                pull = bend * z[j] - gradient[j]
-                beyond = abs(pull) - w
-                if w > 0 and beyond <= ROUNDING * self.scale[j]:  # of duplicates one is enough
-                    beyond = 0.0
-                new = np.sign(pull) * max(beyond, 0.0) / bend
-                if new != z[j]:
-                    gradient += self.hessian[:, j] * (new - z[j])
-                    z[j] = new
-                continue
-            block = self.hessian[np.ix_(some, some)]
-            moved = _group_step(block, block @ z[some] - gradient[some], w)
-            change = moved - z[some]
-            if change.any():
-                gradient += self.hessian[:, some] @ change
-                z[some] = moved
-
-    def _finished(self, z: Array) -> Array | None:
-        """Return the minimiser by Newton steps on z's active groups, None if they are not it."""
-        active = self.norms.active(z)
-        for _ in range(30):
-            gradient = self._gradient(z)
-            if self._gap(z, gradient) <= SETTLED * 10:
-                return z
+    def _on_active(self, z: Array, gradient: Array, room: float) -> tuple[Array, Array]:
+        """Return the point and gradient after Newton steps on the active block alone."""
+        for _ in range(MAX_NEWTON):
+            if self.gap_at(z, gradient, self.norms.active(z)) <= ENOUGH:
+                break
             step = self.newton_step(z, gradient)
             if step is None:
-                return None
-            moved = z + step
-            crossed = (np.sign(moved) != np.sign(z)) & active & self._single
-            if crossed.any() or not np.array_equal(self.norms.active(moved), active):
-                return None
-            if np.max(np.abs(step)) <= 1e-15 * np.max(np.abs(z), initial=1e-300):
-                return moved if self._gap(moved, self._gradient(moved)) <= 1e-10 else None
-            z = moved
+                step = self.newton_step(z, gradient, damping=DAMPING)
+            moved = self._moved(z, gradient, step)
+            if moved is None and self.norms.large:  # far from a norm's minimum Newton overshoots
+                step = self.newton_step(z, gradient, damping=DAMPING, majorize=True)
+                moved = self._moved(z, gradient, step)
+            if moved is None or -self.change(*moved) > room:
+                return (z, gradient) if moved is None else moved
+            z, gradient = moved
+        return z, gradient
+
+    def _moved(self, z: Array, gradient: Array, step: Array | None) -> tuple[Array, Array] | None:
+        """Return the point and gradient after a step, stopped at zeros that it crosses."""
+        if step is None:
+            return None
+        kinked = (self.norms.weights > 0)[self.norms.codes]
+        dots = np.bincount(self.norms.codes, z * (z + step))[self.norms.codes]
+        crosses = kinked & (dots <= 0) & (z != 0)
+        points = [np.where(crosses, 0.0, z + step)]  # all that cross to zero, if that is lower
+        if crosses.any():  # up to the first
+            first = float(np.min((z / -np.where(step == 0, np.inf, step))[crosses], initial=1.0))
+            short = z + first * step
+            points.append(np.where(crosses & (np.abs(short) <= 1e-14 * np.abs(z)), 0.0, short))
+        here, gap = self.change(z, gradient), self.gap_at(z, gradient)
+        noise = 1e-15 * float(np.abs(z - self.theta) @ self.scale)
+        for point in points:
+            there = gradient + self.hessian @ (point - z)
+            change = self.change(point, there) - here
+            if change < -noise or (change <= noise and self.gap_at(point, there) < gap):
+                return point, there
         return None
 
+    def _descend(self, z: Array, gradient: Array) -> None:
+        """Minimise over one group after the other, active ones and the worst others, in place."""
+        worst, inside = np.zeros((2, len(self.norms.weights)))
+        np.maximum.at(worst, self.norms.codes, self._gaps(z, gradient))
+        inside[self.norms.codes] = self.norms.active(z)
+        others = np.argsort(np.where(inside, 0.0, -worst), kind="stable")
+        inside[others[: max(ENTRANTS, int(inside.sum()) // 2)]] = 1.0
+        for g in np.flatnonzero((inside > 0) & (worst > ENOUGH)).tolist():
+            some = self.norms.members[g]
+            pull = self.hessian[np.ix_(some, some)] @ z[some] - gradient[some]
+            move = self._group_minimiser(g, pull) - z[some]
+            if np.isfinite(move).all():
+                z[some] += move
+                gradient += move @ self.hessian[some]
+
     @cached_property
-    def _single(self) -> Array:
-        """Which coefficients have an absolute value of their own."""
-        sizes = np.bincount(self.norms.codes, minlength=len(self.norms.weights))
-        one: Array = (sizes[self.norms.codes] == 1) & (self.norms.weights[self.norms.codes] > 0)
-        return one
+    def _spectra(self) -> dict[int, tuple[Array, Array]]:
+        """Eigenvalues and eigenvectors of the Hessian's blocks of groups larger than one."""
+        places = {g: self.norms.members[g] for g in self.norms.large}
+        return {g: np.linalg.eigh(self.hessian[np.ix_(j, j)]) for g, j in places.items()}
 
+    def _group_minimiser(self, g: int, pull: Array) -> Array:
+        r"""Return the minimiser of :math:`\tfrac12 t^\top Ht - c^\top t + w\|t\|` over one group.
 
-def _group_step(block: Array, pull: Array, weight: float) -> Array:
-    r"""Return the minimiser of :math:`\tfrac12 z^\top Hz - b^\top z + w\|z\|`.
+        In eigenvectors :math:`t_i = c_i\nu/(h_i\nu+w)`, where the norm :math:`\nu` solves
+        :math:`\|c/(h\nu+w)\| = 1`; Newton's method for the norm's inverse climbs to it from zero.
+        Infinite where there is no curvature.
+        """
+        weight, size = float(self.norms.weights[g]), float(np.linalg.norm(pull))
+        if size <= weight:
+            return np.zeros(len(pull))
+        if len(pull) == 1:
+            j = self.norms.members[g][0]
+            with np.errstate(divide="ignore"):
+                one: Array = (1.0 - weight / size) * pull / self.hessian[j, j]
+            return one
+        values, vectors = self._spectra[g]
+        if not values[-1] > 0:
+            return np.full(len(pull), np.inf)
+        values = np.maximum(values, 1e-14 * values[-1])
+        turned, norm = pull @ vectors, 0.0
+        for _ in range(60):
+            unit = turned / (values * norm + weight)
+            square = float(unit @ unit)
+            slope = float(np.sum(unit**2 * values / (values * norm + weight)))
+            rise = square * (np.sqrt(square) - 1.0) / slope
+            norm += rise
+            if rise <= 1e-15 * norm:
+                break
+        block: Array = vectors @ (turned * norm / (values * norm + weight))
+        return block
 
-    It is :math:`(H + (w/r)I)^{-1}b` with r its own norm: one root of a monotone function.
-    """
-    size = float(np.linalg.norm(pull))
-    if size <= weight:
-        return np.zeros(len(pull))
-    values, vectors = np.linalg.eigh(block)
-    values, b = np.maximum(values, 0.0), vectors.T @ pull
-    if values.max() <= 0.0:
-        return np.full(len(pull), np.inf)  # falls without end
-    if weight == 0.0:
-        free: Array = vectors @ (b / np.maximum(values, 1e-300))
-        return free
-    # with s = w / r: sum (b / (values r + w))^2 = 1, decreasing in r
-    low, high = 0.0, (size - weight) / max(float(values.min()), 1e-12 * float(values.max()))
-    r = max((size - weight) / float(values.max()), 1e-300)
-    for _ in range(100):
-        part = b / (values * r + weight)
-        excess = float(part @ part) - 1.0
-        low, high = (r, high) if excess > 0 else (low, r)
-        slope = -2.0 * float((part**2) @ (values / (values * r + weight)))
-        new = r - excess / slope if slope < 0 else 0.5 * (low + high)
-        new = new if low < new < high else 0.5 * (low + high)
-        if abs(new - r) <= 1e-15 * r:
-            break
-        r = new
-    solved: Array = vectors @ (b * r / (values * r + weight))
-    return solved
+    def _snapped(self, z: Array) -> Array:
+        """Return z with groups at zero whose removal changes the gradient by rounding only."""
+        felt = np.abs(z) * np.diagonal(self.hessian) > ENOUGH * self.scale
+        keep = (np.bincount(self.norms.codes, felt) > 0) | (self.norms.weights == 0)
+        return np.where(keep[self.norms.codes], z, 0.0)

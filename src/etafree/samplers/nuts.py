@@ -79,7 +79,7 @@ def nuts_draws(
     """
     try:
         import blackjax  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
-        import jax
+        import jax  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("jax", "the NUTS sampler") from error
     from arviz_stats.base.array import array_stats

@@ -15,6 +15,8 @@ from etafree.dependence import Series, Survey, find_dependence
 from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
 from etafree.inference import student_quantile
+from etafree.linear import LinearTotal
+from etafree.penalties import KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
 from etafree.sandwich import target
@@ -72,14 +74,20 @@ def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) ->
     """Return the limits (method, 2, p) at one learning rate, and whether a diagnostic warns."""
     criterion = problem.criterion
     try:
-        draws = sample(GeneralizedPosterior(criterion, eta), draws=DRAWS, seed=rng)
+        # without its fall-backs a sampler that fails is flagged by its Pareto k, and stays fast
+        plain = isinstance(criterion.total, LinearTotal) and not isinstance(
+            criterion.penalty, KinkedPenalty
+        )
+        sampler = "auto" if plain else "importance"
+        posterior = GeneralizedPosterior(criterion, eta)
+        draws = sample(posterior, draws=DRAWS, seed=rng, sampler=sampler)
         made = calibrate(draws, criterion, seed=rng, **problem.options)
     except EtafreeError:
         return np.full((len(METHODS), 2, criterion.p), np.nan), True
-    plain = draws.select(goal.names)
-    open_faced = calibrate(replace(plain, source=None), goal, kind="scale", seed=rng).draws
+    chosen = draws.select(goal.names)
+    open_faced = calibrate(replace(chosen, source=None), goal, kind="scale", seed=rng).draws
     limits = [_limits(_quantiles(d), goal.names, criterion.names)
-              for d in (plain, open_faced, made.draws.select(goal.names))]  # fmt: skip
+              for d in (chosen, open_faced, made.draws.select(goal.names))]  # fmt: skip
     return np.array(limits), made.flags() != "all ok"
 
 

@@ -31,7 +31,7 @@ from etafree.studies.problem import Problem
 from etafree.validation import Array
 
 __all__ = [
-    "contaminated", "dose_response", "heteroscedastic", "misspecified_gamma", "modal",
+    "contaminated", "heteroscedastic", "mean_and_spread", "misspecified_gamma", "modal",
     "omitted_clusters", "overdispersed", "pairs", "quantile", "skewed_student", "sparse",
 ]  # fmt: skip
 
@@ -188,22 +188,23 @@ def sparse(rng: np.random.Generator, n: int) -> Problem:
     return Problem(Criterion(Squared(), (X, y), L1(strength), names=names), {}, truth)
 
 
-def _emax(theta: Any, row: Any) -> Any:
-    """Half the squared residual of a dose-response curve."""
+def _mean_and_spread(theta: Any, row: Any) -> Any:
+    """Minus the normal log density with mean and log standard deviation linear in x."""
     import jax.numpy as jnp
 
-    curve = theta["base"] + theta["top"] / (1 + jnp.exp(theta["log_half"]) / row["dose"])
-    return 0.5 * (row["response"] - curve) ** 2
+    log_sd = theta["spread"][0] + theta["spread"][1] * row["x"]
+    mean = theta["mean"][0] + theta["mean"][1] * row["x"]
+    return 0.5 * ((row["y"] - mean) * jnp.exp(-log_sd)) ** 2 + log_sd
 
 
-EMAX = JaxLoss(_emax, name="dose-response")
+MEAN_AND_SPREAD = JaxLoss(_mean_and_spread, name="mean and spread")
 
 
-def dose_response(rng: np.random.Generator, n: int) -> Problem:
-    """Return an Emax curve written in JAX, errors growing with the dose."""
-    dose = rng.choice([0.1, 0.3, 1.0, 3.0, 10.0], n)
-    truth = {"base": 1.0, "log_half": 0.0, "top": 4.0}
-    mean = 1.0 + 4.0 / (1 + 1.0 / dose)
-    response = mean + (0.3 + 0.1 * dose**0.5) * rng.standard_normal(n)
-    criterion = Criterion(EMAX, {"dose": dose, "response": response}, start=truth)
-    return Problem(criterion, {}, np.array([1.0, 0.0, 4.0]))
+def mean_and_spread(rng: np.random.Generator, n: int) -> Problem:
+    """Return a loss written in JAX: mean and spread are right, the errors t instead of normal."""
+    x = rng.standard_normal(n)
+    error = rng.standard_t(8, n) * np.sqrt(6 / 8)
+    y = 1.0 + 0.5 * x + np.exp(0.2 + 0.3 * x) * error
+    start = {"mean": np.zeros(2), "spread": np.zeros(2)}
+    criterion = Criterion(MEAN_AND_SPREAD, {"x": x, "y": y}, start=start)
+    return Problem(criterion, {}, np.array([1.0, 0.5, 0.2, 0.3]))

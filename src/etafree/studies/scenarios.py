@@ -144,7 +144,7 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     "modal, skewed errors": (families.modal, {"n": 1000}),
     "pairwise Huber, t errors": (families.pairs, {"n": 200}),
     "L1, three of eight": (families.sparse, {"n": 500}),
-    "dose-response in JAX": (families.dose_response, {"n": 500}),
+    "mean and spread in JAX": (families.mean_and_spread, {"n": 500}),
     **{f"paper, G = {g}": (paper, {"groups": g}) for g in (10, 20, 50)},
     **{f"lognormal group level, G = {g}": (lognormal, {"groups": g}) for g in (10, 20, 50)},
     **{f"ridge, sizes 2 or 25, G = {g}": (unequal, {"groups": g}) for g in (20, 50, 100)},
@@ -157,7 +157,7 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
 
 
 #: Scenarios of which a replicate takes more than 50 ms.
-SLOW = ("pairwise Huber, t errors", "dose-response in JAX", "L1, three of eight")
+SLOW = ("pairwise Huber, t errors", "mean and spread in JAX", "L1, three of eight")
 
 
 def simulate(name: str, rng: np.random.Generator) -> Problem:
