@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+import etafree.studies.families as families
 from etafree.criterion import Criterion
 from etafree.losses import Squared
 from etafree.models.mixed import RandomIntercept
 from etafree.optimize import minimise
 from etafree.penalties import Ridge
-from etafree.studies import families
 from etafree.studies.problem import Problem
 from etafree.studies.random_intercept import Design, pseudo_true
 from etafree.validation import Array
