@@ -50,7 +50,7 @@ POSTERIORS = [
     ("seed", "pass an int", lambda: ef.sample(POSTERIOR, seed="abc")),
     ("seed", "pass an int", lambda: ef.sample(POSTERIOR, seed=-1)),
     ("seed", "pass an int", lambda: ef.sample(POSTERIOR, seed=1.5)),
-    ("sampler", "'importance', 'elliptical'", lambda: ef.sample(POSTERIOR, sampler="nuts")),
+    ("sampler", "'importance', 'elliptical'", lambda: ef.sample(POSTERIOR, sampler="gibbs")),
 ]
 
 

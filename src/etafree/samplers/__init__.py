@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from etafree.draws import Draws
-from etafree.errors import ConvergenceError, InputError, MissingExtraError
+from etafree.errors import ConvergenceError, InputError
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.elliptical import elliptical_draws
 from etafree.samplers.importance import importance_draws, trustworthy
@@ -88,12 +88,10 @@ def sample(
 def _fall_back(
     posterior: GeneralizedPosterior, normal: Normal, draws: int, rng: np.random.Generator
 ) -> Draws:
-    """Return draws by elliptical slices, or by NUTS where these do not mix and it is installed."""
+    """Return draws by elliptical slices, or by NUTS where these do not mix and JAX has the loss."""
     try:
         return elliptical_draws(posterior, normal, draws, rng)
     except ConvergenceError:
-        try:
-            return nuts_draws(posterior, normal, draws, rng)
-        except MissingExtraError:
-            pass
-        raise
+        if not hasattr(posterior.criterion.total, "log_density_parts"):
+            raise
+    return nuts_draws(posterior, normal, draws, rng)
