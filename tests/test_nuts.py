@@ -147,7 +147,7 @@ class Banana(Total):
         return Derivatives(float(self.totals(theta[None])[0]), gradient, np.eye(2), np.ones(2))
 
     def reweighted(self, weights: Any, frequency: bool) -> Any:
-        raise NotImplementedError
+        raise AssertionError("a sampler asks for the density only")
 
     values = scores = cluster_totals = cluster_blocks = reweighted
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.kernels import Kernels
+from etafree.linalg import absolute
 from etafree.pytrees import double_precision, import_jax
 from etafree.sums import COMPILE_FROM, Groups, add_group_sums
 from etafree.totals import ClusterBlock, ClusterTotals, Derivatives, Total
@@ -171,7 +172,7 @@ class JaxTotal(Total):
         hessian, scale = 0.5 * (hessian + hessian.T), np.sqrt(square) @ self._reach
         if majorize and np.isfinite(hessian).all():
             unit = np.where(scale > 0, scale, 1.0)  # eigenvalues without units
-            hessian = _absolute(hessian / unit / unit[:, None], FLOOR) * unit * unit[:, None]
+            hessian = absolute(hessian / unit / unit[:, None], FLOOR) * unit * unit[:, None]
         return Derivatives(float(value), gradient, hessian, scale)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
@@ -279,7 +280,7 @@ class JaxTotal(Total):
                 self._add(squares, which, w[k : k + size], hessian)
         variances: Array = squares.reshape(many, p, p)
         if not (self.loss.convex or _is_positive(variances)):
-            variances = _absolute(variances)
+            variances = absolute(variances)
         return ClusterBlock(first, scores, hessians.reshape(many, p, p), weights, variances)
 
 
@@ -291,13 +292,3 @@ def _is_positive(matrices: Array) -> bool:
     except np.linalg.LinAlgError:
         return False
     return True
-
-
-def _absolute(matrices: Array, floor: float = 0.0) -> Array:
-    """Return matrices (..., p, p) with their eigenvalues' absolute values, at least `floor`."""
-    values, vectors = np.linalg.eigh(matrices)
-    size = np.abs(values)
-    most = size.max(axis=-1, keepdims=True)
-    size = np.maximum(size, floor * np.where(most > 0, most, 1.0))
-    made: Array = (vectors * size[..., None, :]) @ np.swapaxes(vectors, -1, -2)
-    return made

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from etafree.predictors import find_predictors
-from etafree.pytrees import import_jax
+from etafree.pytrees import import_jax, rebuild
 
 __all__ = ["Kernels"]
 
@@ -22,15 +20,13 @@ class Kernels:
 
     def __init__(self, function: Callable[[Any, Any], Any], template: Any, row: Any) -> None:
         jax = import_jax()
-        jnp, (leaves, tree) = jax.numpy, jax.tree.flatten(template)
-        ends = np.cumsum([leaf.size for leaf in leaves])
+        jnp, structured = jax.numpy, rebuild(template)
+        p = sum(leaf.size for leaf in jax.tree.leaves(template))
 
         def loss(theta: Any, row: Any) -> Any:
-            parts = [theta[end - leaf.size : end].reshape(leaf.shape)
-                     for leaf, end in zip(leaves, ends, strict=True)]  # fmt: skip
-            return function(jax.tree.unflatten(tree, parts), row)
+            return function(structured(theta), row)
 
-        self.predictors = found = find_predictors(loss, int(ends[-1]), row)
+        self.predictors = found = find_predictors(loss, p, row)
         outer, axis = (loss, None) if found is None else (found.outer, 0)
 
         def prepare(rows: Any) -> Any:

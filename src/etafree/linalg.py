@@ -12,6 +12,7 @@ from etafree.validation import Array, as_array, as_choice
 
 __all__ = [
     "ROOTS",
+    "absolute",
     "check_covariance",
     "correlation_eigenvalues",
     "relative_eigenvalues",
@@ -151,3 +152,13 @@ def transport(covariance: Array, target: Array, root: str = "affine") -> Array:
         standard = np.linalg.solve(lower.T, (lower @ symmetric_root(0.5 * (middle + middle.T))).T).T
     omega: Array = standard * (sd[:, None] / sd)
     return omega
+
+
+def absolute(matrices: Array, floor: float = 0.0) -> Array:
+    """Return matrices (..., p, p) with their eigenvalues' absolute values, at least `floor`."""
+    values, vectors = np.linalg.eigh(matrices)
+    size = np.abs(values)
+    most = size.max(axis=-1, keepdims=True)
+    size = np.maximum(size, floor * np.where(most > 0, most, 1.0))
+    made: Array = (vectors * size[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+    return made

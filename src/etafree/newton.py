@@ -72,17 +72,7 @@ def newton_minimise(criterion: Criterion, start: Any = None) -> Fit:
     reweighted least squares, which always descends). A loss that is not convex is minimised from a
     least-squares, a Huber and two random starts; the best minimum has status ``local``.
 
-    Parameters
-    ----------
-    criterion : Criterion
-    start : (p,) array, optional
-
-    Raises
-    ------
-    InputError
-        Collinear columns without a penalty; the message names them.
-    ConvergenceError
-        No finite minimiser, as for separated logistic data.
+    Arguments and errors as for `etafree.minimise`.
 
     Examples
     --------

@@ -6,17 +6,17 @@ is independent of the others'. `etafree.pairs` says how sums over pairs become s
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from etafree.differences import PairwiseDifference, Wilcoxon
-from etafree.errors import InputError, MissingExtraError
+from etafree.errors import InputError
+from etafree.linalg import absolute
 from etafree.pairs import PER_UNIT, PairTotal, RowSums, checked_units, tiles
+from etafree.pytrees import double_precision, import_jax, rebuild
 from etafree.totals import GeneralLoss
 from etafree.validation import Array, check_finite
 
@@ -80,15 +80,12 @@ class PairLoss(GeneralLoss):
         """Return the total, the start as a vector and names made of its keys."""
         if start is None:
             raise InputError("start", "is missing", "pass start=theta0, which gives theta's shape")
-        jax = _jax()
+        jax = import_jax()
         columns, n = _columns(data)
         checked_units(n, weights)
-        with _double():
-            leaves, tree = jax.tree_util.tree_flatten_with_path(start)
-            numbers = [_number_array(leaf, "start") for _, leaf in leaves]
-            found = jax.tree_util.tree_unflatten(tree, [a.astype(np.float64) for a in numbers])
-            flat, unravel = jax.flatten_util.ravel_pytree(found)
-        first = np.array(flat, dtype=np.float64)
+        leaves, tree = jax.tree_util.tree_flatten_with_path(start)
+        numbers = [_number_array(leaf, "start").astype(np.float64) for _, leaf in leaves]
+        first = np.concatenate([np.zeros(0), *(array.reshape(-1) for array in numbers)])
         if len(first) == 0:
             raise InputError("start", "is empty", "pass a number or array per parameter")
         names = [
@@ -96,7 +93,7 @@ class PairLoss(GeneralLoss):
             for (path, _), array in zip(leaves, numbers, strict=True)
             for index in np.ndindex(array.shape)
         ]
-        sums = _TileSums(self.h, unravel, columns)
+        sums = _TileSums(self.h, rebuild(jax.tree.unflatten(tree, numbers)), columns)
         sums.check(first, n)
         total = JaxPairTotal(self, sums, n, len(first), weights, frequency)
         return total, first, tuple(names) if leaves[0][0] else None
@@ -176,9 +173,9 @@ class _TileSums:
     """Compiled sums of h and its derivatives over tiles of pairs."""
 
     def __init__(self, h: Callable[[Any, Any, Any], Any], unravel: Any, columns: Any) -> None:
-        jax = _jax()
+        jax = import_jax()
         numpy, self._map = jax.numpy, jax.tree_util.tree_map
-        with _double():
+        with double_precision():
             self._columns = self._map(numpy.asarray, columns)
 
         def one(theta: Any, a: Any, b: Any) -> Any:
@@ -210,13 +207,13 @@ class _TileSums:
 
     def all(self, theta: Array, R: slice, C: slice, pairs: Array) -> list[Array]:
         """Return row and column sums of losses and gradients, Hessian and size of the gradient."""
-        with _double():
+        with double_precision():
             made = self._all(theta, self._rows(R), self._rows(C), pairs)
             return [np.asarray(part) for part in made]
 
     def values(self, thetas: Array, R: slice, C: slice, pairs: Array) -> Array:
         """Return the loss of a tile at many parameters."""
-        with _double():
+        with double_precision():
             return np.asarray(self._values(thetas, self._rows(R), self._rows(C), pairs))
 
     def check(self, theta: Array, n: int) -> None:
@@ -224,8 +221,8 @@ class _TileSums:
         rng = np.random.default_rng(0)
         i, gap = rng.integers(0, n, CHECKED), rng.integers(1, n, CHECKED)
         moved = theta + 0.1 * (1.0 + np.abs(theta)) * rng.standard_normal(len(theta))
-        jax, a, b = _jax(), i, (i + gap) % n
-        with _double():
+        jax, a, b = import_jax(), i, (i + gap) % n
+        with double_precision():
             try:
                 shape = jax.eval_shape(self._one, theta, self._rows(0), self._rows(1)).shape
             except Exception as error:  # whatever the user's function raises
@@ -249,15 +246,12 @@ class _TileSums:
 def _positive(hessian: Array) -> Array:
     """Return the matrix with eigenvalues made positive, in units where its diagonal is one."""
     unit = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))
-    values, vectors = np.linalg.eigh(hessian / unit / unit[:, None])
-    size = np.maximum(np.abs(values), 1e-4)
-    made: Array = (vectors * size) @ vectors.T * unit * unit[:, None]
-    return made
+    return absolute(hessian / unit / unit[:, None], 1e-4) * unit * unit[:, None]
 
 
 def _columns(data: Any) -> tuple[Any, int]:
     """Return the data as a pytree of numeric columns, and the number of units."""
-    jax = _jax()
+    jax = import_jax()
     if hasattr(data, "columns"):
         data = {str(name): np.asarray(data[name]) for name in data.columns}
         data = {name: column for name, column in data.items() if column.dtype.kind in "biuf"}
@@ -284,21 +278,3 @@ def _number_array(value: Any, argument: str) -> Any:
 def _path(path: Any) -> str:
     """Return the key of a parameter as in a name, its parts joined by points."""
     return ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
-
-
-def _jax() -> Any:
-    try:
-        importlib.import_module("jax.flatten_util")
-        return importlib.import_module("jax")
-    except ImportError:
-        raise MissingExtraError("jax", "losses over pairs of your own") from None
-
-
-def _double() -> AbstractContextManager[Any]:
-    """Return a context in which JAX computes in double precision, here only."""
-    jax = _jax()
-    if hasattr(jax, "enable_x64"):
-        made: AbstractContextManager[Any] = jax.enable_x64(True)
-    else:  # before JAX 0.8
-        made = importlib.import_module("jax.experimental").enable_x64()
-    return made

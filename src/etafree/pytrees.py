@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from etafree.errors import InputError, MissingExtraError
 from etafree.validation import Array, as_array
 
-__all__ = ["as_columns", "as_parameters", "double_precision", "import_jax"]
+__all__ = ["as_columns", "as_parameters", "double_precision", "import_jax", "rebuild"]
 
 
 def import_jax() -> Any:
@@ -79,6 +80,26 @@ def as_parameters(start: Any) -> tuple[Any, Array, tuple[str, ...] | None]:
             place = "[" + ",".join(map(str, at)) + "]" if at else ""
             names.append(_label(path, "theta") + place)
     return template, flat, tuple(names)
+
+
+def rebuild(template: Any) -> Callable[[Any], Any]:
+    """Return the function that gives a flat vector (p,) the structure of a pytree of arrays.
+
+    Examples
+    --------
+    >>> rebuild({"beta": np.zeros(2), "scale": np.zeros(())})(np.array([1.0, 2.0, 3.0]))["beta"]
+    array([1., 2.])
+    """
+    jax = import_jax()
+    leaves, tree = jax.tree.flatten(template)
+    ends = np.cumsum([leaf.size for leaf in leaves])
+
+    def structured(theta: Any) -> Any:
+        parts = [theta[end - leaf.size : end].reshape(leaf.shape)
+                 for leaf, end in zip(leaves, ends, strict=True)]  # fmt: skip
+        return jax.tree.unflatten(tree, parts)
+
+    return structured
 
 
 def _numbers(leaf: Any) -> NDArray[Any] | None:

@@ -292,7 +292,7 @@ class Calibration:
         before = {name: self.original[name] for name in chosen}
         after = {name: self.draws[name] for name in chosen}
         eta = "" if self.original.eta is None else f" at η = {self.original.eta:g}"
-        return before_after(before, after, table.loc[chosen], level, eta)
+        return before_after(before, after, table.loc[chosen], level, eta, self.target.describe())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write draws, target, map and diagnostics to one ``.npz`` file; return its path."""

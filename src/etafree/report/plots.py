@@ -22,12 +22,12 @@ BEFORE, AFTER = "#c77d2e", "#1f5a94"
 
 def before_after(
     before: Mapping[str, Array], after: Mapping[str, Array], table: pd.DataFrame, level: float,
-    eta: str = "",
+    eta: str = "", spread: str = "",
 ) -> Figure:  # fmt: skip
     """Return densities and intervals of every parameter before and after calibration.
 
     `table` has one row per parameter with columns estimate, lower, upper, mean_before,
-    lower_before and upper_before.
+    lower_before and upper_before; `spread` says how the calibrated covariance was made.
     """
     from matplotlib.figure import Figure
 
@@ -56,7 +56,8 @@ def before_after(
     axes[0].plot([], [], color=AFTER, lw=3, label="calibrated")
     axes[0].legend(frameon=False, fontsize=9, loc="upper right")
     axes[-1].set_xlabel("parameter value")
-    figure.suptitle(f"Densities (each scaled to its peak) and {level:.0%} intervals", fontsize=11)
+    title = f"Densities (each scaled to its peak) and {level:.0%} intervals"
+    figure.suptitle(f"{title}\n{spread}".strip(), fontsize=10)
     return figure
 
 
