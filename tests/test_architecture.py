@@ -55,6 +55,7 @@ ORDER = [
     "posterior",
     "draws",
     "samplers.variational",
+    "samplers.lasso",
     "samplers.importance",
     "samplers.elliptical",
     "samplers.quadrature",

@@ -74,7 +74,8 @@ def coverage_page(
     """Return the self-contained page: picture, league table, what is off, settings."""
     main = table[table["method"].isin(["location-scale, draws", "location-scale, Wald"])]
     off = main[~main["coverage"].between(*band)]
-    columns = ["scenario", "parameter", "method", "eta", "coverage", "coverage_se", "flagged"]
+    columns = ["scenario", "parameter", "method", "eta", "coverage", "coverage_se", "flagged",
+               "check"]  # fmt: skip
     width = main[main["eta"].notna()].groupby(["scenario", "parameter"])["width"]
     change = (width.max() / width.min() - 1).rename("width, change over eta").to_frame()
     from etafree._version import __version__

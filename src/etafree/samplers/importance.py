@@ -6,6 +6,7 @@ import numpy as np
 
 from etafree.draws import Draws
 from etafree.posterior import GeneralizedPosterior
+from etafree.samplers.lasso import kinked_proposal
 from etafree.samplers.variational import Normal
 from etafree.validation import Array
 
@@ -40,7 +41,8 @@ def importance_draws(
 ) -> Draws:
     """Return importance-weighted proposals, resampled systematically to equal weights.
 
-    Weights are Pareto-smoothed. The effective size counts both the unevenness of the weights and
+    Proposals are Student-t, or under a penalty with a kink those of `kinked_proposal`. Weights are
+    Pareto-smoothed. The effective size counts both the unevenness of the weights and
     the rounding of the resampling.
 
     References
@@ -50,10 +52,14 @@ def importance_draws(
     """
     from arviz_stats.base.array import array_stats
 
-    p = posterior.criterion.p
-    z, log_proposal = student_proposal(draws, p, proposal_dof(posterior), rng)
-    theta = z @ normal.lower.T
-    theta += normal.mean
+    dof, share = proposal_dof(posterior), 1.0
+    kinked = kinked_proposal(posterior, normal, dof / (dof - 2), draws, rng)
+    if kinked is None:
+        z, log_proposal = student_proposal(draws, posterior.criterion.p, dof, rng)
+        theta: Array = z @ normal.lower.T
+        theta += normal.mean
+    else:  # a chain: its draws count for less
+        theta, log_proposal, share = kinked
     log_ratio = posterior.log_density(theta) - log_proposal
     log_ratio -= log_ratio.max()
     if np.ptp(log_ratio) < 1e-9:  # the proposal is the posterior
@@ -65,12 +71,12 @@ def importance_draws(
         weights /= weights.sum()
     expected = draws * weights
     split = expected - np.floor(expected)
-    ess = 1.0 / (float(weights @ weights) + float((split * (1 - split)).sum()) / draws**2)
+    ess = share / (float(weights @ weights) + float((split * (1 - split)).sum()) / draws**2)
     edges = np.cumsum(weights)
     edges[-1] = 1.0
     picked = np.searchsorted(edges, (np.arange(draws) + rng.random()) / draws)
     rng.shuffle(picked)
-    info = {"pareto_k": pareto_k, "weights_ess": 1.0 / float(weights @ weights)}
+    info = {"pareto_k": pareto_k, "weights_ess": share / float(weights @ weights)}
     return Draws(
         theta[picked][None], posterior.criterion.names, posterior.eta, ess, "importance", info
     )

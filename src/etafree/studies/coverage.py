@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
 from etafree.inference import student_quantile
 from etafree.linear import LinearTotal
-from etafree.penalties import KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
 from etafree.sandwich import target
@@ -39,14 +39,12 @@ FIXED = ("location-scale, Wald", "frequentist")
 DEFAULT = ("location-scale, draws", "location-scale, Wald")
 #: Replicates per cell, draws per posterior, and the band that counts as nominal.
 BLOCK, DRAWS, BAND = 100, 1000, (0.935, 0.965)
-#: Replicates of a scenario that takes more than 50 ms each.
+#: Replicates of a scenario that takes more than 50 ms at each learning rate.
 SLOW_REPLICATES = 500
 QUICK_REPLICATES = 6
 
 
-def work(
-    parameters: Mapping[str, Any], seed: np.random.SeedSequence
-) -> dict[str, NDArray[np.float64]]:
+def work(parameters: Mapping[str, Any], seed: np.random.SeedSequence) -> dict[str, NDArray[Any]]:
     """Return limits (replicate, eta, method, 2, p), fixed limits (replicate, method, 2, p), flags.
 
     NaN where there is no interval: coefficients at a kink, or a posterior that cannot be sampled.
@@ -66,29 +64,26 @@ def work(
         truth.append(problem.truth)
     return {
         "moving": np.array(moving), "fixed": np.array(fixed),
-        "flagged": np.array(flagged, dtype=np.float64), "truth": np.array(truth),
+        "flags": np.array(flagged), "truth": np.array(truth),
     }  # fmt: skip
 
 
-def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) -> tuple[Array, bool]:
-    """Return the limits (method, 2, p) at one learning rate, and whether a diagnostic warns."""
+def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) -> tuple[Array, str]:
+    """Return the limits (method, 2, p) at one learning rate, and which diagnostics warn."""
     criterion = problem.criterion
     try:
         # without its fall-backs a sampler that fails is flagged by its Pareto k, and stays fast
-        plain = isinstance(criterion.total, LinearTotal) and not isinstance(
-            criterion.penalty, KinkedPenalty
-        )
-        sampler = "auto" if plain else "importance"
+        sampler = "auto" if isinstance(criterion.total, LinearTotal) else "importance"
         posterior = GeneralizedPosterior(criterion, eta)
         draws = sample(posterior, draws=DRAWS, seed=rng, sampler=sampler)
         made = calibrate(draws, criterion, seed=rng, **problem.options)
-    except EtafreeError:
-        return np.full((len(METHODS), 2, criterion.p), np.nan), True
+    except EtafreeError as error:
+        return np.full((len(METHODS), 2, criterion.p), np.nan), type(error).__name__
     chosen = draws.select(goal.names)
     open_faced = calibrate(replace(chosen, source=None), goal, kind="scale", seed=rng).draws
     limits = [_limits(_quantiles(d), goal.names, criterion.names)
               for d in (chosen, open_faced, made.draws.select(goal.names))]  # fmt: skip
-    return np.array(limits), made.flags() != "all ok"
+    return np.array(limits), made.flags()
 
 
 def _quantiles(draws: Draws) -> Array:
@@ -128,7 +123,8 @@ def run_coverage(
     """Run the study, resuming what `out` holds, and return the long table.
 
     A row per scenario, parameter, method and eta (missing where there is none): coverage with its
-    Monte Carlo error, mean width, the share of data sets with a warning, and replicates.
+    Monte Carlo error, mean width, the share of data sets with a warning, the check that warns most
+    often, and replicates.
     """
     import pandas as pd
 
@@ -161,23 +157,27 @@ def run_coverage(
 
 def _rows(name: str, arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
     problem = simulate(name, np.random.default_rng(0))
-    truth, flagged, rows = arrays["truth"], arrays["flagged"], []
+    truth, flags, rows = arrays["truth"], arrays["flags"], []
+    raised = [[set(f.split(", ")) - {"all ok"} for f in row] for row in flags.tolist()]
     for k, eta in enumerate(ETAS):
+        at = [row[k] for row in raised]
         for m, method in enumerate(METHODS):
-            share = float(flagged[:, k].mean())
-            rows += _summaries(arrays["moving"][:, k, m], truth, problem, share,
-                               scenario=name, method=method, eta=eta)  # fmt: skip
+            rows += _summaries(arrays["moving"][:, k, m], truth, problem, at, scenario=name,
+                               method=method, eta=eta)  # fmt: skip
+    always = [set.intersection(*row) for row in raised]  # whatever eta: the structure warns
     for m, method in enumerate((*FIXED, *problem.rivals)):
-        share = float(flagged.min(axis=1).mean())  # whatever eta: the structure warns
-        rows += _summaries(arrays["fixed"][:, m], truth, problem, share, scenario=name,
+        rows += _summaries(arrays["fixed"][:, m], truth, problem, always, scenario=name,
                            method=method, eta=np.nan)  # fmt: skip
     return rows
 
 
 def _summaries(
-    limits: Array, truth: Array, problem: Problem, flagged: float, **labels: Any
+    limits: Array, truth: Array, problem: Problem, raised: list[set[str]], **labels: Any
 ) -> list[dict[str, Any]]:
-    rows = []
+    """Return a row per parameter; `raised` holds the checks that warn, by data set."""
+    rows, counts = [], Counter(name for names in raised for name in names)
+    flagged = sum(map(bool, raised)) / len(raised)
+    check = counts.most_common(1)[0][0] if counts else ""
     for j, parameter in enumerate(problem.criterion.names):
         low, high = limits[:, 0, j], limits[:, 1, j]
         there = np.isfinite(low)
@@ -188,7 +188,8 @@ def _summaries(
         rows.append({
             **labels, "parameter": parameter, "coverage": share,
             "coverage_se": float(np.sqrt(max(share * (1 - share), 0.5 / many) / many)),
-            "width": float((high - low)[there].mean()), "flagged": flagged, "replicates": many,
+            "width": float((high - low)[there].mean()), "flagged": flagged, "check": check,
+            "replicates": many,
         })  # fmt: skip
     return rows
 

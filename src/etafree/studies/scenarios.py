@@ -156,8 +156,8 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-#: Scenarios of which a replicate takes more than 50 ms.
-SLOW = ("pairwise Huber, t errors", "mean and spread in JAX", "L1, three of eight")
+#: Scenarios of which a replicate at one learning rate takes more than 50 ms.
+SLOW = ("pairwise Huber, t errors", "mean and spread in JAX", "modal, skewed errors")
 
 
 def simulate(name: str, rng: np.random.Generator) -> Problem:
