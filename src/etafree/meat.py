@@ -288,18 +288,14 @@ def _adjusted_clusters(
         count += int(np.count_nonzero(there))
         scores = (block.scores - block.weights[:, None] * mean) @ whiten.T
         hessians = _whitened(block.hessians + block.weights[:, None, None] * share, whiten)
-        values, vectors = np.linalg.eigh(np.eye(p) - hessians)
-        if np.any(values[:, 0] <= SINGULAR):
-            worst = groups.labels[block.first + int(values[:, 0].argmin())]
-            raise InputError(
-                "clusters",
-                f"cluster {worst!s} alone determines a coefficient (a dummy for one cluster, say), "
-                f"so {correction} cannot leave it out",
-                "drop that column, add a penalty, or use correction='CR1'",
-            )
-        power = -0.5 if correction == "CR2" else -1.0
-        adjust = (vectors * values[:, None, :] ** power) @ vectors.transpose(0, 2, 1)
-        adjusted = np.einsum("gij,gj->gi", adjust, scores)
+        left = np.eye(p) - hessians
+        _check_left(left, groups, block.first, correction)
+        if correction == "CR3":
+            adjusted = np.linalg.solve(left, scores[:, :, None])[:, :, 0]
+        else:
+            values, vectors = np.linalg.eigh(left)
+            adjust = (vectors * values[:, None, :] ** -0.5) @ vectors.transpose(0, 2, 1)
+            adjusted = np.einsum("gij,gj->gi", adjust, scores)
         whitened += adjusted.T @ adjusted
         if correction == "CR2":
             kept.append((adjust[there], hessians[there],
@@ -308,6 +304,20 @@ def _adjusted_clusters(
         return whitened, count, None
     parts = [np.concatenate(part) for part in zip(*kept, strict=True)]
     return whitened, count, Satterthwaite(whiten, *parts)
+
+
+def _check_left(left: Array, groups: Groups, first: int, correction: str) -> None:
+    """Refuse clusters without which, I - A_g A^{-1} being singular, a coefficient is lost."""
+    try:
+        np.linalg.cholesky(left - SINGULAR * np.eye(left.shape[1]))
+    except np.linalg.LinAlgError:
+        worst = groups.labels[first + int(np.linalg.eigvalsh(left)[:, 0].argmin())]
+        raise InputError(
+            "clusters",
+            f"cluster {worst!s} alone determines a coefficient (a dummy for one cluster, say), so "
+            f"{correction} cannot leave it out",
+            "drop that column, add a penalty, or use correction='CR1'",
+        ) from None
 
 
 def _whitened(matrices: Array, whiten: Array) -> Array:
