@@ -19,6 +19,7 @@ BENCHMARKS = {
     "map": "location_scale_map",
     "fit": "fit",
     "sampler": "sampler",
+    "losses": "losses",
     "gibbs": "gibbs",
     "figure1": "figure1",
 }

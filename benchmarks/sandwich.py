@@ -14,7 +14,7 @@ import etafree as ef
 import etafree.linear
 from benchmarks.timing import REPETITIONS, Row, announce, cpu_seconds, interleaved_ratios
 
-__all__ = ["clustered_data", "run"]
+__all__ = ["clustered_data", "run", "without_compiled_code"]
 
 GOAL = 10.0
 GOAL_NUMPY = 24.0
@@ -58,7 +58,7 @@ def run(quick: bool) -> list[Row]:
     compiled = sandwich().covariance
     cost_of_pass()
     rows.append(Row("sandwich", GOAL, False, interleaved_ratios("sandwich", cost, cost_of_pass)))
-    with _without_compiled_code():
+    with without_compiled_code():
         if not np.allclose(sandwich().covariance, compiled, rtol=1e-9, atol=0.0):
             raise RuntimeError("the compiled and the numpy path give different sandwiches")
         ratios = interleaved_ratios("sandwich, numpy only", cost, cost_of_pass)
@@ -67,7 +67,7 @@ def run(quick: bool) -> list[Row]:
 
 
 @contextmanager
-def _without_compiled_code() -> Iterator[None]:
+def without_compiled_code() -> Iterator[None]:
     """Make etafree use numpy alone for its sums over clusters."""
     before = etafree.linear.COMPILE_FROM
     etafree.linear.COMPILE_FROM = np.inf

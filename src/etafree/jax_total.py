@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from etafree.kernels import Kernels
 from etafree.linalg import absolute
 from etafree.pytrees import double_precision, import_jax
-from etafree.sums import COMPILE_FROM, Groups, add_group_sums
+from etafree.sums import COMPILE_FROM, Groups, add_group_sums, add_moments, symmetric
 from etafree.totals import ClusterBlock, ClusterTotals, Derivatives, Total
 from etafree.validation import Array
 
@@ -230,24 +230,32 @@ class JaxTotal(Total):
 
         return summed
 
-    def _add(self, out: Array, codes: NDArray[np.intp], factor: Array, rows: Array) -> None:
-        add_group_sums(out, codes, factor, rows, self.n * self.p >= COMPILE_FROM)
+    @property
+    def _compiled(self) -> bool:
+        return self.n * self.p >= COMPILE_FROM
 
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
         """Return gradient, Hessian and every cluster's score sum in one pass over the rows."""
         hessian, sums = np.zeros((self.p, self.p)), np.zeros((len(groups), self.p))
+        found, unused, compiled = self._kernels.predictors, np.zeros(self.p), self._compiled
         with double_precision():
             for chunk, (slopes, part) in self._run("sums", theta):
-                new, codes = np.asarray(slopes)[chunk.skip :], groups.codes[chunk.where]
-                hessian += np.asarray(part)
-                if self._kernels.predictors is None:
-                    self._add(sums, codes[chunk.skip :], np.ones(len(new)), new)
+                new, bent = np.asarray(slopes)[chunk.skip :], np.asarray(part)
+                codes = groups.codes[chunk.where][chunk.skip :]
+                if found is None:
+                    add_group_sums(sums, codes, np.ones(len(new)), new, compiled)
+                    hessian += bent
                     continue
                 reach = np.asarray(chunk.rows[1])[chunk.skip :]
-                for k in range(new.shape[1]):
-                    self._add(sums, codes[chunk.skip :], new[:, k], reach[:, k])
+                if found.many == 1:
+                    bent = bent[chunk.skip :, 0, 0]
+                    add_moments(unused, hessian, reach[:, 0], new[:, 0], bent, compiled)
+                else:
+                    hessian += bent
+                for k in range(found.many):
+                    add_group_sums(sums, codes, new[:, k], reach[:, k], compiled)
         weights = np.bincount(groups.codes, self.weights, len(groups)).astype(np.float64)
-        return ClusterTotals(sums.sum(axis=0), 0.5 * (hessian + hessian.T), sums, weights)
+        return ClusterTotals(sums.sum(axis=0), symmetric(hessian), sums, weights)
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""
@@ -274,10 +282,10 @@ class JaxTotal(Total):
                 made = self._kernels.hessians(theta, some, weight)
                 score, hessian = (np.asarray(m).reshape(size, -1)[skip:] for m in made)
             which = codes[k : k + size]
-            self._add(scores, which, np.ones(len(which)), score)
-            self._add(hessians, which, np.ones(len(which)), hessian)
+            add_group_sums(scores, which, np.ones(len(which)), score, self._compiled)
+            add_group_sums(hessians, which, np.ones(len(which)), hessian, self._compiled)
             if not self.frequency:  # sampling weights count twice in a variance
-                self._add(squares, which, w[k : k + size], hessian)
+                add_group_sums(squares, which, w[k : k + size], hessian, self._compiled)
         variances: Array = squares.reshape(many, p, p)
         if not (self.loss.convex or _is_positive(variances)):
             variances = absolute(variances)
