@@ -30,7 +30,7 @@ test: lint  ## linters, types and every test
 bench: .venv/ready  ## measure the performance goals; prints one table
 	$(BIN)/python -m benchmarks
 
-coverage: .venv/ready  ## coverage under dependence, 2,000 data sets per scenario (about 8 minutes)
+coverage: .venv/ready  ## coverage of every loss and dependence at five learning rates (about 40 minutes)
 	$(BIN)/etafree coverage --out build/coverage
 
 clean:
