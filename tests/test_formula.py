@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 import etafree as ef
+from conftest import refused
 from etafree.errors import InputError
+from etafree.formula import screened
 
 
 @pytest.fixture
@@ -128,3 +130,32 @@ def test_bad_formulas_say_what_is_wrong(table: pd.DataFrame, formula: str, messa
 def test_a_table_without_a_complete_row_is_refused(table: pd.DataFrame) -> None:
     with pytest.raises(InputError, match="no complete row"):
         ef.Criterion.from_formula("y ~ x", table.assign(x=np.nan), ef.losses.Squared())
+
+
+COLUMNS = ["y", "x", "g", "a b", "x.1", "exp", "x.__class__"]
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "y ~ x", "y ~ log(x)+C(g)", "np.log1p(y) ~ `a b` + poly(x, degree=2)", "y ~ .",
+        "y ~ C(g, Treatment('a')) * x - 1", "y~(x+exp)**2", "y ~ I(x**2)", "y ~ bs(x, df=4)",
+        "y ~ `x.1` + exp", "y ~ 0 + x:g", "y ~ x + 1.5e3*x",
+    ],
+)  # fmt: skip
+def test_formulas_of_columns_and_listed_functions_pass(formula: str) -> None:
+    assert screened(formula, COLUMNS) == formula
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "y ~ {__import__('os').system('x')}", "y ~ os", "y ~ x.__class__", "y ~ open('f')",
+        "y ~ eval('1')", "y ~ I(9**9**9)", "y ~ (lambda: 1)()", "y ~ [x for x in x]",
+        "y ~ getattr(x,'a')", "y ~ x.1", "y ~ `zz`", "y ~ np.load('f')", "y ~ Q('x')",
+        "y ~ C(g, contr.treatment('a'))", "y ~ x; import os", "y ~ f'{x}'", "y ~ 'a{b}'",
+        "y ~ x\n__import__", "y ~ np.linalg.inv(x)", "y ~ I(((x**9)**9)**9)**9**9", "y ~ x" * 1000,
+    ],
+)  # fmt: skip
+def test_formulas_that_could_run_code_are_refused(formula: str) -> None:
+    refused("formula", "", lambda: screened(formula, COLUMNS))
