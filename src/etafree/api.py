@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 from etafree._version import __version__
 from etafree.active import active_block
 from etafree.calibration import WORKING, LocationScaleMap, student_factors, working_covariance
-from etafree.centers import find_center
 from etafree.criterion import Criterion
 from etafree.dependence import find_dependence
 from etafree.draws import Draws
@@ -22,7 +21,8 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.result import Calibration
 from etafree.sandwich import target_of
 from etafree.targets import Target
-from etafree.validation import as_choice, as_level, as_names, as_rng
+from etafree.validation import as_choice, as_level, as_rng
+from etafree.wiring import estimated, find_fit, given_target, jackknifed, named
 
 __all__ = ["calibrate"]
 
@@ -55,6 +55,14 @@ def calibrate(
     eta: float | None = None,
     level: float = 0.95,
     names: Sequence[str] | None = None,
+    model: Any = None,
+    var_names: Any = None,
+    filter_vars: str | None = None,
+    log_likelihood: Any = None,
+    latent: str | None = "auto",
+    prior: str | None = None,
+    model_args: Sequence[Any] = (),
+    model_kwargs: Mapping[str, Any] | None = None,
     seed: Any = 0,
 ) -> Calibration:
     r"""Calibrate posterior draws so that their spread does not depend on the learning rate.
@@ -66,9 +74,13 @@ def calibrate(
 
     Parameters
     ----------
-    draws : Draws or array (draw, p) or (chain, draw, p)
+    draws : Draws, array (draw, p) or (chain, draw, p), or a fit of another package
+        Fits: ArviZ InferenceData or DataTree, a netCDF file or zarr store of one, CmdStan CSV
+        files, CmdStanMCMC, a pystan Fit, a NumPyro MCMC. With a stored pointwise log-likelihood
+        that is all; the infinitesimal jackknife makes the target.
     criterion : Criterion, GeneralizedPosterior or Target, optional
-        What the draws are of. Without it pass `center` and `covariance`.
+        What the draws are of. Without it pass `center` and `covariance`, or draws that have a
+        log-likelihood.
     clusters : (n,) labels or column name, or several of them, optional
         Rows with the same label may depend on each other; with a list, mapping or DataFrame, rows
         that share a label in any of several ways.
@@ -76,11 +88,14 @@ def calibrate(
         A survey design, `clusters` being its primary sampling units; see `target`.
     time, units, bandwidth : optional
         Dependence in time, of one series or of a panel's units; see `target`.
+        All of these may also be named: a column of the criterion's data, or a variable or
+        coordinate along the observations of a fit's log-likelihood.
     correction : str, optional
         Small-sample correction, see `target`: by default HC3 for independent rows, CR3 with t
-        quantiles for clusters, CR1S for several ways, cosines (EWC) with t quantiles for time.
+        quantiles for clusters, CR1S for several ways, cosines (EWC) with t quantiles for time. The
+        jackknife has HC0, HC1 (default), CR0, CR1 (default) and CR1S.
     center : {"map", "one_step", "mean"} or (p,) array
-        Default "map", the minimiser of loss plus penalty.
+        Default "map", the minimiser of loss plus penalty; the jackknife's is the mean.
     covariance : (p, p) array, optional
         A covariance of your own, instead of the sandwich.
     centered : bool
@@ -101,12 +116,27 @@ def calibrate(
         Covariance that is mapped: the draws' own, or :math:`(\eta A)^{-1}`, the paper's population
         map.
     eta : float, optional
-        Learning rate of the draws if they do not carry it; used by diagnostics and
-        ``working="curvature"``.
+        Learning rate of the draws if they do not carry it; used by diagnostics,
+        ``working="curvature"`` and the jackknife. A fit of another package is taken at 1.
     level : float
         Default level of the result's intervals.
     names : sequence of str, optional
         Parameter names for draws given as an array.
+    model : pymc.Model, bambi.Model, stan.model.Model or NumPyro function, optional
+        The model of a fit. PyMC, Bambi and NumPyro: exact scores and Hessian instead of the
+        jackknife, on the unconstrained scale. Stan: the jackknife on the unconstrained scale.
+    var_names, filter_vars : optional
+        Parameters of a fit to report, with ArviZ's meaning: names, ``"~name"``, and with "like" or
+        "regex" parts of names or regular expressions. The others stay in the computation.
+    log_likelihood : str, list of str or array (draw, n), optional
+        Which stored variable to use; a list or "sum" adds up. For plain draws: the pointwise
+        log-likelihood itself.
+    latent : {"auto", None}
+        "auto" refuses a log-likelihood that is conditional on group effects; None takes it.
+    prior : {"scaled", "unscaled"}, optional
+        For a model at ``eta != 1``: whether eta multiplies its prior too.
+    model_args, model_kwargs : optional
+        What a NumPyro model is called with.
     seed : int, SeedSequence or Generator
         For the Student-t factors, so that the same draws give the same result.
 
@@ -132,6 +162,14 @@ def calibrate(
     as_choice(estimand, "estimand", ESTIMANDS)
     as_level(level)
     rng = as_rng(seed)
+    fit = find_fit(
+        draws, criterion is None and covariance is None, model=model, var_names=var_names,
+        filter_vars=filter_vars, log_likelihood=log_likelihood, eta=eta, latent=latent, prior=prior,
+        names=names, model_args=model_args, model_kwargs=model_kwargs,
+    )  # fmt: skip
+    if fit is not None:
+        draws, eta, names = fit.draws, fit.draws.eta, None
+        criterion = fit.criterion if fit.criterion is not None else criterion
     posterior = criterion if isinstance(criterion, GeneralizedPosterior) else None
     if posterior is not None:
         criterion = posterior.criterion
@@ -145,13 +183,13 @@ def calibrate(
         )  # fmt: skip
     original = Draws.of(draws, names, eta)
     if criterion is not None:
-        original = _named(original, criterion, names is not None)
+        original = named(original, criterion, names is not None)
     source = original.source
     if posterior is None and source is not None and source.criterion is criterion:
         posterior = source
     full = original
     if isinstance(criterion, Criterion) and covariance is None:
-        criterion = _estimated(criterion, posterior, estimand, center, kind)
+        criterion = estimated(criterion, posterior, estimand, center, kind)
         if isinstance(criterion.penalty, KinkedPenalty):
             if kind == "scale" or center not in (None, "map"):
                 raise InputError("kind" if kind == "scale" else "center", "keeps a centre that a "
@@ -171,12 +209,21 @@ def calibrate(
             correction=correction, centered=centered, hessian=hessian, meat=meat, dof=dof,
             mean=original.mean,
         )  # fmt: skip
+    elif fit is not None and fit.losses is not None and covariance is None and criterion is None:
+        goal, dependence = jackknifed(
+            fit, latent, {"clusters": clusters, "strata": strata, "fpc": fpc, "time": time,
+                          "units": units}, {"hessian": hessian, "meat": meat}, center=center,
+            single_psu=single_psu, bandwidth=bandwidth, correction=correction, dof=dof,
+            centered=centered, working=working,
+        )  # fmt: skip
     else:
         dependence = None
         asked = {"clusters": clusters, "strata": strata, "fpc": fpc, "time": time, "units": units,
                  "bandwidth": bandwidth, "correction": correction, "hessian": hessian,
                  "meat": meat}  # fmt: skip
-        goal = _given_target(criterion, original, center, covariance, dof, asked)
+        goal = given_target(criterion, original, center, covariance, dof, asked)
+    if fit is not None:
+        goal = replace(goal, checks=(*fit.checks, *goal.checks))
     spread = working_covariance(working, original, goal)
     omega = transport(spread, goal.covariance, root)
     offset = original.mean if kind == "scale" else goal.center
@@ -202,66 +249,5 @@ def calibrate(
         criterion if isinstance(criterion, Criterion) else None,
         posterior,
         dependence,
+        fit=fit,
     )
-
-
-def _estimated(
-    criterion: Criterion, posterior: GeneralizedPosterior | None, estimand: str, center: Any,
-    kind: str,
-) -> Criterion:  # fmt: skip
-    """Return the criterion whose minimiser is the target; refuse a mix of the two."""
-    unscaled = posterior is not None and posterior.log_prior is not None
-    if estimand == "posterior":
-        if posterior is None or posterior.log_prior is None:
-            raise InputError("estimand", "'posterior' needs a posterior with a log_prior",
-                             "pass the GeneralizedPosterior, or leave it out")  # fmt: skip
-        return posterior.energy
-    if unscaled and (kind == "scale" or (isinstance(center, str) and center == "mean")):
-        argument = "kind" if kind == "scale" else "center"
-        raise InputError(
-            argument, "keeps the posterior's own centre, which the log prior moves away from the "
-            "penalized target", "pass estimand='posterior', or center='map'",
-        )  # fmt: skip
-    return criterion
-
-
-def _named(draws: Draws, goal: Criterion | Target, asked: bool) -> Draws:
-    """Return the draws under the criterion's names; refuse draws of other parameters."""
-    if draws.p != goal.p:
-        raise InputError("draws", f"have {draws.p} parameters, the criterion {goal.p}")
-    if draws.names == goal.names:
-        return draws
-    if draws.names != as_names(None, draws.p):
-        raise InputError(
-            "names" if asked else "draws",
-            f"are of {list(draws.names)}, the criterion of {list(goal.names)}",
-            "select and order the draws' parameters as the criterion's",
-        )
-    return replace(draws, names=goal.names)
-
-
-def _given_target(
-    criterion: Any, original: Draws, center: Any, covariance: Any, dof: Any, asked: dict[str, Any]
-) -> Target:
-    """Return the target of a call without a criterion's sandwich."""
-    for argument, value in asked.items():
-        if value is not None:
-            raise InputError(
-                argument, "needs a criterion and cannot be combined with covariance=",
-                "pass a Criterion, and no covariance",
-            )  # fmt: skip
-    if isinstance(criterion, Target):
-        if covariance is not None or center is not None or dof is not None:
-            raise InputError("criterion", "is a Target, which has its own center and covariance")
-        return criterion
-    if covariance is None:
-        raise InputError(
-            "covariance", "is missing: draws alone do not say how an estimator varies",
-            "pass a criterion, or center= and covariance=",
-        )  # fmt: skip
-    if center is None:
-        if criterion is None:
-            raise InputError("center", "is missing", "pass an array, or center='mean'")
-        center = "map"
-    kind, point = find_center(center, criterion, original.mean)
-    return replace(Target.given(point, covariance, original.names, dof), center_kind=kind)

@@ -40,13 +40,23 @@ def pack(
         "covariance": t.covariance,
         "dof": t.dof,
     }
-    for name in ("hessian", "meat"):
+    for name in ("hessian", "meat", "se_error"):
         if getattr(t, name) is not None:
             arrays[name] = getattr(t, name)
     if t.satterthwaite is not None:
         for name in SATTERTHWAITE:
             arrays[f"satterthwaite_{name}"] = getattr(t.satterthwaite, name)
-    told = ("center_kind", "correction", "centered", "clusters", "design", "n", "size", "estimand")
+    told = (
+        "center_kind",
+        "correction",
+        "centered",
+        "clusters",
+        "design",
+        "n",
+        "size",
+        "estimand",
+        "method",
+    )
     meta = {
         "names": list(t.names),
         "all_names": list(o.names),
@@ -73,6 +83,7 @@ def unpack(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> dict[str, A
         dof=arrays["dof"],
         hessian=arrays.get("hessian"),
         meat=arrays.get("meat"),
+        se_error=arrays.get("se_error"),
         plug_ins=meta["plug_ins"],
         satterthwaite=satterthwaite,
         **meta["target"],

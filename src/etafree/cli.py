@@ -1,4 +1,4 @@
-"""The command line: ``etafree figure1``, ``etafree coverage``."""
+"""The command line: ``etafree calibrate``, ``figure1``, ``coverage``."""
 
 from __future__ import annotations
 
@@ -68,6 +68,47 @@ def coverage(
         out, replicates=replicates, seed=seed, only=only, quick=quick, workers=workers,
         scheduler=scheduler,
     )  # fmt: skip
+
+
+@app.command()
+def calibrate(
+    fit: Annotated[list[Path], typer.Argument(help="netCDF file, zarr store, or CmdStan CSVs.")],
+    clusters: Annotated[list[str], typer.Option(help="data.csv:column, or a name in the fit; "
+                                                "repeat for several ways.")] = [],  # noqa: B006
+    strata: Annotated[str | None, typer.Option(help="Strata, written like clusters.")] = None,
+    time: Annotated[str | None, typer.Option(help="Times, written like clusters.")] = None,
+    units: Annotated[str | None, typer.Option(help="Units of a panel, likewise.")] = None,
+    correction: Annotated[str | None, typer.Option(help="CR0, CR1, CR1S, HC0, HC1, ...")] = None,
+    var: Annotated[list[str], typer.Option(help="Variable or regular expression; "
+                                           "repeatable.")] = [],  # noqa: B006
+    log_likelihood: Annotated[list[str], typer.Option(help="Stored log-likelihoods to add "
+                                                      "up.")] = [],  # noqa: B006
+    eta: Annotated[float | None, typer.Option(help="Learning rate of the fit; default 1.")] = None,
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="netCDF file to write.")] = None,
+    report: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    conditional: Annotated[
+        bool, typer.Option("--conditional", help="Take a log-likelihood given group effects.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+) -> None:  # fmt: skip
+    """Calibrate a stored fit: print before and after, write calibrated draws and a page.
+
+    Exit code 0: done; 2: nothing was written, the message says why; 3: done, but a diagnostic
+    failed.
+
+    Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc --report page.html
+    """
+    from etafree.files import FAILED, calibrate_files
+
+    made = calibrate_files(
+        fit, clusters=clusters, strata=strata, time=time, units=units, correction=correction,
+        var=var, log_likelihood=log_likelihood, eta=eta, level=level, out=out, report=report,
+        force=force, latent=not conditional, quiet=quiet,
+    )  # fmt: skip
+    if any(check.verdict == "fail" for check in made.checks):
+        raise typer.Exit(FAILED)
 
 
 @app.command()

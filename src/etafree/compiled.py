@@ -1,11 +1,13 @@
-"""Inner loops compiled by numba, for data so large that compiling pays; imported only then."""
+"""Inner loops compiled by numba: large data and chains; imported only where they are used."""
 
 from __future__ import annotations
+
+import math
 
 import numba
 import numpy as np
 
-__all__ = ["moments", "scatter"]
+__all__ = ["kinked_sweeps", "moments", "scatter"]
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -51,3 +53,47 @@ def moments(gradient, hessian, rows, slope, curvature):  # type: ignore[no-untyp
             for i in range(n):
                 total += scaled[i] * column[i]
             hessian[j, j] += total
+
+
+@numba.njit(cache=True, error_model="numpy")
+def kinked_sweeps(theta, precision, linear, codes, rates, normals, chi, unit, thin, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Run the Gibbs chain of a normal law times kinks, keeping every `thin`-th state of theta.
+
+    The two roots of the inverse Gaussian's quadratic multiply to the norm's square.
+    """
+    p, many = theta.shape[0], rates.shape[0]
+    lower, inverse, norms, work = np.empty((p, p)), np.empty(many), np.empty(many), np.empty(p)
+    for step in range(normals.shape[0]):
+        norms[:] = 0.0
+        for j in range(p):
+            norms[codes[j]] += theta[j] * theta[j]
+        for g in range(many):
+            inverse[g] = 0.0
+            if rates[g] > 0.0:
+                a = math.sqrt(norms[g])
+                q = 0.5 * chi[step, g] * chi[step, g] / rates[g]
+                large = a + q + math.sqrt(q * (2.0 * a + q)) + 1e-300
+                larger = unit[step, g] * (large + a) < large
+                omega = large / rates[g] if larger else a * (a / large) / rates[g]
+                inverse[g] = 1.0 / max(omega, 1e-20 / (rates[g] * rates[g]))
+        for j in range(p):  # Cholesky factor of the precision
+            for k in range(j + 1):
+                total = precision[j, k]
+                if j == k:
+                    total += inverse[codes[j]]
+                for m in range(k):
+                    total -= lower[j, m] * lower[k, m]
+                lower[j, k] = math.sqrt(total) if j == k else total / lower[k, k]
+        for j in range(p):
+            total = linear[j]
+            for m in range(j):
+                total -= lower[j, m] * work[m]
+            work[j] = total / lower[j, j]
+        for j in range(p - 1, -1, -1):
+            total = work[j] + normals[step, j]
+            for m in range(j + 1, p):
+                total -= lower[m, j] * theta[m]
+            theta[j] = total / lower[j, j]
+        if (step + 1) % thin == 0:
+            for j in range(p):
+                out[(step + 1) // thin - 1, j] = theta[j]

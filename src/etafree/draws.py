@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from etafree.errors import InputError
-from etafree.linalg import check_covariance
+from etafree.linalg import check_covariance, correlation_eigenvalues
 from etafree.posterior import GeneralizedPosterior
 from etafree.validation import Array, as_array, as_names, as_positive
 
@@ -140,9 +140,10 @@ class Draws:
             raise InputError("draws", f"reach {size.max():.1g}", "change the units")
         deviation = array - self.mean
         covariance = deviation.T @ deviation / (len(self) - 1)
-        return check_covariance(
-            covariance, "draws", self.p, "the draws are collinear: drop or combine parameters"
-        )
+        _, vectors = correlation_eigenvalues(covariance)
+        tied = [self.names[j] for j in np.flatnonzero(np.abs(vectors[:, 0]) > 0.1)][:8]
+        advice = f"the draws are collinear: drop or combine parameters, of {tied}"
+        return check_covariance(covariance, "draws", self.p, advice)
 
     def effective_size(self) -> float:
         """Return the effective number of draws: the sampler's, or estimated from the chains."""

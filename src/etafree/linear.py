@@ -8,10 +8,11 @@ it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from etafree.sums import (
 from etafree.totals import ClusterBlock, ClusterTotals, Derivatives, Total
 from etafree.validation import Array
 
-__all__ = ["LinearTotal", "RankOneBlock"]
+__all__ = ["LinearTotal", "PredictorTotal", "RankOneBlock"]
 
 #: Rows, and rows times parameter values, that `totals` takes at a time: what fits the inner cache.
 TOTALS_ROWS, TOTALS_NUMBERS = 1 << 10, 1 << 14
@@ -48,8 +49,55 @@ class RankOneBlock(NamedTuple):
     weights: Array
 
 
+class PredictorTotal(Total):
+    """A total over a linear predictor, its rows in memory or read in parts."""
+
+    @property
+    @abstractmethod
+    def trials(self) -> bool:
+        """Whether responses come with a number of trials."""
+
+    @property
+    @abstractmethod
+    def constant(self) -> int | None:
+        """The first column that does not vary."""
+
+    @abstractmethod
+    def with_loss(self, loss: LinearLoss) -> Self:
+        """Return the total of another loss over the same rows."""
+
+    @abstractmethod
+    def fold(self, step: Callable[..., None], *out: Any) -> tuple[Any, ...]:
+        """Call ``step(part, *out)``, which adds to `out`, for the rows of every part in order."""
+
+    @abstractmethod
+    def least_squares(self) -> tuple[Array, Array]:
+        """Return the Gram matrix X'WX and X'W(start - offset) of a least-squares start."""
+
+    @abstractmethod
+    def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
+        """Return the gradient and Hessian expected under a normal parameter."""
+
+    @abstractmethod
+    def exact_fits(self, count: int, rng: np.random.Generator) -> list[Array]:
+        """Return least-squares fits to `count` random subsets of p rows."""
+
+    @abstractmethod
+    def moments(self, theta: Array, majorize: bool) -> tuple[Any, Array, Array, Any]:
+        """Return value, gradient, lower triangle of the Hessian, and sum of squared slopes."""
+
+    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
+        """Return value, gradient and Hessian in one pass over the rows.
+
+        `majorize` replaces the second derivative by the loss's majorizer.
+        """
+        value, gradient, hessian, slope_square = self.moments(theta, majorize)
+        scale = np.sqrt(slope_square) * self.column_norms
+        return Derivatives(float(value), gradient, symmetric(hessian), scale)
+
+
 @dataclass(frozen=True, eq=False)
-class LinearTotal(Total):
+class LinearTotal(PredictorTotal):
     """Sum of a `LinearLoss` over weighted observations, with its derivatives.
 
     Attributes
@@ -62,6 +110,8 @@ class LinearTotal(Total):
         None means one each.
     frequency : bool
         Whether a weight counts copies of a row (True) or represents other units (False).
+    first : int
+        Number of the first row, if this is a part of a larger total.
     """
 
     loss: LinearLoss
@@ -70,6 +120,7 @@ class LinearTotal(Total):
     offset: Array | None = None
     weights: Array | None = None
     frequency: bool = True
+    first: int = 0
 
     @property
     def n(self) -> int:
@@ -84,6 +135,30 @@ class LinearTotal(Total):
     def reweighted(self, weights: Array | None, frequency: bool) -> LinearTotal:
         """Return the same total under other weights."""
         return replace(self, weights=weights, frequency=frequency)
+
+    @property
+    def trials(self) -> bool:
+        """Whether responses come with a number of trials."""
+        return self.y.ndim == 2
+
+    @property
+    def constant(self) -> int | None:
+        """The first column that does not vary."""
+        found = np.flatnonzero(np.ptp(self.X, axis=0) == 0)
+        return int(found[0]) if len(found) else None
+
+    def fold(self, step: Callable[..., None], *out: Any) -> tuple[Any, ...]:
+        """Call ``step(self, *out)``: there is one part."""
+        step(self, *out)
+        return out
+
+    def codes(self, groups: Groups) -> NDArray[np.intp]:
+        """Return the group of every row."""
+        return groups.codes
+
+    def with_loss(self, loss: LinearLoss) -> LinearTotal:
+        """Return the total of another loss over the same rows."""
+        return replace(self, loss=loss).fitted()
 
     def fitted(self) -> LinearTotal:
         """Return the total with its response checked and a plug-in scale filled in."""
@@ -123,11 +198,8 @@ class LinearTotal(Total):
             slope = _weighted(slope, self.weights)
         return slope[:, None] * self.X
 
-    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
-        """Return value, gradient and Hessian in one pass over the rows.
-
-        `majorize` replaces the second derivative by the loss's majorizer.
-        """
+    def moments(self, theta: Array, majorize: bool) -> tuple[float, Array, Array, float]:
+        """Return value, gradient, lower triangle of the Hessian, and sum of squared slopes."""
         curve = self.loss.majorizer if majorize else self.loss.second
         value, slope_square = 0.0, 0.0
         gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
@@ -141,8 +213,7 @@ class LinearTotal(Total):
             value += float(loss.sum())
             add_moments(gradient, hessian, X, slope, curvature, self._compiled)
             slope_square += float(slope @ slope)
-        scale = np.sqrt(slope_square) * self.column_norms
-        return Derivatives(value, gradient, symmetric(hessian), scale)
+        return value, gradient, hessian, slope_square
 
     @property
     def _compiled(self) -> bool:
@@ -170,6 +241,14 @@ class LinearTotal(Total):
                 guess = guess - self.offset[rows]
             add_moments(moment, gram, X, w * guess, w, self._compiled)
         return symmetric(gram), moment
+
+    def exact_fits(self, count: int, rng: np.random.Generator) -> list[Array]:
+        """Return least-squares fits to `count` random subsets of p rows."""
+        there = np.arange(self.n) if self.weights is None else np.flatnonzero(self.weights)
+        response = self.y if self.offset is None else self.y - self.offset
+        size = min(len(there), self.p)
+        subsets = [rng.choice(there, size=size, replace=False) for _ in range(count)]
+        return [np.linalg.lstsq(self.X[rows], response[rows], rcond=None)[0] for rows in subsets]
 
     def totals(self, thetas: Array) -> Array:
         """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
@@ -259,7 +338,7 @@ class LinearTotal(Total):
             slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
             if self.weights is not None:
                 slope[w == 0], curvature[w == 0] = 0.0, 0.0
-            yield RankOneBlock(rows.start, self.X[rows], slope, curvature, w)
+            yield RankOneBlock(self.first + rows.start, self.X[rows], slope, curvature, w)
 
 
 def _weighted(values: Array, weights: Array) -> Array:

@@ -20,13 +20,15 @@ from etafree.dependence import Clusters, Dependence
 from etafree.diagnostics import checks_of_criterion, checks_of_draws, prior_weight
 from etafree.draws import Draws
 from etafree.errors import InputError
+from etafree.fits import Fit
 from etafree.functional import Functional, image
-from etafree.inference import Region, WaldTest, constraints, student_quantile, wald_test
+from etafree.inference import Region, WaldTest, constraints, wald_test
 from etafree.leverage import cluster_table
 from etafree.posterior import GeneralizedPosterior
-from etafree.storage import damaged, load_arrays, save_arrays
+from etafree.storage import damaged, load_arrays, save_arrays, whole_file
+from etafree.summaries import Shown, constrained, flat_variables, headline, record, summary_table
 from etafree.targets import Target
-from etafree.validation import Array, as_choice, as_count, as_level, as_names, as_rng
+from etafree.validation import Array, as_choice, as_count, as_level, as_rng
 from etafree.wild import WildBootstrap, wild_bootstrap
 
 if TYPE_CHECKING:
@@ -50,6 +52,10 @@ class Calibration:
     map : LocationScaleMap
     settings : mapping
         kind, root, working, level and the library's version.
+    fit : Fit or None
+        What another package made, if the draws came from one. A fit whose model is known is
+        calibrated on the unconstrained scale; tables, plots and `of` then show the model's own
+        variables, `test` and `region` the parameters that were calibrated.
     """
 
     draws: Draws
@@ -61,6 +67,7 @@ class Calibration:
     posterior: GeneralizedPosterior | None = field(default=None, repr=False)
     dependence: Dependence | None = field(default=None, repr=False)
     recorded: tuple[Check, ...] | None = field(default=None, repr=False)
+    fit: Fit | None = field(default=None, repr=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,51 +111,35 @@ class Calibration:
         """
         import pandas as pd
 
-        lower, upper = self._limits(self._level(level), kind)
-        table = pd.DataFrame({"lower": lower, "upper": upper}, index=pd.Index(self.target.names))
-        return table.reindex(list(self.names))
+        shown = self.shown
+        lower, upper = shown.limits(self._level(level), kind)
+        table = pd.DataFrame({"lower": lower, "upper": upper}, index=pd.Index(shown.names))
+        return table.reindex(list(self.names)) if self.inactive else table
 
     def _level(self, level: float | None) -> float:
         return as_level(self.settings["level"] if level is None else level)
 
-    def _limits(self, level: float, kind: str) -> tuple[Array, Array]:
-        as_choice(kind, "kind", ("draws", "wald"))
-        tail = 0.5 * (1 - level)
-        if kind == "wald":
-            half = student_quantile(1 - tail, self.target.dof) * self.target.se
-            return self.map.offset - half, self.map.offset + half
-        active = self.draws.select(self.target.names).array
-        lower, upper = np.quantile(active, [tail, 1 - tail], axis=0)
-        return lower, upper
+    @cached_property
+    def shown(self) -> Shown:
+        """Estimates, errors and draws of what tables and plots show."""
+        if self.fit is not None and self.fit.constrain is not None:
+            arrays = self.original.array, self.draws.array
+            return constrained(self.fit, self.center, self.target, *arrays)
+        t = self.target
+        after = self.draws.select(t.names).array
+        return Shown(t.names, self.map.offset, t.se, t.dof, self._before.array, after, t.se_error)
 
     def summary(self, level: float | None = None, kind: str = "draws") -> pd.DataFrame:
         """Return a table: estimate, se, interval and t degrees of freedom, before and after.
 
         ``ratio`` is the calibrated interval's width over the original's: above one, the posterior
-        was overconfident. Under a penalty with a kink, ``status`` says which parameters are
-        exactly zero and have no interval.
+        was overconfident. ``se_error`` is the relative Monte Carlo error of a standard error that
+        draws made. Under a penalty with a kink, ``status`` says which parameters are exactly zero
+        and have no interval.
         """
         import pandas as pd
 
-        used = self._level(level)
-        tail = 0.5 * (1 - used)
-        before = np.quantile(self._before.array, [tail, 1 - tail], axis=0)
-        lower, upper = self._limits(used, kind)
-        table = pd.DataFrame(
-            {
-                "estimate": self.map.offset,
-                "se": self.target.se,
-                "lower": lower,
-                "upper": upper,
-                "dof": self.target.dof,
-                "mean_before": self._before.mean,
-                "sd_before": self._before.array.std(axis=0, ddof=1),
-                "lower_before": before[0],
-                "upper_before": before[1],
-                "ratio": (upper - lower) / (before[1] - before[0]),
-            },
-            index=pd.Index(self.target.names, name="parameter"),
-        )
+        table = summary_table(self.shown, self._level(level), kind)
         if not self.inactive:
             return table
         table = table.reindex(pd.Index(self.names, name="parameter"))
@@ -222,11 +213,16 @@ class Calibration:
         """
 
         label = str(name or getattr(function, "__name__", "functional"))
-        at, after, before = (
-            image(function, self.names, array)
-            for array in (self.center, self.draws.array, self.original.array)
-        )
+        arrays = self.center, self.draws.array, self.original.array
+        at, after, before = (self._image(function, array) for array in arrays)
         return Functional(label, at, after, before, self._level(None))
+
+    def _image(self, function: Callable[[Mapping[str, Array]], Array], array: Array) -> Array:
+        if self.fit is None or self.fit.constrain is None:
+            return image(function, self.names, array)
+        names, flat, whole = flat_variables(self.fit, np.atleast_2d(array))
+        made = image(lambda entries: function({**entries, **whole}), names, flat)
+        return made if array.ndim > 1 else made[0]
 
     def paper(self) -> PaperMatrices:
         r"""Return the paper's :math:`\hat J_\lambda, \hat K, \hat H_0, \hat V, \hat\Omega`.
@@ -278,24 +274,47 @@ class Calibration:
         """Return a figure of densities and intervals before and after, one row per parameter."""
         from etafree.report.plots import before_after
 
-        chosen = list(self.target.names)
-        if names is not None:
-            if isinstance(names, str) or not isinstance(names, Sequence) or not names:
-                raise InputError("names", f"is {names!r}", "pass a list of parameter names")
-            chosen = list(as_names(names, len(names)))
-        for name in chosen:
-            if name not in self.target.names:
-                known = list(self.target.names)
-                raise InputError("names", f"has {name!r}", f"with an interval: {known}")
+        before, after = self.shown.columns(names)
         level = self._level(None)
-        table = self.summary(level)
-        before = {name: self.original[name] for name in chosen}
-        after = {name: self.draws[name] for name in chosen}
+        table = self.summary(level).loc[list(before)]
         eta = "" if self.original.eta is None else f" at η = {self.original.eta:g}"
-        return before_after(before, after, table.loc[chosen], level, eta, self.target.describe())
+        return before_after(before, after, table, level, eta, self.target.describe())
+
+    def to_arviz(self) -> Any:
+        """Return the calibrated draws as the kind of object they came as.
+
+        An InferenceData gives an InferenceData, everything else an xarray DataTree, with the same
+        variables, dimensions and coordinates. How they were calibrated is in the posterior's
+        attributes. Groups computed from the original draws are ``original_*`` now.
+        """
+        from etafree.adapters.arviz import calibrated_tree
+        from etafree.adapters.trees import as_kind
+
+        tree = calibrated_tree(self.draws, self.fit, record(self))
+        return as_kind(tree, "DataTree" if self.fit is None else self.fit.kind)
+
+    def report(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Write a self-contained HTML page about this calibration; return its path.
+
+        A file that is there already is replaced with ``force=True`` only.
+        """
+        from etafree.report.calibration import calibration_page
+
+        target = Path(path)
+        if target.exists() and not force:
+            raise InputError("path", f"{str(target)!r} exists", "pass force=True to replace it")
+        if not target.parent.is_dir():
+            raise InputError("path", f"the folder {str(target.parent)!r} does not exist")
+        text = calibration_page(self)
+        with whole_file(target) as file:
+            file.write(text.encode())
+        return target
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write draws, target, map and diagnostics to one ``.npz`` file; return its path."""
+        """Write draws, target, map and diagnostics to one ``.npz`` file; return its path.
+
+        Data and models are not in it: a loaded result shows the parameters that were calibrated.
+        """
         parts = pack(self.draws, self.original, self.target, self.map, self.settings, self.checks)
         return save_arrays(path, "calibration", *parts)
 
@@ -306,32 +325,12 @@ class Calibration:
         with damaged(path):
             return cls(**unpack(arrays, meta))
 
-    def _headline(self) -> list[str]:
-        s, t = self.settings, self.target
-        center = "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind
-        eta = "unknown eta" if self.original.eta is None else f"eta = {self.original.eta:g}"
-        shift = float(np.max(np.abs(self.center_shift)))
-        lines = [
-            f"Calibration ({s['kind']}, root {s['root']}) of {len(self.draws)} draws at {eta}",
-            f"covers: {t.estimand}, not the parameter of the process that made the data",
-            f"centre: {center}, {shift:.2g} se from the posterior mean at most",
-            f"spread: {t.describe()}",
-        ]
-        if self.inactive:
-            lines.append(f"no interval: {', '.join(self.inactive)} (exactly zero at this penalty)")
-        if t.plug_ins:
-            known = ", ".join(f"{k} = {v:.4g}" for k, v in t.plug_ins.items())
-            lines.append(f"taken as known: {known}")
-        lines.append(f"diagnostics: {self.flags()}")
-        lines += [f"  {c.name}: {c.advice}" for c in self.checks if c.verdict != "ok"]
-        return lines
-
     def __repr__(self) -> str:
         table = self.summary().drop(columns=["mean_before", "dof"])
         shown = table.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-")
-        return "\n".join([*self._headline(), "", shown])
+        return "\n".join([*headline(self), "", shown])
 
     def _repr_html_(self) -> str:
-        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self._headline()[1:])
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in headline(self)[1:])
         table = self.summary().to_html(float_format=lambda v: f"{v:.4g}", escape=True, na_rep="-")
-        return f"<b>{html.escape(self._headline()[0])}</b><ul>{lines}</ul>{table}"
+        return f"<b>{html.escape(headline(self)[0])}</b><ul>{lines}</ul>{table}"

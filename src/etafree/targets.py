@@ -46,6 +46,10 @@ class Target:
         What an interval covers, in words.
     plug_ins : mapping
         Nuisance values estimated beforehand and taken as known.
+    method : str
+        "sandwich" from a criterion's derivatives, or "infinitesimal jackknife" from draws.
+    se_error : (p,) array or None
+        Relative Monte Carlo error of the standard errors, where draws made them.
     """
 
     center: Array
@@ -63,12 +67,14 @@ class Target:
     size: float | None = None
     estimand: str = "whatever the given centre estimates"
     plug_ins: Mapping[str, float] = field(default_factory=dict)
+    method: str = "sandwich"
+    se_error: Array | None = None
     satterthwaite: Satterthwaite | None = field(default=None, repr=False)
     checks: tuple[Check, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         p = len(as_names(self.names, len(self.names)))
-        for name in ("center", "covariance", "dof", "hessian", "meat"):
+        for name in ("center", "covariance", "dof", "hessian", "meat", "se_error"):
             if getattr(self, name) is not None:  # frozen means the arrays too
                 array = np.array(getattr(self, name))
                 array.setflags(write=False)
@@ -112,7 +118,7 @@ class Target:
 
     def describe(self) -> str:
         """Return in words how the covariance was made."""
-        if self.hessian is None:
+        if not self.design:
             return "covariance given by the user"
         dof = self.dof
         if np.isinf(dof).all():
@@ -122,7 +128,7 @@ class Target:
         else:
             law = f"t with {dof.min():.1f} to {dof.max():.1f} degrees of freedom"
         printed = "" if self.centered else ", scores not centred"
-        return f"sandwich, {self.design}, {self.correction}, {law}{printed}"
+        return f"{self.method}, {self.design}, {self.correction}, {law}{printed}"
 
 
 def degrees_of_freedom(given: Any, default: float | Array, p: int) -> Array:

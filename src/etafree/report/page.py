@@ -3,24 +3,157 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from etafree.checks import Check
+from etafree.report.plots import AFTER, BEFORE
+from etafree.validation import Array
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Section", "picture_data", "render", "table_html"]
+__all__ = [
+    "Bar",
+    "Row",
+    "Scale",
+    "Section",
+    "between",
+    "picture_data",
+    "render",
+    "shown",
+    "table_html",
+]
+
+#: How many widths of the intervals it is about a scale reaches beyond them.
+REACH = 1.5
+
+
+class Bar(NamedTuple):
+    """An interval on a scale: ends and middle in per cent, which ends are cut off, in words."""
+
+    low: float
+    mid: float
+    high: float
+    cut: tuple[bool, bool]
+    text: str
+    values: tuple[float, float, float]
+
+
+class Scale(NamedTuple):
+    """The range of values that the width of a row stands for."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def covering(cls, low: float, high: float, pad: float) -> Scale:
+        """Return the scale of an interval with a share of its width left and right."""
+        room = pad * (high - low)
+        return cls(low - room, high + room)
+
+    @classmethod
+    def around(cls, kept: Array, cut: Array) -> Scale:
+        """Return a scale that shows all of `kept`, and of `cut` what is not far away."""
+        low, high = float(kept.min()), float(kept.max())
+        room = REACH * (high - low)
+        least = np.clip(cut.min(), low - room, low)
+        return cls.covering(float(least), float(np.clip(cut.max(), high, high + room)), 0.03)
+
+    def at(self, value: Any) -> Any:
+        """Return values in per cent of the width."""
+        return 100 * (value - self.low) / (self.high - self.low)
+
+    def bar(self, values: Any, unit: float) -> Bar:
+        """Return (lower, middle, upper) on this scale, cut at its edges; see `shown` for unit."""
+        low, mid, high = (float(v) for v in values)
+        ends = self.at(np.array([low, mid, high]))
+        left, middle, right = (round(float(x), 2) for x in ends.clip(0, 100))
+        cut = (bool(ends[0] < 0), bool(ends[2] > 100))
+        text = f"{shown(low, unit)} to {shown(high, unit)}"
+        return Bar(left, middle, right, cut, text, (low, mid, high))
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return two to five round values away from the edges, as places and labels.
+
+        Examples
+        --------
+        >>> Scale(0.0, 1.0).ticks()
+        [(20.0, '0.2'), (40.0, '0.4'), (60.0, '0.6'), (80.0, '0.8')]
+        """
+        rough = (self.high - self.low) / 4
+        power = 10.0 ** np.floor(np.log10(rough))
+        step = power * min((1, 2, 5, 10), key=lambda m: abs(np.log(m * power / rough)))
+        values = step * np.arange(np.ceil(self.low / step), np.floor(self.high / step) + 1)
+        return [
+            (round(float(self.at(v)), 2), shown(v, 10 * step))
+            for v in values
+            if 6 <= self.at(v) <= 94
+        ]
+
+    def outline(self, grid: Array, height: Array) -> str:
+        """Return the path of a curve over a grid: per cent across, 1 at the bottom, 0 on top."""
+        points = zip(self.at(grid), 1 - height, strict=True)
+        return "M" + " ".join(f"{x:.2f},{y:.3f}" for x, y in points)
+
+
+class Row(NamedTuple):
+    """A parameter's intervals before and after on a scale of its own; a note if it has none."""
+
+    name: str
+    scale: Scale = Scale(0.0, 1.0)
+    before: Bar | None = None
+    after: Bar | None = None
+    note: str = ""
+    outlines: Sequence[str] = ()
 
 
 class Section(NamedTuple):
-    """A heading with paragraphs (plain text, escaped), and optionally a table and a picture."""
+    """A heading with paragraphs (plain text, escaped), and what stands below them.
+
+    `slider` has steps, each with a label, a sentence and the bars of every row, and the number of
+    the step to start with; `facts` are terms with their descriptions.
+    """
 
     heading: str
     paragraphs: Sequence[str] = ()
     table: str = ""
     picture: str = ""
     caption: str = ""
+    rows: Sequence[Row] = ()
+    slider: Mapping[str, Any] | None = None
+    checks: Sequence[Check] = ()
+    facts: Sequence[tuple[str, str]] = ()
+
+
+def shown(value: float, unit: float) -> str:
+    """Return a number to a tenth of `unit`, roughly its standard error.
+
+    Examples
+    --------
+    >>> shown(1234.5678, 0.3), shown(1234.5678, 40.0), shown(1.5e-9, 1e-10), shown(0.0, 0.0)
+    ('1234.57', '1235', '1.5e-09', '0')
+    """
+    if not 1e-6 < unit < 1e9:
+        return f"{value:.4g}"
+    decimals = max(0, 1 - int(np.floor(np.log10(unit))))
+    text = f"{value:.{decimals}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def between(values: Any) -> str:
+    """Return the range of some numbers to three digits.
+
+    Examples
+    --------
+    >>> between([2.0, 1.0, 1.2345]), between([3.0])
+    ('1 to 2', '3')
+    """
+    low, high = f"{np.min(values):.3g}", f"{np.max(values):.3g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def picture_data(png: bytes) -> str:
@@ -41,5 +174,5 @@ def render(title: str, lead: str, sections: Sequence[Section], footer: str = "")
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True
     )
     return environment.get_template("page.html.j2").render(
-        title=title, lead=lead, sections=sections, footer=footer
+        title=title, lead=lead, sections=sections, footer=footer, colours=(BEFORE, AFTER)
     )

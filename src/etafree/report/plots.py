@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["AFTER", "BEFORE", "before_after", "interval_sweep"]
+__all__ = ["AFTER", "BEFORE", "before_after", "density", "interval_sweep"]
 
 #: Colours that differ in lightness as well as in hue.
 BEFORE, AFTER = "#c77d2e", "#1f5a94"
@@ -61,15 +61,28 @@ def before_after(
     return figure
 
 
-def _density(ax: Axes, values: Array, colour: str) -> None:
+def density(values: Array, points: int = 300) -> tuple[Array, Array]:
+    """Return a grid and the kernel density of draws (D,) there, scaled to its peak.
+
+    Examples
+    --------
+    >>> grid, height = density(np.linspace(-1.0, 1.0, 101), points=5)
+    >>> grid.round(1), float(height.max())
+    (array([-1.2, -0.6, 0. , 0.6, 1.2]), 1.0)
+    """
     from scipy.stats import gaussian_kde
 
     some = values if len(values) <= 5000 else values[:: len(values) // 5000 + 1]
     low, high = np.quantile(some, [0.0005, 0.9995])
-    grid = np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), 300)
+    grid = np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), points)
     height = gaussian_kde(some)(grid)
-    ax.fill_between(grid, height / height.max(), color=colour, alpha=0.3, lw=0)
-    ax.plot(grid, height / height.max(), color=colour, lw=1.2)
+    return grid, height / height.max()
+
+
+def _density(ax: Axes, values: Array, colour: str) -> None:
+    grid, height = density(values)
+    ax.fill_between(grid, height, color=colour, alpha=0.3, lw=0)
+    ax.plot(grid, height, color=colour, lw=1.2)
 
 
 def _limits(ax: Axes, row: Any) -> None:

@@ -22,9 +22,6 @@ lassos. Bayesian Anal. 5, 369-411.
 
 from __future__ import annotations
 
-import math
-
-import numba
 import numpy as np
 
 from etafree.linear import LinearTotal
@@ -42,47 +39,6 @@ THIN, BURN_IN = (4, 16, 64), 100
 ENOUGH = 0.4
 #: Random numbers made at a time.
 BLOCK = 1 << 20
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _sweeps(theta, precision, linear, codes, rates, normals, chi, unit, thin, out):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Run the chain from theta, keeping every `thin`-th state."""
-    p, many = theta.shape[0], rates.shape[0]
-    lower, inverse, norms, work = np.empty((p, p)), np.empty(many), np.empty(many), np.empty(p)
-    for step in range(normals.shape[0]):
-        norms[:] = 0.0
-        for j in range(p):
-            norms[codes[j]] += theta[j] * theta[j]
-        for g in range(many):
-            inverse[g] = 0.0
-            if rates[g] > 0.0:  # the roots of the quadratic multiply to the norm's square
-                a = math.sqrt(norms[g])
-                q = 0.5 * chi[step, g] * chi[step, g] / rates[g]
-                large = a + q + math.sqrt(q * (2.0 * a + q)) + 1e-300
-                larger = unit[step, g] * (large + a) < large
-                omega = large / rates[g] if larger else a * (a / large) / rates[g]
-                inverse[g] = 1.0 / max(omega, 1e-20 / (rates[g] * rates[g]))
-        for j in range(p):  # Cholesky factor of the precision
-            for k in range(j + 1):
-                total = precision[j, k]
-                if j == k:
-                    total += inverse[codes[j]]
-                for m in range(k):
-                    total -= lower[j, m] * lower[k, m]
-                lower[j, k] = math.sqrt(total) if j == k else total / lower[k, k]
-        for j in range(p):
-            total = linear[j]
-            for m in range(j):
-                total -= lower[j, m] * work[m]
-            work[j] = total / lower[j, j]
-        for j in range(p - 1, -1, -1):
-            total = work[j] + normals[step, j]
-            for m in range(j + 1, p):
-                total -= lower[m, j] * theta[m]
-            theta[j] = total / lower[j, j]
-        if (step + 1) % thin == 0:
-            for j in range(p):
-                out[(step + 1) // thin - 1, j] = theta[j]
 
 
 def kinked_chain(
@@ -113,6 +69,8 @@ def kinked_chain(
     >>> bool(abs(np.abs(x).mean() - 0.5) < 0.02)
     True
     """
+    from etafree.compiled import kinked_sweeps
+
     p, many = len(start), len(kinks.weights)
     theta, out = start.astype(np.float64).copy(), np.empty((draws, p))
     block = max(1, BLOCK // (thin * (p + 2 * many)))
@@ -122,8 +80,8 @@ def kinked_chain(
         steps = len(kept) * every
         normals, chi = rng.standard_normal((steps, p)), rng.standard_normal((steps, many))
         unit = rng.random((steps, many))
-        _sweeps(theta, precision, linear, kinks.codes, kinks.weights, normals, chi, unit, every,
-                kept)  # fmt: skip
+        kinked_sweeps(theta, precision, linear, kinks.codes, kinks.weights, normals, chi, unit,
+                      every, kept)  # fmt: skip
     return out
 
 

@@ -1,0 +1,93 @@
+"""Bambi models: their PyMC model, with the intercept as Bambi reports it.
+
+Bambi centres predictors and turns the intercept into that of the uncentred ones after sampling, so
+that ``Intercept`` in a posterior is not the one of its PyMC model.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from etafree.adapters.marginal import Density, fit_of
+from etafree.adapters.pymc import check_model, posterior_samples, pymc_density
+from etafree.adapters.trees import as_tree
+from etafree.errors import InputError
+from etafree.fits import Fit
+from etafree.pytrees import import_jax
+from etafree.validation import Array
+
+__all__ = ["bambi_fit"]
+
+
+def bambi_fit(
+    fit: Any, model: Any, *, eta: float | None = None, prior: str | None = None,
+    latent: str | None = "auto", log_likelihood: str | None = None, **_: Any,
+) -> Fit:  # fmt: skip
+    """Return a Bambi fit with exact losses on the unconstrained scale.
+
+    Parameters
+    ----------
+    fit : InferenceData or DataTree
+        What ``model.fit()`` returned.
+    model : bambi.Model
+    eta, prior, latent, log_likelihood
+        As for `etafree.adapters.marginal.fit_of`.
+    """
+    if not hasattr(model, "backend"):
+        raise InputError("model", f"is a {type(model).__name__}", "pass the bambi.Model")
+    if not model.built:
+        model.build()
+    tree = as_tree(fit)
+    check_model(tree, model.backend.model)
+    samples, info = posterior_samples(tree)
+    return fit_of(
+        _uncentred(pymc_density(model.backend.model), model), samples, fit, eta=eta, prior=prior,
+        latent=latent, log_likelihood=log_likelihood, info=info,
+    )  # fmt: skip
+
+
+def _uncentred(density: Density, model: Any) -> Density:
+    """Return the density in the intercepts that Bambi reports; the model's lie at the means."""
+    centred = _centred(model)
+
+    def moved(z: Any) -> Any:
+        values = density.constrain(z)
+        for intercept, terms, means in centred:
+            slopes = import_jax().numpy.concatenate([values[name].reshape(-1) for name in terms])
+            z = z.at[density.place([intercept])].add(slopes @ means)
+        return z
+
+    def constrain(z: Any) -> dict[str, Any]:
+        own = {intercept: z[density.place([intercept])][0] for intercept, _, _ in centred}
+        return {**density.constrain(moved(z)), **own}
+
+    return replace(
+        density,
+        package="bambi",
+        log_likelihood=lambda z: density.log_likelihood(moved(z)),
+        log_prior=lambda z, jacobian: density.log_prior(moved(z), jacobian),
+        constrain=constrain,
+    )
+
+
+def _centred(model: Any) -> list[tuple[str, list[str], Array]]:
+    """Return intercepts with the terms whose predictors are centred, and the means of these."""
+    name_of = importlib.import_module("bambi.utils").get_aliased_name
+    pymc_model, found = model.backend.model, []
+    for component in model.backend.distributional_components.values():
+        own = component.component
+        if not (model.center_predictors and own.intercept_term and own.common_terms):
+            continue
+        intercept = name_of(own.intercept_term)
+        bounded = pymc_model.rvs_to_transforms[pymc_model[intercept]] is not None
+        if bounded or model.response_component.term.coords:
+            raise InputError("model", f"has centred predictors and {intercept} is bounded or of a "
+                             "response with several columns",
+                             "build it with center_predictors=False")  # fmt: skip
+        means = np.asarray(component.design_matrix_without_intercept).mean(axis=0)
+        found.append((intercept, [name_of(term) for term in own.common_terms.values()], means))
+    return found

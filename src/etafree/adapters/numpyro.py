@@ -1,0 +1,195 @@
+"""NumPyro models: exact losses and derivatives from the model function itself."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from etafree.adapters.marginal import Density, fit_of
+from etafree.adapters.pymc import posterior_samples
+from etafree.adapters.trees import as_tree
+from etafree.errors import InputError, MissingExtraError
+from etafree.fits import Fit
+from etafree.pytrees import double_precision, import_jax
+from etafree.validation import Array
+
+__all__ = ["numpyro_density", "numpyro_fit"]
+
+
+def numpyro_fit(
+    fit: Any, model: Any, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
+    eta: float | None = None, prior: str | None = None, latent: str | None = "auto",
+    log_likelihood: str | None = None, **_: Any,
+) -> Fit:  # fmt: skip
+    """Return a NumPyro fit with exact losses on the unconstrained scale.
+
+    Parameters
+    ----------
+    fit : numpyro.infer.MCMC, dict of samples, InferenceData or DataTree
+        Samples with or without a chain dimension in front.
+    model : callable, optional
+        The model function, with its handlers; of an MCMC object by default its own.
+    args, kwargs
+        What the model is called with, the data among them.
+    eta, prior, latent, log_likelihood
+        As for `etafree.adapters.marginal.fit_of`.
+    """
+    sampler = fit if hasattr(fit, "get_samples") else None
+    if model is None and sampler is not None:
+        model = sampler.sampler.model
+    if not callable(model):
+        raise InputError("model", f"is a {type(model).__name__}", "pass the NumPyro function")
+    density, sites = numpyro_density(model, tuple(args), dict(kwargs or {}))
+    info: dict[str, Any] = {}
+    if sampler is not None:
+        samples = {k: np.asarray(v) for k, v in sampler.get_samples(group_by_chain=True).items()}
+        extra = sampler.get_extra_fields()
+        if "diverging" in extra:
+            info["divergences"] = int(np.sum(extra["diverging"]))
+    elif isinstance(fit, Mapping) and not hasattr(fit, "children"):
+        samples = _by_chain(fit, sites)
+    else:
+        samples, info = posterior_samples(as_tree(fit))
+    return fit_of(
+        density, samples, fit, eta=eta, prior=prior, latent=latent,
+        log_likelihood=log_likelihood, info=info,
+    )  # fmt: skip
+
+
+def _by_chain(samples: Mapping[str, Any], sites: Mapping[str, Any]) -> dict[str, Array]:
+    """Return samples as (chain, draw, ...), of samples with or without chains."""
+    arrays = {name: np.asarray(value) for name, value in samples.items()}
+    known = [name for name in arrays if name in sites]
+    if not known:
+        raise InputError("fit", f"has no samples of {', '.join(sites)}", "pass get_samples()")
+    extra = {arrays[name].ndim - np.ndim(sites[name]["value"]) for name in known}
+    if extra == {1}:
+        return {name: array[None] for name, array in arrays.items()}
+    if extra != {2}:
+        shapes = {name: arrays[name].shape for name in known}
+        raise InputError("fit", f"has samples of shapes {shapes}", "pass (draw, ...) or "
+                         "(chain, draw, ...) for all sites")  # fmt: skip
+    return arrays
+
+
+def numpyro_density(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Density, dict[str, Any]]:
+    """Return a model's log densities as functions that JAX can trace, and its free sites."""
+    try:
+        handlers: Any = importlib.import_module("numpyro.handlers")
+        biject_to: Any = importlib.import_module("numpyro.distributions.transforms").biject_to
+    except ImportError as error:
+        raise MissingExtraError("numpyro", "NumPyro models") from error
+    jax = import_jax()
+    args, kwargs = (jax.tree.map(_doubled, part) for part in (args, kwargs))
+
+    def traced(value_of: Any) -> dict[str, Any]:
+        """Run the model with the free sites' values given by a function of the site."""
+        given = handlers.substitute(handlers.seed(model, 0), substitute_fn=value_of)
+        found: dict[str, Any] = handlers.trace(given).get_trace(*args, **kwargs)
+        return found
+
+    with double_precision():
+        trace = traced(lambda site: None)
+        _refuse(trace)
+        sites = {name: site for name, site in trace.items()
+                 if site["type"] == "sample" and not site["is_observed"]}  # fmt: skip
+        watched = [name for name, site in trace.items()
+                   if site["type"] == "sample" and site["is_observed"]]  # fmt: skip
+        transforms = {name: biject_to(site["fn"].support) for name, site in sites.items()}
+        shapes = {name: tuple(transforms[name].inverse_shape(np.shape(site["value"])))
+                  for name, site in sites.items()}  # fmt: skip
+    ends = dict(zip(shapes, np.cumsum([int(np.prod(s)) for s in shapes.values()]), strict=True))
+
+    def free(z: Any, name: str) -> Any:
+        return z[ends[name] - int(np.prod(shapes[name])) : ends[name]].reshape(shapes[name])
+
+    def at(z: Any) -> dict[str, Any]:
+        def value_of(site: Any) -> Any:
+            if site["name"] not in shapes:
+                return None
+            return biject_to(site["fn"].support)(free(z, site["name"]))
+
+        return traced(value_of)
+
+    def log_density(site: Any) -> Any:
+        value = site["fn"].log_prob(site["value"])
+        return value if site["scale"] is None else site["scale"] * value
+
+    def log_prior(z: Any, jacobian: bool) -> dict[str, Any]:
+        found, made = at(z), {}
+        for name in shapes:
+            site = found[name]
+            made[name] = log_density(site)
+            if jacobian:
+                transform, inside = biject_to(site["fn"].support), free(z, name)
+                slope = transform.log_abs_det_jacobian(inside, site["value"])
+                axes = tuple(range(made[name].ndim, slope.ndim))
+                made[name] = made[name] + slope.sum(axis=axes)
+        return made
+
+    def constrain(z: Any) -> dict[str, Any]:
+        found = at(z)
+        return {name: site["value"] for name, site in found.items()
+                if name in shapes or site["type"] == "deterministic"}  # fmt: skip
+
+    def unconstrain(draw: dict[str, Any]) -> dict[str, Any]:
+        found = traced(lambda site: draw.get(site["name"]) if site["name"] in shapes else None)
+        return {name: biject_to(found[name]["fn"].support).inv(draw[name])
+                for name in shapes if name in draw}  # fmt: skip
+
+    return Density(
+        package="numpyro",
+        shapes=shapes,
+        labels={name: _labels(name, transforms[name], shape) for name, shape in shapes.items()},
+        dims={name: tuple(frame.name for frame in trace[name]["cond_indep_stack"])
+              for name in watched},
+        log_likelihood=lambda z: {name: log_density(site) for name, site in at(z).items()
+                                  if name in watched},
+        log_prior=log_prior,
+        constrain=constrain,
+        unconstrain=unconstrain,
+    ), sites  # fmt: skip
+
+
+def _doubled(leaf: Any) -> Any:
+    """Return float32 arrays as float64, so that data do not bound the precision."""
+    return (
+        np.asarray(leaf, dtype=np.float64) if getattr(leaf, "dtype", None) == np.float32 else leaf
+    )
+
+
+def _labels(name: str, transform: Any, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the names of a site's entries on the unconstrained scale."""
+    kind = type(transform).__name__
+    suffix = {"IdentityTransform": "", "ExpTransform": "_log__"}.get(kind, "_unconstrained__")
+    if kind == "IndependentTransform":
+        return _labels(name, transform.base_transform, shape)
+    entries = [f"[{', '.join(map(str, at))}]" if at else "" for at in np.ndindex(shape)]
+    return tuple(name + suffix + entry for entry in entries)
+
+
+def _refuse(trace: Mapping[str, Any]) -> None:
+    """Refuse what has no losses observation by observation, by name."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, site in trace.items():
+        if site["type"] == "param":
+            key = ("is a numpyro.param and has no prior", "make it a sample site")
+        elif site["type"] == "plate" and site["args"][1] not in (None, site["args"][0]):
+            key = ("subsamples its data", "pass args that hold all data, without subsample_size")
+        elif site["type"] != "sample":
+            continue
+        elif type(site["fn"]).__name__ == "Unit":
+            key = ("is a numpyro.factor, which does not say what is an observation and what prior",
+                   "write it as numpyro.sample(..., obs=y)")  # fmt: skip
+        elif not site["is_observed"] and site["fn"].support.is_discrete:
+            key = ("is discrete and has no scores", "marginalize it, as MixtureSameFamily does")
+        else:
+            continue
+        found.setdefault(key, []).append(name)
+    for (problem, advice), names in found.items():
+        raise InputError("model", f"{', '.join(names)} {problem}", advice)

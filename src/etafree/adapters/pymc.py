@@ -1,0 +1,212 @@
+"""PyMC models: exact losses and derivatives through the graph that PyTensor gives to JAX.
+
+PyTensor switches JAX to float64 for good when its JAX backend is loaded; here that is undone, and
+its functions are traced and called in float64 regardless. Who samples with a JAX sampler of PyMC
+afterwards should ``import pymc.sampling.jax`` before etafree does.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from etafree.adapters.marginal import Density, fit_of
+from etafree.adapters.trees import as_tree
+from etafree.errors import InputError, MissingExtraError
+from etafree.fits import Fit
+from etafree.pytrees import double_precision, import_jax
+from etafree.validation import Array
+
+__all__ = ["check_model", "posterior_samples", "pymc_density", "pymc_fit"]
+
+
+def pymc_fit(
+    fit: Any, model: Any, *, eta: float | None = None, prior: str | None = None,
+    latent: str | None = "auto", log_likelihood: str | None = None, **_: Any,
+) -> Fit:  # fmt: skip
+    """Return a PyMC fit with exact losses on the unconstrained scale.
+
+    Parameters
+    ----------
+    fit : InferenceData or DataTree
+        With the group ``posterior``.
+    model : pymc.Model
+        The model that was sampled, with its data.
+    eta, prior, latent, log_likelihood
+        As for `etafree.adapters.marginal.fit_of`.
+    """
+    tree = as_tree(fit)
+    check_model(tree, model)
+    samples, info = posterior_samples(tree)
+    return fit_of(
+        pymc_density(model), samples, fit, eta=eta, prior=prior, latent=latent,
+        log_likelihood=log_likelihood, info=info,
+    )  # fmt: skip
+
+
+def posterior_samples(tree: Any) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the posterior's variables (chain, draw, ...), and what the sampler said of itself."""
+    if "posterior" not in tree.children:
+        raise InputError("fit", "has no group 'posterior'", "pass what the sampler returned")
+    posterior = tree["posterior"].to_dataset()
+    samples = {str(name): np.asarray(array.transpose("chain", "draw", ...).values)
+               for name, array in posterior.data_vars.items()}  # fmt: skip
+    info: dict[str, Any] = {}
+    if "sample_stats" in tree.children and "diverging" in tree["sample_stats"].data_vars:
+        info["divergences"] = int(tree["sample_stats"]["diverging"].values.sum())
+    return samples, info
+
+
+def pymc_density(model: Any) -> Density:
+    """Return a model's log densities as functions that JAX can trace."""
+    free, observed = list(model.free_RVs), list(model.observed_RVs)
+    values = [model.rvs_to_values[rv] for rv in free]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PyTensor could not link to a BLAS", UserWarning)
+        start = model.initial_point()
+    shapes = {rv.name: start[value.name].shape for rv, value in zip(free, values, strict=True)}
+    labels = {rv.name: _labels(model, rv, value, shapes[rv.name])
+              for rv, value in zip(free, values, strict=True)}  # fmt: skip
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
+
+    def over(outputs: Sequence[Any], names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
+        compute = _to_jax(values, outputs)
+
+        def function(z: Any) -> dict[str, Any]:
+            parts = [z[end - int(np.prod(shape)) : end].reshape(shape)
+                     for shape, end in zip(shapes.values(), ends, strict=True)]  # fmt: skip
+            return dict(zip(names, compute(*parts), strict=True))
+
+        return function
+
+    known = [rv.name for rv in free]
+
+    @functools.cache
+    def prior(jacobian: bool) -> Callable[[Any], dict[str, Any]]:
+        return over(model.logp(free, jacobian=jacobian, sum=False), known)
+
+    variables = [*free, *model.deterministics]
+    return Density(
+        package="pymc",
+        shapes=shapes,
+        labels=labels,
+        dims={rv.name: model.named_vars_to_dims.get(rv.name) for rv in observed},
+        log_likelihood=over(model.logp(observed, sum=False), [rv.name for rv in observed]),
+        log_prior=lambda z, jacobian: prior(jacobian)(z),
+        constrain=over(model.replace_rvs_by_values(variables), [rv.name for rv in variables]),
+        unconstrain=_forward(model, free),
+    )
+
+
+def _forward(model: Any, free: list[Any]) -> Any:
+    """Return the function from variables by name to their unconstrained values by name."""
+    from pytensor.graph.replace import clone_replace
+
+    given = [rv.type(name=rv.name) for rv in free]
+    outputs = []
+    for rv, value in zip(free, given, strict=True):
+        transform = model.rvs_to_transforms[rv]
+        outputs.append(value if transform is None else transform.forward(value, *rv.owner.inputs))
+    outputs = clone_replace(outputs, dict(zip(free, given, strict=True)), rebuild_strict=False)
+
+    def function(draw: dict[str, Any]) -> dict[str, Any]:
+        there = [value for value in given if value.name in draw]
+        wanted = [out for out, value in zip(outputs, given, strict=True) if value.name in draw]
+        found = _to_jax(there, wanted)(*(draw[value.name] for value in there))
+        return dict(zip([value.name for value in there], found, strict=True))
+
+    return function
+
+
+def _labels(model: Any, rv: Any, value: Any, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the names of a value's entries, by coordinates where it has the variable's shape."""
+    if not shape:
+        return (str(value.name),)
+    dims = model.named_vars_to_dims.get(rv.name) or (None,) * len(shape)
+    ranges: list[Any] = []
+    for dim, length in zip(dims, shape, strict=True):
+        coords = None if dim is None else model.coords.get(dim)
+        ranges.append(coords if coords is not None and len(coords) == length else range(length))
+    return tuple(f"{value.name}[{', '.join(map(str, entry))}]" for entry in product(*ranges))
+
+
+def _to_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return a PyTensor graph as a function of JAX arrays."""
+    graph = _jax_backend()
+    try:
+        with double_precision():
+            made: Callable[..., Any] = graph(inputs=list(inputs), outputs=list(outputs))
+    except NotImplementedError as error:
+        raise InputError("model", f"has an operation that PyTensor cannot give to JAX: "
+                         f"{str(error).splitlines()[0]}",
+                         "store log_likelihood and leave model= out") from error  # fmt: skip
+    return made
+
+
+@functools.cache
+def _jax_backend() -> Any:
+    """Return PyMC's compiler to JAX; loading it changes no setting of JAX."""
+    jax, flags = import_jax(), os.environ.get("XLA_FLAGS")
+    before = jax.config.jax_enable_x64
+    try:
+        compiler: Any = importlib.import_module("pymc.sampling.jax")
+        dispatch: Any = importlib.import_module("pytensor.link.jax.dispatch")
+        scalars: Any = importlib.import_module("pytensor.scalar.math")
+    except ImportError as error:
+        raise MissingExtraError("pymc", "PyMC models") from error
+    finally:
+        jax.config.update("jax_enable_x64", before)
+        if flags is None:
+            os.environ.pop("XLA_FLAGS", None)
+        else:
+            os.environ["XLA_FLAGS"] = flags
+    if hasattr(jax.scipy.special, "erfcx"):  # else PyTensor asks for TensorFlow's
+        dispatch.jax_funcify.register(scalars.Erfcx)(lambda op, **_: jax.scipy.special.erfcx)
+    return compiler.get_jaxified_graph
+
+
+def check_model(tree: Any, model: Any) -> None:
+    """Refuse what has no losses observation by observation, by name, and data of another fit."""
+    if not hasattr(model, "free_RVs"):
+        raise InputError("model", f"is a {type(model).__name__}", "pass the pymc.Model")
+    if model.potentials:
+        named = ", ".join(str(potential.name) for potential in model.potentials)
+        raise InputError("model", f"has the potentials {named}, which do not say what is an "
+                         "observation and what is prior", "write likelihoods as "
+                         "pm.CustomDist(..., observed=y) and priors as distributions")  # fmt: skip
+    discrete = [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
+    free = {rv.name for rv in model.free_RVs}
+    imputed = [rv.name for rv in model.observed_RVs
+               if rv.name.removesuffix("_observed") + "_unobserved" in free]  # fmt: skip
+    batches = [rv.name for rv in model.observed_RVs
+               if type(rv.owner.op).__name__ == "MinibatchRandomVariable"]  # fmt: skip
+    for names, problem, advice in (
+        (imputed, "has missing values that are imputed", "drop the rows with missing values"),
+        (discrete, "is discrete and has no scores", "marginalize it, as pm.Mixture does"),
+        (batches, "is a minibatch of its data", "pass a model with all of them"),
+    ):
+        if names:
+            raise InputError("model", f"{', '.join(names)} {problem}", advice)
+    _check_data(tree, model)
+
+
+def _check_data(tree: Any, model: Any) -> None:
+    """Refuse a model whose data are not those of the fit."""
+    if "observed_data" not in tree.children:
+        return
+    known = tree["observed_data"].to_dataset()
+    for rv in model.observed_RVs:
+        if rv.name not in known:
+            continue
+        stored, value = known[rv.name].values, model.rvs_to_values[rv]
+        data = np.asarray(value.data if hasattr(value, "data") else value.get_value())
+        if data.shape != stored.shape or not np.allclose(data, stored, equal_nan=True):
+            raise InputError("model", f"has other data for {rv.name} than the fit",
+                             "pass the model with the data that were sampled")  # fmt: skip

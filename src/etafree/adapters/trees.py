@@ -1,0 +1,140 @@
+"""Fits as xarray trees: read, flatten to draws, put back, write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etafree.errors import InputError
+from etafree.validation import Array
+
+__all__ = ["as_kind", "as_tree", "flat_names", "flatten", "read_tree", "unflatten", "write_netcdf"]
+
+SAMPLE_DIMS = ("chain", "draw")
+
+
+def as_tree(fit: Any) -> Any:
+    """Return an InferenceData, DataTree or Dataset of draws as a DataTree.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> as_tree(xr.Dataset({"a": (("chain", "draw"), np.zeros((1, 3)))})).groups
+    ('/', '/posterior')
+    """
+    import xarray as xr
+
+    if isinstance(fit, xr.DataTree):
+        return fit
+    if isinstance(fit, xr.Dataset):
+        return xr.DataTree.from_dict({"posterior": fit})
+    tree = xr.DataTree.from_dict({name: fit[name] for name in fit.groups()})
+    tree.attrs.update(fit.attrs)
+    return tree
+
+
+def as_kind(tree: Any, kind: str) -> Any:
+    """Return a tree as an "InferenceData", or as the "DataTree" it is."""
+    if kind != "InferenceData":
+        return tree
+    import arviz
+
+    groups = {name: child.to_dataset() for name, child in tree.children.items()}
+    with warnings.catch_warnings():  # original_* groups are not in ArviZ's scheme
+        warnings.filterwarnings("ignore", ".*not defined in the InferenceData scheme", UserWarning)
+        return arviz.InferenceData(attrs=dict(tree.attrs), **groups)
+
+
+def read_tree(path: str | os.PathLike[str]) -> Any:
+    """Open a netCDF file or a zarr store as a DataTree; large arrays stay on disk until used."""
+    import xarray as xr
+
+    name = os.fspath(path)
+    if not os.path.exists(name):
+        raise InputError("draws", f"{name[:80]!r} cannot be read: there is no such file")
+    store = os.path.isdir(name) or name.endswith((".zarr", ".zarr.zip"))
+    try:
+        tree = xr.open_datatree(name, engine="zarr" if store else "h5netcdf")
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        what = "a zarr store (is zarr installed?)" if store else "a netCDF file"
+        raise InputError("draws", f"{name!r} cannot be read as {what} ({type(error).__name__})",
+                         "pass what idata.to_netcdf() wrote") from None  # fmt: skip
+    if "posterior" not in tree.children:
+        found = sorted(tree.children)
+        raise InputError("draws", f"{name!r} has no group 'posterior', only {found}",
+                         "pass what idata.to_netcdf() wrote")  # fmt: skip
+    return tree
+
+
+def write_netcdf(tree: Any, path: str | os.PathLike[str]) -> Path:
+    """Write a DataTree or InferenceData to a netCDF file, whole or not at all; return its path."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InputError("path", f"the folder {str(target.parent)!r} does not exist")
+    with _part(target) as temporary:
+        as_tree(tree).to_netcdf(temporary, engine="h5netcdf")
+    return target
+
+
+@contextlib.contextmanager
+def _part(target: Path) -> Iterator[str]:
+    """Give the name of a temporary file that replaces the target when all went well."""
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".etafree-") as folder:
+        temporary = os.path.join(folder, target.name)
+        yield temporary
+        os.replace(temporary, target)
+
+
+def flat_names(name: str, array: Any) -> list[str]:
+    """Return the names of a variable's entries as ArviZ writes them, ``beta[x, 0]``.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> dims, coords = ("chain", "draw", "a"), {"a": ["x", "y"]}
+    >>> flat_names("b", xr.DataArray(np.zeros((1, 3, 2)), dims=dims, coords=coords))
+    ['b[x]', 'b[y]']
+    """
+    dims = [dim for dim in array.dims if dim not in SAMPLE_DIMS]
+    if not dims:
+        return [name]
+    labels = [array[dim].values.tolist() for dim in dims]
+    return [f"{name}[{', '.join(map(str, entry))}]" for entry in product(*labels)]
+
+
+def flatten(posterior: Any, names: list[str]) -> tuple[Array, tuple[str, ...]]:
+    """Return the draws (chain, draw, p) of some variables and the names of their entries."""
+    parts: list[Array] = []
+    flat: list[str] = []
+    for name in names:
+        array = posterior[name].transpose(*SAMPLE_DIMS, ...)
+        if array.dtype.kind != "f":
+            raise InputError("var_names", f"has {name!r}, which is not real-valued",
+                             f"leave it out: var_names=['~{name}']")  # fmt: skip
+        values = np.asarray(array.values, dtype=np.float64)
+        parts.append(values.reshape(*values.shape[:2], -1))
+        flat += flat_names(name, array)
+    return np.concatenate(parts, axis=2), tuple(flat)
+
+
+def unflatten(posterior: Any, columns: Mapping[str, Array]) -> dict[str, Array]:
+    """Return variables (..., *shape) from their entries (...) by flat name, those that are whole.
+
+    The shapes are those of the posterior, less chain and draw.
+    """
+    out = {}
+    for name, array in posterior.data_vars.items():
+        entries = flat_names(str(name), array)
+        if all(entry in columns for entry in entries):
+            stacked = np.stack([columns[entry] for entry in entries], axis=-1)
+            shape = [array.sizes[dim] for dim in array.dims if dim not in SAMPLE_DIMS]
+            out[str(name)] = stacked.reshape(*stacked.shape[:-1], *shape)
+    return out

@@ -1,0 +1,253 @@
+r"""Draws without a learning rate: minimisers under random observation weights.
+
+The loss-likelihood bootstrap draws weights from a Dirichlet distribution, the bootstrap counts of
+rows drawn with replacement. Clusters are weighted, or drawn, as wholes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from etafree.batched import minimisers
+from etafree.criterion import Criterion
+from etafree.dependence import Clusters, find_dependence
+from etafree.draws import Draws
+from etafree.errors import CalibrationWarning, ConvergenceError, InputError
+from etafree.optimize import Fit, minimise
+from etafree.penalties import KinkedPenalty
+from etafree.sums import Groups
+from etafree.threads import one_blas_thread
+from etafree.validation import Array, as_count, as_seeds
+
+__all__ = [
+    "Resamples",
+    "bootstrap",
+    "cluster_groups",
+    "loss_likelihood_bootstrap",
+    "refuse_kinks",
+    "resamples",
+    "weight_blocks",
+]
+
+#: Numbers in a block of weights, and the fewest resamples in one.
+NUMBERS, FEWEST = 1 << 18, 8
+
+
+@dataclass(frozen=True, eq=False)
+class Resamples:
+    """Minimisers (B, p) of resampled data and the Hessians there (B, p, p).
+
+    Attributes
+    ----------
+    thetas, hessians : arrays
+        Of the resamples whose minimiser was found.
+    which : (B,) int array
+        Their numbers among all that were drawn.
+    drawn : int
+    """
+
+    thetas: Array
+    hessians: Array
+    which: Any
+    drawn: int
+
+    @property
+    def failed(self) -> int:
+        """Number of resamples without a minimiser."""
+        return self.drawn - len(self.thetas)
+
+
+def refuse_kinks(criterion: Criterion, purpose: str) -> None:
+    """Refuse a penalty that sets coefficients to zero: their estimators have no normal limit."""
+    if isinstance(criterion.penalty, KinkedPenalty):
+        raise InputError(
+            "penalty", f"{type(criterion.penalty).__name__} has a kink: coefficients at zero have "
+            f"no normal limit, which {purpose} relies on",
+            "use ef.calibrate, which works on the active block, or ef.penalties.huberized_l1",
+        )  # fmt: skip
+
+
+def cluster_groups(criterion: Criterion, clusters: Any) -> Groups | None:
+    """Return the clusters that are resampled as wholes, None for independent rows."""
+    found = find_dependence(criterion.rows, clusters)
+    if found is None:
+        return None
+    if not isinstance(found, Clusters):
+        raise InputError("clusters", "has several ways, and no bootstrap resamples crossed "
+                         "clusters", "pass one set of labels")  # fmt: skip
+    if len(found.groups) < 2:
+        raise InputError("clusters", "has one cluster only", "at least two must vary")
+    return found.groups
+
+
+def weight_blocks(
+    criterion: Criterion, count: int, groups: Groups | None, seeds: np.random.SeedSequence,
+    kind: str,
+) -> Iterator[tuple[Array, str]]:  # fmt: skip
+    """Yield `count` weight vectors in blocks (b, n), and which kind of weights they are.
+
+    The same seeds yield the same weights. Frequency weights of the criterion count copies, which
+    are resampled one by one unless clusters are; sampling weights stay with their rows.
+    """
+    rng, total = np.random.default_rng(seeds), criterion.total
+    own = np.ones(criterion.n) if total.weights is None else total.weights
+    step = max(FEWEST, NUMBERS // criterion.n)
+    copies = total.frequency and groups is None
+    units = own if copies else np.ones(criterion.n if groups is None else len(groups))
+    for start in range(0, count, step):
+        many = min(step, count - start)
+        factor = _dirichlet(units, many, rng) if kind == "dirichlet" else _counts(units, many, rng)
+        if groups is not None:
+            factor = factor[:, groups.codes]
+        weights = factor if copies else factor * own
+        whole = kind == "counts" and total.frequency
+        yield weights, "frequency" if whole else "sampling"
+
+
+def _dirichlet(units: Array, many: int, rng: np.random.Generator) -> Array:
+    """Return Dirichlet weights (many, units) with these parameters, times their sum."""
+    plain = bool((units == 1.0).all())
+    shape = (many, len(units))
+    gamma = rng.standard_exponential(shape) if plain else rng.standard_gamma(units, shape)
+    gamma *= units.sum() / gamma.sum(axis=1, keepdims=True)
+    return gamma
+
+
+def _counts(units: Array, many: int, rng: np.random.Generator) -> Array:
+    """Return how often each unit is drawn with replacement, (many, units)."""
+    total = int(units.sum())
+    drawn = rng.integers(total, size=(many, total))
+    if total != len(units) or not (units == 1.0).all():
+        drawn = np.repeat(np.arange(len(units)), units.astype(np.intp))[drawn]
+    drawn += np.arange(many)[:, None] * len(units)
+    flat = np.bincount(drawn.reshape(-1), minlength=many * len(units))
+    return flat.reshape(many, len(units)).astype(np.float64)
+
+
+@one_blas_thread
+def resamples(
+    criterion: Criterion, fit: Fit, count: int, groups: Groups | None,
+    seeds: np.random.SeedSequence, kind: str = "counts",
+) -> Resamples:  # fmt: skip
+    """Return the minimisers of `count` resamples, by Newton steps from the full-data fit."""
+    parts = [
+        minimisers(criterion, fit, weights, weight_kind)
+        for weights, weight_kind in weight_blocks(criterion, count, groups, seeds, kind)
+    ]
+    found = np.concatenate([part.found for part in parts])
+    made = Resamples(
+        np.concatenate([part.thetas for part in parts])[found],
+        np.concatenate([part.hessians for part in parts])[found],
+        np.flatnonzero(found),
+        count,
+    )
+    if len(made.thetas) < min(count, criterion.p + 2):
+        raise ConvergenceError(
+            f"{made.failed} of {count} resamples have no minimiser (separated or collinear in "
+            "part of the data); add penalty=ef.penalties.Ridge(...)"
+        )
+    return made
+
+
+def loss_likelihood_bootstrap(
+    criterion: Criterion, draws: int = 1000, *, clusters: Any = None, seed: Any = None
+) -> Draws:
+    r"""Draw minimisers under Dirichlet weights: a posterior that needs no learning rate.
+
+    .. math:: \theta^{(b)} = \arg\min_\theta \sum_i w_i^{(b)}\ell_i(\theta)
+              + \lambda_n s_n\rho(\theta), \qquad w^{(b)}\sim n\,\mathrm{Dirichlet}(1,\dots,1).
+
+    Their covariance is that of the sandwich, so intervals cover asymptotically whatever the model.
+    With clusters, the rows of a cluster share a weight.
+
+    Parameters
+    ----------
+    criterion : Criterion
+        With a smooth penalty, or none.
+    draws : int
+    clusters : (n,) labels, optional
+    seed : int, SeedSequence or Generator, optional
+
+    Returns
+    -------
+    Draws
+        ``info["failed"]`` counts weightings without a minimiser; they are left out, with a warning.
+
+    References
+    ----------
+    Lyddon, S. P., Holmes, C. C. and Walker, S. G. (2019). General Bayesian updating and the
+    loss-likelihood bootstrap. Biometrika 106, 465-478.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
+    >>> made = loss_likelihood_bootstrap(criterion, draws=20_000, seed=1)
+    >>> abs(float(made.array.var()) - 0.7) < 0.03  # the variance of the data over n + 1
+    True
+    """
+    return _drawn(criterion, draws, clusters, seed, "dirichlet")
+
+
+def bootstrap(
+    criterion: Criterion, draws: int = 1000, *, clusters: Any = None, seed: Any = None
+) -> Draws:
+    r"""Draw minimisers of data resampled with replacement.
+
+    .. math:: \theta^{(b)} = \arg\min_\theta \sum_i k_i^{(b)}\ell_i(\theta)
+              + \lambda_n s_n\rho(\theta), \qquad k^{(b)}\sim\mathrm{Multinomial}(n, 1/n).
+
+    With clusters, whole clusters are drawn.
+
+    Parameters
+    ----------
+    criterion : Criterion
+        With a smooth penalty, or none.
+    draws : int
+    clusters : (n,) labels, optional
+    seed : int, SeedSequence or Generator, optional
+
+    Returns
+    -------
+    Draws
+        ``info["failed"]`` counts resamples without a minimiser; they are left out, with a warning.
+
+    References
+    ----------
+    Efron, B. (1979). Bootstrap methods: another look at the jackknife. Ann. Statist. 7, 1-26.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
+    >>> made = bootstrap(criterion, draws=20_000, seed=1)
+    >>> abs(float(made.array.var()) - 0.875) < 0.03  # the variance of the data over n
+    True
+    """
+    return _drawn(criterion, draws, clusters, seed, "counts")
+
+
+def _drawn(criterion: Criterion, draws: int, clusters: Any, seed: Any, kind: str) -> Draws:
+    if not isinstance(criterion, Criterion):
+        raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
+    name = "loss-likelihood bootstrap" if kind == "dirichlet" else "bootstrap"
+    count = as_count(draws, "draws", least=2)
+    refuse_kinks(criterion, "the bootstrap")
+    groups, seeds = cluster_groups(criterion, clusters), as_seeds(seed)
+    made = resamples(criterion, minimise(criterion), count, groups, seeds, kind)
+    if made.failed:
+        warnings.warn(
+            f"{made.failed} of {count} resamples have no minimiser and are left out, which "
+            "understates the spread; add a penalty",
+            CalibrationWarning,
+            stacklevel=3,
+        )
+    info = {"failed": made.failed, "clusters": None if groups is None else len(groups)}
+    return Draws(made.thetas[None], criterion.names, None, float(len(made.thetas)), name, info)

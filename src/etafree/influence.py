@@ -1,0 +1,191 @@
+r"""Influences of observations on posterior means, from draws and pointwise losses.
+
+In coordinates z in which the draws have mean 0 and covariance I, the score of a loss is its
+regression slope :math:`s_i=\mathrm{cov}_d(z,\ell_i)` and its influence :math:`M^{-1}s_i`, with M
+the curvature of the total loss. Everything is computed by batch of draws: deviations of batches
+from their mean say how noisy it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.draws import Draws
+from etafree.errors import InputError
+from etafree.sums import Groups
+from etafree.validation import Array
+
+__all__ = [
+    "PointwiseArray",
+    "PointwiseLosses",
+    "batch_edges",
+    "curvature",
+    "scores_by_batch",
+    "total_losses",
+]
+
+#: Batches of draws, how few are enough, and how many effective draws one should hold.
+BATCHES, FEWEST, PER_BATCH = 40, 8, 10
+#: Numbers read at a time, and numbers that all batches together may hold (half a GB).
+BLOCK, HELD = 1 << 23, 1 << 26
+
+
+class PointwiseLosses(Protocol):
+    """Losses of n observations at every draw, read in blocks of draws."""
+
+    @property
+    def n(self) -> int:
+        """Number of observations."""
+
+    def blocks(self, most: int) -> Iterator[Array]:
+        """Yield the losses (draws, n) of consecutive draws, chain after chain, `most` at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class PointwiseArray:
+    """Losses (draw, n) that are in memory."""
+
+    losses: Array
+
+    @property
+    def n(self) -> int:
+        """Number of observations."""
+        return int(self.losses.shape[1])
+
+    def blocks(self, most: int) -> Iterator[Array]:
+        """Yield the losses of consecutive draws."""
+        for first in range(0, len(self.losses), most):
+            yield self.losses[first : first + most]
+
+
+def _checked(losses: PointwiseLosses, draws: int) -> Iterator[Array]:
+    """Yield blocks of losses that are finite and as many as the draws."""
+    left = draws
+    for block in losses.blocks(max(1, BLOCK // losses.n)):
+        left -= len(block)
+        if block.ndim != 2 or block.shape[1] != losses.n or left < 0:
+            raise InputError("log_likelihood", "does not have the posterior's chains and draws")
+        if not np.isfinite(block.sum()) and not np.isfinite(block).all():
+            bad = np.flatnonzero(~np.isfinite(block).all(axis=0))
+            raise InputError(
+                "log_likelihood", f"is not finite at {len(bad)} observation(s), the first at "
+                f"position {bad[0]}", "drop them, or mend the likelihood",
+            )  # fmt: skip
+        yield block
+    if left:
+        raise InputError("log_likelihood", f"has {draws - left} draws, the parameters {draws}")
+
+
+def total_losses(losses: PointwiseLosses, draws: int) -> Array:
+    """Return the total loss of every draw (D,)."""
+    return np.concatenate(
+        [block.sum(axis=1, dtype=np.float64) for block in _checked(losses, draws)]
+    )
+
+
+def batch_edges(draws: Draws, size: int) -> NDArray[np.intp]:
+    """Return where batches start and end: parts of chains, long against autocorrelation.
+
+    `size` is how many numbers a batch has to hold.
+    """
+    chains, length, _ = draws.values.shape
+    room = min(BATCHES, draws.effective_size() / PER_BATCH, HELD / size)
+    each = min(max(int(room) // chains, -(-FEWEST // chains)), max(1, length // 2))
+    if each * chains < 2:
+        raise InputError("draws", f"are {length} in {chains} chain(s)", "draw more")
+    inner = np.linspace(0, length, each + 1).astype(np.intp)[:-1]
+    starts = (np.arange(chains)[:, None] * length + inner).reshape(-1)
+    return np.append(starts, chains * length)
+
+
+def scores_by_batch(
+    z: Array, losses: PointwiseLosses, groups: Groups, edges: NDArray[np.intp]
+) -> Array:
+    """Return the covariances of z (D, p) with groups' losses by batch (K, G, p), centred.
+
+    Their mean over batches is the covariance with divisor D - 1, less the share of the total that
+    a group's observations make up.
+
+    Examples
+    --------
+    >>> z = np.array([[-1.0], [1.0], [-1.0], [1.0]])
+    >>> losses = PointwiseArray(z * [1.0, 3.0])
+    >>> g = Groups(np.arange(2), np.arange(2))
+    >>> scores_by_batch(z, losses, g, np.array([0, 2, 4])).mean(axis=0) * 3 / 4
+    array([[-1.],
+           [ 1.]])
+    """
+    many, p = z.shape
+    deviation = z - z.mean(axis=0)
+    out = np.zeros((len(edges) - 1, p, len(groups)))
+    total, product = np.zeros(losses.n), np.zeros((p, losses.n))
+    start, batch, shift = 0, 0, None
+    for block in _checked(losses, many):
+        shift = block[0].astype(np.float64) if shift is None else shift
+        block = block - shift  # keeps digits when losses are large and vary little
+        total += block.sum(axis=0)
+        while len(block):
+            step = min(len(block), int(edges[batch + 1]) - start)
+            product += deviation[start : start + step].T @ block[:step]
+            start, block = start + step, block[step:]
+            if start == edges[batch + 1]:
+                out[batch] = [group_sums(column, groups) for column in product]
+                product[:] = 0.0
+                batch += 1
+    level = group_sums(total / many, groups)
+    share = group_sums(np.full(losses.n, 1 / losses.n), groups)
+    lean = np.add.reduceat(deviation, edges[:-1], axis=0)
+    for part, tilt in zip(out, lean, strict=True):
+        part -= tilt[:, None] * level
+        part *= len(out) / (many - 1)
+        part -= part.sum(axis=1, keepdims=True) * share
+    return out.transpose(0, 2, 1)
+
+
+def group_sums(values: Array, groups: Groups) -> Array:
+    """Return sums over groups."""
+    return np.bincount(groups.codes, values, len(groups)).astype(np.float64, copy=False)
+
+
+def curvature(
+    z: Array, energy: Array, edges: NDArray[np.intp], ess: float
+) -> tuple[Array, Array] | None:
+    r"""Return the curvature of an energy over draws (D, p), and how it varies by batch (K, p, p).
+
+    The second-order part of a quadratic regression, exact where the energy is quadratic. With z of
+    covariance I it should be I: None if it is not, within what the noise of the draws' covariance
+    allows (:math:`3(p/\mathrm{ESS})^{1/2}` in logarithms), or if the draws are too few.
+    """
+    many, p = z.shape
+    rows, columns = np.tril_indices(p)
+    size = 1 + p + len(rows)
+    if 8 * size > ess:
+        return None
+    centred = z - z.mean(axis=0)
+    design = np.empty((many, size))
+    design[:, 0], design[:, 1 : p + 1] = 1.0, centred
+    np.multiply(centred[:, rows], centred[:, columns], out=design[:, p + 1 :])
+    value = energy - energy.mean()
+    gram = design.T @ design
+    found = np.linalg.solve(gram, design.T @ value)
+    rest = value - design @ found
+    parts = np.add.reduceat(design * rest[:, None], edges[:-1], axis=0) * (len(edges) - 1)
+    changes = np.linalg.solve(gram, parts.T).T
+    matrix = _symmetric(found[p + 1 :], rows, columns, p)
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    if eigenvalues[0] <= 0 or np.abs(np.log(eigenvalues)).max() > 3 * np.sqrt(p / ess):
+        return None
+    return matrix, np.array([_symmetric(c[p + 1 :], rows, columns, p) for c in changes])
+
+
+def _symmetric(entries: Array, rows: Any, columns: Any, p: int) -> Array:
+    """Return the second derivatives of a quadratic from its coefficients."""
+    out = np.zeros((p, p))
+    out[rows, columns] += entries
+    out[columns, rows] += entries
+    return out

@@ -1,0 +1,103 @@
+"""Methods that choose a learning rate, one per file, and `select`, which runs them by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from etafree.errors import InputError
+from etafree.learning_rates.conjugate import NormalInverseGamma
+from etafree.learning_rates.gpc import gpc
+from etafree.learning_rates.holmes_walker import holmes_walker
+from etafree.learning_rates.information import Information, information
+from etafree.learning_rates.kl_to_bayes import kl_to_bayes
+from etafree.learning_rates.lyddon import lyddon
+from etafree.learning_rates.magnitude import magnitude
+from etafree.learning_rates.matsubara import matsubara
+from etafree.learning_rates.problem import Problem
+from etafree.learning_rates.rate import LearningRate
+from etafree.learning_rates.safebayes import safebayes
+from etafree.threads import one_blas_thread
+from etafree.validation import as_choice
+
+__all__ = [
+    "METHODS",
+    "Information",
+    "LearningRate",
+    "NormalInverseGamma",
+    "information",
+    "select",
+]
+
+METHODS: dict[str, Callable[..., LearningRate]] = {
+    "magnitude": magnitude,
+    "lyddon": lyddon,
+    "gpc": gpc,
+    "matsubara": matsubara,
+    "safebayes": safebayes,
+    "holmes_walker": holmes_walker,
+    "kl_to_bayes": kl_to_bayes,
+}
+
+
+@one_blas_thread
+def select(
+    source: Any, method: str = "gpc", *, clusters: Any = None, seed: Any = None, **options: Any
+) -> LearningRate:
+    r"""Choose the learning rate of a generalized posterior by one of the published methods.
+
+    ==============  ===========  ============================================================
+    method          aims at      rule
+    ==============  ===========  ============================================================
+    magnitude       coverage     :math:`p/\mathrm{tr}(J^{-1}K)`
+    gpc             coverage     bootstrap coverage of a credible region is nominal
+    matsubara       coverage     score matching with bootstrap minimisers
+    lyddon          information  :math:`\mathrm{tr}(JK^{-1}J)/\mathrm{tr}J`
+    holmes_walker   information  expected equals observed information gain
+    safebayes       prediction   smallest cumulative loss of sequential predictions
+    kl_to_bayes     reference    smallest divergence from a reference posterior
+    ==============  ===========  ============================================================
+
+    J is the Hessian and K the variance of the score, per observation, at the minimiser. Only the
+    first three aim at coverage, and no single learning rate covers where :math:`J^{-1}K` is far
+    from a multiple of the identity: `LearningRate.scalar_adequacy` says how far.
+
+    Parameters
+    ----------
+    source : Criterion or GeneralizedPosterior
+        A posterior brings its `log_prior`; its own learning rate plays no part.
+    method : str
+    clusters : (n,) labels, optional
+        Rows with the same label may depend on each other. K sums scores over clusters, bootstraps
+        resample clusters; safebayes, holmes_walker and kl_to_bayes use them for K only.
+    seed : int, SeedSequence or Generator, optional
+    **options
+        Of the method: see ``help(etafree.learning_rates.METHODS[method])``.
+
+    Returns
+    -------
+    LearningRate
+
+    References
+    ----------
+    Wu, P.-S. and Martin, R. (2023). A comparison of learning rate selection methods in generalized
+    Bayesian inference. Bayesian Anal. 18, 105-132.
+
+    Examples
+    --------
+    >>> import etafree as ef, numpy as np
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> select(ef.Criterion(ef.losses.Squared(), data=(X, y)), method="magnitude")
+    LearningRate: eta = 0.28571 by magnitude (converged)
+      aims at coverage of credible regions
+      predicted coverage of 95 % intervals: theta[0] 0.950
+      scalar adequacy 1
+    """
+    chosen = METHODS[as_choice(method, "method", tuple(METHODS))]
+    known = list(inspect.signature(chosen).parameters)[1:]
+    for name in options:
+        if name not in known:
+            raise InputError(name, f"is no option of {method}",
+                             f"its options are {', '.join(known) or 'none'}")  # fmt: skip
+    return chosen(Problem.of(source, clusters, seed), **options)

@@ -1,0 +1,133 @@
+r"""Equal expected information: how far the data lie from what the fitted likelihood expects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from etafree.errors import InputError
+from etafree.learning_rates.problem import Problem, normal_prior
+from etafree.learning_rates.rate import LearningRate, learning_rate
+from etafree.linear import LinearTotal
+from etafree.losses import Gamma, LinearLoss, Logistic, NegativeBinomial, Poisson, Squared, StudentT
+from etafree.validation import Array, as_count
+
+__all__ = ["LIKELIHOODS", "holmes_walker", "simulated"]
+
+#: Losses that are negative log-likelihoods and know how to simulate.
+LIKELIHOODS = (Squared, StudentT, Logistic, Poisson, Gamma, NegativeBinomial)
+NODES = 40
+
+
+def simulated(
+    loss: LinearLoss, u: Array, y: Array, count: int, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Return responses (k, n, ...) at predictors `u` (n,) and the mass of each replication (k,).
+
+    Normal responses are Gauss-Hermite nodes, exact for smooth functions; others are drawn.
+
+    Examples
+    --------
+    >>> made, mass = simulated(Squared(), np.zeros(1), np.zeros(1), 5, np.random.default_rng(0))
+    >>> round(float(mass @ made[:, 0] ** 2), 10)
+    1.0
+    """
+    shape = (count, len(u))
+    made: Array
+    match loss:
+        case Squared():
+            nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
+            return u + nodes[:, None], mass / mass.sum()
+        case StudentT():
+            made = u + loss.scale_value * rng.standard_t(loss.df, shape)
+        case Logistic():
+            trials = y[:, 1] if y.ndim == 2 else np.ones(len(u))
+            if np.any(trials != np.round(trials)):
+                raise InputError("trials", "are not whole numbers", "simulation needs counts")
+            made = rng.binomial(trials.astype(np.int64), 1 / (1 + np.exp(-u)), shape) * 1.0
+            if y.ndim == 2:
+                made = np.stack([made, np.broadcast_to(trials, shape)], axis=-1)
+        case Poisson():
+            made = rng.poisson(np.exp(u), shape) * 1.0
+        case Gamma():
+            made = np.exp(u) * rng.standard_exponential(shape)
+        case NegativeBinomial():
+            shape_ = 1.0 / loss.dispersion
+            made = rng.poisson(np.exp(u) * rng.gamma(shape_, loss.dispersion, shape)) * 1.0
+        case _:
+            raise InputError("loss", f"{type(loss).__name__} cannot simulate")
+    return made, np.full(count, 1.0 / count)
+
+
+def holmes_walker(problem: Problem, simulations: Any = 200) -> LearningRate:
+    r"""Return the learning rate that makes expected and observed information gains equal.
+
+    .. math:: \eta = \Bigl\{\frac{n^{-1}\sum_i\int f(y\mid x_i,\hat\theta)\Delta_i(y)\,dy}
+              {n^{-1}\sum_i\Delta_i(y_i)}\Bigr\}^{1/2},\qquad
+              \Delta_i(y)=\int\pi(\theta)\|\nabla_\theta\log f(y\mid x_i,\theta)\|^2d\theta.
+
+    The loss must be a negative log-likelihood that can simulate (`Squared` is the normal with unit
+    variance) and the prior normal. It changes with the units of the parameters, and aims at equal
+    information, not at coverage.
+
+    Parameters
+    ----------
+    problem : Problem
+    simulations : int
+        Responses drawn for every row; normal ones need none.
+
+    References
+    ----------
+    Holmes, C. C. and Walker, S. G. (2017). Assigning a value to a power likelihood in a general
+    Bayesian model. Biometrika 104, 497-503.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> from etafree.learning_rates import select
+    >>> criterion = ef.Criterion(ef.losses.Squared(), (np.ones((2, 1)), np.array([-2.0, 2.0])))
+    >>> posterior = ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal([0.0], [[1.0]]))
+    >>> round(select(posterior, "holmes_walker").eta, 6)
+    0.632456
+    """
+    count, loss, total = as_count(simulations, "simulations"), problem.criterion.loss, None
+    if type(loss) in LIKELIHOODS:
+        total = problem.criterion.total
+    if not isinstance(total, LinearTotal):
+        raise InputError(
+            "loss", f"{type(loss).__name__} is a loss, not a likelihood that can simulate data, "
+            "which holmes_walker needs",
+            "use " + ", ".join(kind.__name__ for kind in LIKELIHOODS) + ", or another method",
+        )  # fmt: skip
+    prior = normal_prior(problem)
+    if prior is None:
+        raise InputError(
+            "log_prior", "is not a proper normal, and holmes_walker averages over the prior",
+            "pass ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal(mean, covariance))",
+        )  # fmt: skip
+    mean, covariance = prior
+    u = total.predictor(problem.fit.theta)
+    rng = np.random.default_rng(problem.seeds)
+    sd = np.sqrt(np.einsum("ij,ij->i", total.X @ covariance, total.X))
+    nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
+    predictors = total.predictor(mean) + nodes[:, None] * sd
+    weights = np.ones(total.n) if total.weights is None else total.weights
+    length = weights * np.einsum("ij,ij->i", total.X, total.X) / weights.sum()
+
+    def gain(y: Array) -> float:
+        """Return the weighted mean of Delta_i(y_i)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = np.square(loss.first(predictors, y))
+        return float((mass / mass.sum()) @ square @ length)
+
+    responses, share = simulated(loss, u, total.y, count, rng)
+    gains, observed = np.array([gain(y) for y in responses]), gain(total.y)
+    expected = float(share @ gains)
+    eta = float(np.sqrt(expected / observed))
+    spread = 0.0 if isinstance(loss, Squared) else float(gains.std() / np.sqrt(len(gains)))
+    return learning_rate(
+        problem, eta, "holmes_walker", "information", mc_error=0.5 * eta * spread / expected,
+        diagnostics={"expected_gain": expected, "observed_gain": observed},
+        units_matter=problem.criterion.p > 1,
+    )  # fmt: skip

@@ -1,0 +1,239 @@
+r"""The learning rate whose posterior is closest to a reference posterior of another loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from etafree.criterion import Criterion
+from etafree.errors import InputError
+from etafree.learning_rates.problem import Problem
+from etafree.learning_rates.rate import LearningRate, learning_rate
+from etafree.learning_rates.regions import reweighted
+from etafree.optimize import minimise
+from etafree.posterior import GeneralizedPosterior
+from etafree.samplers import sample
+from etafree.validation import Array, as_choice, as_count
+
+__all__ = ["gaussian_rate", "kl_to_bayes"]
+
+#: Rounds of drawing anew at the last answer, how far one round may move, and ESS shares.
+ROUNDS, REACH = 8, 4.0
+ESS_ENOUGH, ESS_NOISY = 0.5, 0.1
+BATCHES = 20
+
+#: A divergence at a learning rate, from some of the draws.
+Divergence = Callable[[float, Any], float]
+
+
+class _Found(NamedTuple):
+    """The minimum, how it was reached, its error, the share of draws left and what was tried."""
+
+    eta: float
+    status: str
+    error: float
+    share: float
+    trace: Array
+
+
+def gaussian_rate(
+    A: Array, P: Array, shift: Array | None = None, direction: str = "forward"
+) -> float:
+    r"""Return the closest normal posterior's learning rate.
+
+    :math:`\mathrm{KL}\{N(m,(\eta A)^{-1})\,\|\,N(m_0,P^{-1})\}` is smallest at
+    :math:`\mathrm{tr}(PA^{-1})/p` (forward), the divergence the other way round at
+    :math:`p/\{\mathrm{tr}(AP^{-1})+(m-m_0)^\top A(m-m_0)\}` (reverse).
+
+    Examples
+    --------
+    >>> A, P = np.diag([2.0, 5.0]), np.eye(2)
+    >>> gaussian_rate(A, P), round(gaussian_rate(A, P, direction="reverse"), 6)
+    (0.35, 0.285714)
+    """
+    p = len(A)
+    if direction == "forward":
+        return float(np.trace(np.linalg.solve(A, P)) / p)
+    apart = 0.0 if shift is None else float(shift @ A @ shift)
+    return float(p / (np.trace(np.linalg.solve(P, A)) + apart))
+
+
+def kl_to_bayes(
+    problem: Problem, reference: Any = None, window: Any = None, direction: str = "forward",
+    approximation: str = "auto", draws: Any = 4000,
+) -> LearningRate:  # fmt: skip
+    r"""Return :math:`\arg\min_\eta\mathrm{KL}(\pi_\eta\,\|\,\pi_{\mathrm{ref}})`.
+
+    The reference is usually the Bayes posterior of a model that is right at first. It does not
+    depend on the units of the parameters, and aims at the reference, not at coverage.
+
+    Parameters
+    ----------
+    problem : Problem
+    reference : GeneralizedPosterior
+        Of another loss over the same rows and parameters: the same loss gives one trivially.
+    window : int, optional
+        Rows at the beginning that both posteriors are computed from; all if not given.
+    direction : {"forward", "reverse"}
+        ``reverse`` minimises :math:`\mathrm{KL}(\pi_{\mathrm{ref}}\|\pi_\eta)`.
+    approximation : {"auto", "normal", "draws"}
+        ``normal``: both posteriors by mode and curvature, which is exact where both are normal.
+        ``draws``: by draws at one learning rate that are reweighted to others and drawn anew at the
+        answer, so that random numbers are common. ``auto``: normal where that is exact.
+    draws : int
+
+    References
+    ----------
+    Altamirano, M., Briol, F.-X. and Knoblauch, J. (2023). Robust and scalable Bayesian online
+    changepoint detection. ICML 40, PMLR 202, 642-663.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> from etafree.learning_rates import select
+    >>> data = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> bayes = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), data), 0.3)
+    >>> huber = ef.Criterion(ef.losses.Huber(100.0), data)  # quadratic here, by another name
+    >>> round(select(huber, "kl_to_bayes", reference=bayes).eta, 6)
+    0.3
+    """
+    as_choice(direction, "direction", ("forward", "reverse"))
+    as_choice(approximation, "approximation", ("auto", "normal", "draws"))
+    count = as_count(draws, "draws", least=200)
+    criterion, other = _windows(problem, reference, window)
+    problem = replace(problem, criterion=criterion)
+    fit, theirs = problem.fit, minimise(other.energy)
+    A, P, shift = fit.hessian, other.eta * theirs.hessian, fit.theta - theirs.theta
+    eta = gaussian_rate(A, P, shift, direction)
+    flat = problem.log_prior is None
+    exact = flat and _quadratic(criterion, fit.theta, A) and _quadratic(
+        other.energy, theirs.theta, theirs.hessian)  # fmt: skip
+    if approximation == "normal" and not flat:
+        raise InputError("approximation", "'normal' has a closed form without log_prior only",
+                         "use 'draws'")  # fmt: skip
+    known: dict[str, Any] = {"direction": direction, "reference": repr(other.criterion.loss),
+                             "window": window, "computed": "normal"}  # fmt: skip
+    if approximation == "normal" or (approximation == "auto" and exact):
+        return learning_rate(problem, eta, "kl_to_bayes", "reference", diagnostics=known)
+    found = _by_draws(problem, other, eta, direction, count)
+    known |= {"computed": "draws", "ess_share": found.share}
+    return learning_rate(
+        problem, found.eta, "kl_to_bayes", "reference", status=found.status, mc_error=found.error,
+        trace={"eta": found.trace[:, 0], "divergence": found.trace[:, 1]}, diagnostics=known,
+    )  # fmt: skip
+
+
+def _windows(
+    problem: Problem, reference: Any, window: Any
+) -> tuple[Criterion, GeneralizedPosterior]:
+    """Return criterion and reference over the same first rows, checked."""
+    criterion = problem.criterion
+    if not isinstance(reference, GeneralizedPosterior):
+        raise InputError("reference", f"is a {type(reference).__name__}", "pass an "
+                         "ef.GeneralizedPosterior of another loss, such as Squared")  # fmt: skip
+    theirs = reference.criterion
+    if (theirs.n, theirs.p) != (criterion.n, criterion.p):
+        raise InputError("reference", f"has {theirs.n} rows and {theirs.p} parameters for "
+                         f"{criterion.n} and {criterion.p}", "use the same data")  # fmt: skip
+    if theirs.loss == criterion.loss:
+        raise InputError("reference", f"has the same loss, {criterion.loss!r}: its own learning "
+                         "rate would be the answer", "use another loss")  # fmt: skip
+    if window is None:
+        return criterion, reference
+    first = as_count(window, "window", least=criterion.p + 1)
+    if first > criterion.n:
+        raise InputError("window", f"is {first} of {criterion.n} rows")
+    both = []
+    for one in (criterion, theirs):
+        own, kind = one.total.weights, "frequency" if one.total.frequency else "sampling"
+        inside = np.where(np.arange(one.n) < first, 1.0 if own is None else own, 0.0)
+        both.append(one.reweighted(inside, kind))
+    return both[0], GeneralizedPosterior(both[1], reference.eta, reference.log_prior)
+
+
+def _quadratic(energy: Criterion, mode: Array, hessian: Array) -> bool:
+    """Return whether a criterion has the same Hessian three posterior deviations away."""
+    sd = 3.0 / np.sqrt(np.diagonal(hessian))
+    points = [mode + sd, mode - sd, mode + sd * np.where(np.arange(len(sd)) % 2, 1.0, -1.0)]
+    size = np.sqrt(np.outer(np.diagonal(hessian), np.diagonal(hessian)))
+    return all(bool(np.all(np.abs(energy.hessian(t) - hessian) <= 1e-8 * size)) for t in points)
+
+
+def _by_draws(
+    problem: Problem, other: GeneralizedPosterior, eta: float, direction: str, count: int
+) -> _Found:
+    """Minimise the divergence over reweighted draws, drawn anew until they lie where it ends."""
+    criterion, (ours, theirs) = problem.criterion, problem.seeds.spawn(2)
+    reference = sample(other, count, seed=np.random.default_rng(theirs)).array
+    target_losses = criterion.values_at(reference)
+    trace: list[tuple[float, float]] = []
+    for _ in range(ROUNDS):
+        base, posterior = eta, problem.posterior(eta)
+        theta = sample(posterior, count, seed=np.random.default_rng(ours)).array
+        losses = criterion.values_at(theta)
+        if direction == "forward":
+            excess = posterior.log_density(theta) + base * losses - other.log_density(theta)
+            divergence = _forward(losses, excess, base)
+        else:
+            divergence = _reverse(losses, target_losses, base)
+        rows = np.arange(len(losses))
+        eta = _lowest(divergence, base, rows, REACH)
+        tried = [*np.geomspace(base / REACH, base * REACH, 9), eta]
+        trace += [(float(rate), divergence(rate, rows)) for rate in tried]
+        share = float(1 / np.square(reweighted(losses, eta - base)).sum() / len(losses))
+        edge = abs(np.log(eta / base)) > 0.99 * np.log(REACH)
+        if share >= ESS_ENOUGH and not edge:
+            break
+    status = "converged" if share >= ESS_ENOUGH else ("noisy" if share >= ESS_NOISY else "max_iter")
+    status = "boundary" if edge else status
+    parts = np.random.default_rng(0).permutation(len(losses)) % BATCHES
+    without = [_lowest(divergence, eta, np.flatnonzero(parts != k), 2.0) for k in range(BATCHES)]
+    error = float(np.sqrt((BATCHES - 1) * np.var(without)))  # the jackknife's, over batches
+    return _Found(eta, status, error, share, np.array(trace))
+
+
+def _lowest(divergence: Divergence, base: float, rows: Any, reach: float) -> float:
+    """Return where the divergence of some draws is smallest, within a factor of `base`."""
+    from scipy.optimize import minimize_scalar
+
+    edge = float(np.log(reach))
+    found = minimize_scalar(
+        lambda t: divergence(base * np.exp(t), rows), bounds=(-edge, edge), method="bounded",
+        options={"xatol": 1e-7},
+    )  # fmt: skip
+    return float(base * np.exp(found.x))
+
+
+def _forward(losses: Array, excess: Array, base: float) -> Divergence:
+    r"""Return KL(pi_eta | reference) up to a constant, from draws at `base`.
+
+    `excess` is the log prior minus the reference's log density.
+    """
+
+    def divergence(eta: float, rows: Any) -> float:
+        loss = losses[rows] - losses.mean()
+        weights = reweighted(loss, eta - base)
+        return float(weights @ (excess[rows] - eta * loss)) - _log_mean(loss, base - eta)
+
+    return divergence
+
+
+def _reverse(losses: Array, target_losses: Array, base: float) -> Divergence:
+    """Return KL(reference | pi_eta) up to a constant, from draws of both."""
+    centre = losses.mean()
+
+    def divergence(eta: float, rows: Any) -> float:
+        there = float(target_losses[rows % len(target_losses)].mean() - centre)
+        return eta * there + _log_mean(losses[rows] - centre, base - eta)
+
+    return divergence
+
+
+def _log_mean(loss: Array, power: float) -> float:
+    """Return log mean exp(power * loss)."""
+    exponent = power * loss
+    most = float(exponent.max())
+    return most + float(np.log(np.mean(np.exp(exponent - most))))

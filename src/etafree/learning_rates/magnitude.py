@@ -1,0 +1,38 @@
+r"""Magnitude adjustment: the learning rate that is right on average over directions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from etafree.learning_rates.problem import Problem
+from etafree.learning_rates.rate import LearningRate, learning_rate
+from etafree.validation import Array
+
+__all__ = ["magnitude", "magnitude_rate"]
+
+
+def magnitude_rate(J: Array, K: Array) -> float:
+    r"""Return :math:`\eta = p / \mathrm{tr}(J^{-1}K)`.
+
+    Examples
+    --------
+    >>> magnitude_rate(np.diag([1.0, 4.0]), 2 * np.eye(2))
+    0.8
+    """
+    return float(len(J) / np.trace(np.linalg.solve(J, K)))
+
+
+def magnitude(problem: Problem) -> LearningRate:
+    r"""Return :math:`p/\mathrm{tr}(J^{-1}K)`, which matches the mean of the log-loss ratio.
+
+    :math:`2\eta\{L(\theta_0)-L(\hat\theta)\}` then has the mean p of its chi-square reference. It
+    does not depend on the units of the parameters.
+
+    References
+    ----------
+    Pauli, F., Racugno, W. and Ventura, L. (2011). Bayesian composite marginal likelihoods. Statist.
+    Sinica 21, 149-164. Ribatet, M., Cooley, D. and Davison, A. C. (2012). Bayesian inference from
+    composite likelihoods, with an application to spatial extremes. Statist. Sinica 22, 813-845.
+    """
+    made = problem.information
+    return learning_rate(problem, magnitude_rate(made.J, made.K), "magnitude", "coverage")

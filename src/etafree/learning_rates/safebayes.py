@@ -1,0 +1,234 @@
+r"""SafeBayes: the learning rate whose posteriors predict the next observation best.
+
+Every prefix of the data has a posterior, and the next observation has a loss under it. Draws of a
+prefix are reweighted as rows come in, and drawn anew where too few of them are left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.errors import ConvergenceError, InputError
+from etafree.learning_rates.conjugate import NormalInverseGamma, prequential_losses
+from etafree.learning_rates.problem import Problem, normal_prior
+from etafree.learning_rates.rate import LearningRate, learning_rate
+from etafree.linear import LinearTotal
+from etafree.losses import Squared
+from etafree.pairs import PairTotal
+from etafree.posterior import GeneralizedPosterior, LogPrior
+from etafree.samplers import sample
+from etafree.validation import Array, as_array, as_choice, as_count
+
+__all__ = ["safebayes"]
+
+#: Share of effective draws below which a prefix is drawn anew, and rows taken at a time.
+RENEW, ROWS = 0.5, 64
+#: Independent runs, and errors within which a loss may be the smallest.
+RUNS, UNSURE = 4, 3.0
+VERSIONS = ("R", "I")
+
+
+def safebayes(
+    problem: Problem, version: str = "R", grid: Any = None, permute: bool = False,
+    conjugate: NormalInverseGamma | None = None, start: Any = None, draws: Any = 500,
+) -> LearningRate:  # fmt: skip
+    r"""Return the learning rate on a grid with the smallest cumulative loss of predictions.
+
+    .. math:: \hat\eta = \arg\min_\eta \sum_i E_{\Pi_\eta(\theta\mid z^{i-1})}\ell(\theta, z_i)
+              \ \text{(R)},\qquad
+              \arg\min_\eta \sum_i \ell\{E_{\Pi_\eta(\theta\mid z^{i-1})}\theta, z_i\}\ \text{(I)}.
+
+    Ties go to the largest. It aims at prediction, not at coverage, and depends on the order of the
+    rows. Closed form for least squares under a normal prior, and with a `conjugate` prior of the
+    variance too; any other loss by draws.
+
+    Parameters
+    ----------
+    problem : Problem
+    version : {"R", "I"}
+        Randomized predictions, or predictions at the posterior mean.
+    grid : array, optional
+        Learning rates; by default 1, 1/2, ..., 1/256.
+    permute : bool
+        Take the rows in random order (by the seed) instead of the one given.
+    conjugate : NormalInverseGamma, optional
+        Linear regression with unknown variance: the loss is then the normal log loss.
+    start : int, optional
+        Rows that only train. By default none under a normal prior, else the larger of 20 and 5p.
+    draws : int
+        Per posterior, where there is no closed form; everything runs four times to see the noise.
+
+    References
+    ----------
+    Grünwald, P. and van Ommen, T. (2017). Inconsistency of Bayesian inference for misspecified
+    linear models, and a proposal for repairing it. Bayesian Anal. 12, 1069-1103.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> from etafree.learning_rates import select
+    >>> criterion = ef.Criterion(ef.losses.Squared(), (np.ones((2, 1)), np.array([3.0, -3.0])))
+    >>> posterior = ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal([0.0], [[1.0]]))
+    >>> made = select(posterior, "safebayes", grid=[1.0, 0.5, 0.25])
+    >>> made.eta, made.status, made.trace["loss"].round(4)
+    (0.25, 'boundary', array([15.375 , 13.3333, 11.88  ]))
+    """
+    as_choice(version, "version", VERSIONS)
+    rates = 2.0 ** -np.arange(9.0) if grid is None else as_array(grid, "grid", ndim=1)
+    if len(rates) < 2 or np.any(rates <= 0) or len(np.unique(rates)) < len(rates):
+        raise InputError("grid", f"is {rates.tolist()}", "pass two or more distinct positive rates")
+    if not isinstance(permute, bool | np.bool_):
+        raise InputError("permute", f"is {permute!r}", "pass True or False")
+    count = as_count(draws, "draws", least=100)
+    _check(problem, conjugate)
+    rates, n, prior = np.sort(rates)[::-1], problem.criterion.n, normal_prior(problem)
+    proper = prior is not None or conjugate is not None
+    first = (0 if proper else max(20, 5 * problem.criterion.p)) if start is None else (
+        as_count(start, "start", least=0))  # fmt: skip
+    if first >= n or (first == 0 and not proper):
+        raise InputError("start", f"is {first} of {n} rows", "leave rows to predict, and without a "
+                         "normal log_prior rows to learn from first")  # fmt: skip
+    order_seed, draw_seed = problem.seeds.spawn(2)
+    order = np.random.default_rng(order_seed).permutation(n) if permute else np.arange(n)
+    known: dict[str, Any] = {"version": version, "permuted": bool(permute), "start": first}
+    losses = _closed_form(problem, order, rates, version, conjugate, prior)
+    drawn = losses is None
+    if losses is not None:
+        totals, error = losses[first:].sum(axis=0), np.zeros(len(rates))
+        known["computed"] = "closed form"
+    else:
+        runs = np.array([
+            [_predicted(problem, eta, order, first, count, version, prior, seed) for eta in rates]
+            for seed in draw_seed.spawn(RUNS)
+        ])  # fmt: skip
+        totals = runs.mean(axis=0)
+        apart = runs - runs[:, [int(totals.argmin())]]
+        error = apart.std(axis=0, ddof=1) / np.sqrt(RUNS)
+        known |= {"computed": "draws", "loss_error": error}
+    least = float(totals.min())
+    eta = float(rates[totals <= least + 1e-12 * abs(least)].max())
+    near = rates[totals <= least + 1e-12 * abs(least) + UNSURE * error] if drawn else [eta]
+    end = eta in (rates[0], rates[-1])
+    return learning_rate(
+        problem, eta, "safebayes", "prediction", status="boundary" if end else "converged",
+        mc_error=0.5 * float(np.ptp(near)), trace={"eta": rates, "loss": totals}, diagnostics=known,
+    )  # fmt: skip
+
+
+def _check(problem: Problem, conjugate: Any) -> None:
+    criterion = problem.criterion
+    if isinstance(criterion.total, PairTotal):
+        raise InputError("loss", "is over pairs: an observation has no loss of its own to predict",
+                         "use another method")  # fmt: skip
+    if criterion.total.weights is not None and np.any(criterion.total.weights != 1):
+        raise InputError("weights", "have no meaning in a sequence of predictions",
+                         "repeat the rows instead")  # fmt: skip
+    if conjugate is None:
+        return
+    if not isinstance(conjugate, NormalInverseGamma):
+        raise InputError("conjugate", f"is {conjugate!r}", "pass ef.learning_rates."
+                         "NormalInverseGamma(mean, covariance, shape, rate)")  # fmt: skip
+    plain = criterion.strength == 0 and problem.log_prior is None
+    if not (isinstance(criterion.loss, Squared) and plain):
+        raise InputError("conjugate", "is for the squared loss without penalty or log_prior",
+                         "drop it")  # fmt: skip
+    if len(conjugate.mean) != criterion.p:
+        raise InputError("conjugate", f"is for {len(conjugate.mean)} of {criterion.p} parameters")
+
+
+def _closed_form(
+    problem: Problem, order: NDArray[np.intp], rates: Array, version: str,
+    conjugate: NormalInverseGamma | None, prior: tuple[Array, Array] | None,
+) -> Array | None:  # fmt: skip
+    """Return the losses (n, rates) if they have a closed form."""
+    total = problem.criterion.total
+    plain = isinstance(problem.criterion.loss, Squared) and problem.criterion.strength == 0
+    if not plain or (prior is None and conjugate is None):
+        return None
+    X, y = total.X[order], total.y if total.offset is None else total.y - total.offset
+    if conjugate is not None:
+        prior = conjugate.mean, conjugate.covariance
+    assert prior is not None
+    return prequential_losses(X, y[order], rates, *prior, version, conjugate)
+
+
+def _predicted(
+    problem: Problem, eta: float, order: NDArray[np.intp], first: int, draws: int, version: str,
+    prior: tuple[Array, Array] | None, seed: np.random.SeedSequence,
+) -> float:  # fmt: skip
+    """Return the cumulative loss of predictions at one learning rate."""
+    rng, n, done, sum_ = np.random.default_rng(seed), problem.criterion.n, first, 0.0
+    while done < n:
+        theta, known = _drawn(problem, eta, order, done, draws, prior, rng), done
+        log_weights = np.zeros(draws)
+        renew = False
+        while done < n and not renew:
+            rows = order[done : done + ROWS]
+            losses = _row_losses(problem, theta, rows)
+            added = losses + _penalty_steps(problem, theta, done, len(rows))
+            power = log_weights[:, None] - eta * np.cumsum(added, axis=1)
+            before = np.column_stack([log_weights, power[:, :-1]])
+            weights = np.exp(before - before.max(axis=0))
+            weights /= weights.sum(axis=0)
+            poor = 1 / np.square(weights).sum(axis=0) < RENEW * draws
+            poor[: max(0, known + 1 - done)] = False  # fresh draws predict at least one row
+            usable = int(poor.argmax()) if poor.any() else len(rows)
+            if version == "R":
+                sum_ += float(np.einsum("di,di->", weights[:, :usable], losses[:, :usable]))
+            else:
+                means = weights[:, :usable].T @ theta
+                sum_ += sum(float(_row_losses(problem, means[[k]], rows[[k]])[0, 0])
+                            for k in range(usable))  # fmt: skip
+            done += usable
+            renew, log_weights = usable < len(rows), power[:, -1]
+    return sum_
+
+
+def _drawn(
+    problem: Problem, eta: float, order: NDArray[np.intp], done: int, draws: int,
+    prior: tuple[Array, Array] | None, rng: np.random.Generator,
+) -> Array:  # fmt: skip
+    """Return draws given the first rows; the prior stays that of the full sample."""
+    if done == 0:
+        assert prior is not None
+        return rng.multivariate_normal(*prior, draws, method="cholesky")
+    seen = np.zeros(problem.criterion.n)
+    seen[order[:done]] = 1.0
+    own, size = problem.log_prior, problem.criterion.size
+    fixed = None if own is None else LogPrior(
+        lambda t, n: own.value(t, size), lambda t, n: own.gradient(t, size),
+        lambda t, n: own.hessian(t, size), own.name,
+    )  # fmt: skip
+    try:
+        posterior = GeneralizedPosterior(problem.criterion.reweighted(seen), eta, fixed)
+        return sample(posterior, draws, seed=rng).array[:draws]
+    except (ConvergenceError, InputError) as error:
+        raise ConvergenceError(
+            f"the first {done} rows have no posterior to draw from at eta = {eta:.3g} ({error}); "
+            "let more rows train (start=) or pass a log_prior"
+        ) from error
+
+
+def _row_losses(problem: Problem, thetas: Array, rows: NDArray[np.intp]) -> Array:
+    """Return the loss of some rows at many parameter values, (D, rows)."""
+    total = problem.criterion.total
+    if isinstance(total, LinearTotal):
+        u = thetas @ total.X[rows].T
+        if total.offset is not None:
+            u += total.offset[rows]
+        return total.loss.values(u, total.y[rows])
+    single = np.eye(total.n)[rows]
+    return np.column_stack([total.reweighted(one, True).totals(thetas) for one in single])
+
+
+def _penalty_steps(problem: Problem, thetas: Array, done: int, count: int) -> Array:
+    """Return what the penalty adds with every row, (D, count)."""
+    criterion, unit = problem.criterion, problem.criterion.loss.effective_unit
+    if criterion.strength == 0:
+        return np.zeros((len(thetas), count))
+    sizes = unit * np.arange(done, done + count + 1.0)
+    pulls = [0.0 if s == 0 else criterion.penalty.strength_at(float(s)) * s for s in sizes]
+    return np.outer(criterion.penalty.value(thetas), np.diff(pulls))

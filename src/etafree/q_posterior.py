@@ -1,0 +1,186 @@
+r"""The Q-posterior: a posterior of the score whose spread is right without a learning rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from etafree.batched import outer_products, unpacked
+from etafree.bootstrap import cluster_groups, refuse_kinks
+from etafree.criterion import Criterion
+from etafree.draws import Draws
+from etafree.errors import InputError
+from etafree.linear import LinearTotal
+from etafree.optimize import minimise
+from etafree.posterior import GeneralizedPosterior, LogPrior
+from etafree.samplers import FEWEST
+from etafree.samplers.elliptical import elliptical_draws
+from etafree.samplers.importance import importance_draws, trustworthy
+from etafree.samplers.quadrature import quadrature_draws
+from etafree.samplers.variational import Normal
+from etafree.sandwich import target
+from etafree.sums import BLOCK, Groups
+from etafree.threads import one_blas_thread
+from etafree.validation import Array, as_array, as_count, as_rng
+
+__all__ = ["QPosterior", "q_posterior"]
+
+
+@dataclass(frozen=True, eq=False)
+class QPosterior(GeneralizedPosterior):
+    r"""Log density :math:`-\tfrac12\nabla L^\top B(\theta)^{-1}\nabla L` plus the log prior.
+
+    In means, :math:`-\tfrac n2\bar m^\top W(\theta)^{-1}\bar m`, with the scores' variance
+    :math:`W` centred and taken at :math:`\theta` itself.
+    """
+
+    eta: float = 1.0
+    log_prior: LogPrior | None = None
+    groups: Groups | None = field(default=None, kw_only=True)
+
+    def _check_proper(self) -> None:
+        """Leave the tail alone: it is the score's, not the loss's."""
+
+    @property
+    def tail_exponent(self) -> float:
+        """Infinite: the samplers work around the minimiser, where the density is normal."""
+        return np.inf
+
+    def log_density(self, theta: Any) -> Any:
+        """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,)."""
+        points = as_array(theta, "theta")
+        if points.ndim == 1:
+            return float(self.log_density(points[None])[0])
+        gradients, meats = self._moments(points)
+        if self.criterion.strength > 0:
+            pull = self.criterion.strength * self.criterion.size
+            gradients = gradients + pull * np.array([self.criterion.penalty.gradient(t)
+                                                     for t in points])  # fmt: skip
+        value = np.full(len(points), -np.inf)
+        finite = np.isfinite(gradients).all(axis=1) & np.isfinite(meats).all(axis=(1, 2))
+        scale = np.einsum("bii->bi", meats)
+        good = np.flatnonzero(finite & (scale > 0).all(axis=1))  # no variance: infinitely far out
+        sd = np.sqrt(scale[good])
+        slopes = gradients[good] / sd
+        matrices = meats[good] / sd[:, :, None] / sd[:, None, :]
+        regular = np.linalg.eigvalsh(matrices)[:, 0] > 1e-13
+        good, slopes, matrices = good[regular], slopes[regular], matrices[regular]
+        solved = np.linalg.solve(matrices, slopes[:, :, None])[:, :, 0]
+        value[good] = -0.5 * np.einsum("bi,bi->b", slopes, solved)
+        if self.log_prior is not None:
+            n = self.criterion.size
+            value += np.array([float(self.log_prior.value(t, n)) for t in points])
+        return value
+
+    def _moments(self, thetas: Array) -> tuple[Array, Array]:
+        """Return gradients (D, p) of the loss and variances (D, p, p) of the total score."""
+        total = self.criterion.total
+        weights = np.ones(total.n) if total.weights is None else total.weights
+        if isinstance(total, LinearTotal) and self.groups is None:
+            return _linear_moments(total, thetas, weights)
+        gradients, meats = np.empty(thetas.shape), np.empty((*thetas.shape, thetas.shape[1]))
+        for k, theta in enumerate(thetas):
+            scores = total.scores(theta)
+            gradients[k] = total.derivatives(theta).gradient
+            scores = scores - weights[:, None] * (scores.sum(axis=0) / weights.sum())
+            if self.groups is not None:
+                sums = np.zeros((len(self.groups), total.p))
+                np.add.at(sums, self.groups.codes, scores)
+                scores = sums
+            elif total.frequency:
+                scores = scores[weights > 0] / np.sqrt(weights[weights > 0])[:, None]
+            meats[k] = scores.T @ scores
+        return gradients, meats
+
+
+def _linear_moments(total: LinearTotal, thetas: Array, weights: Array) -> tuple[Array, Array]:
+    """Return gradients and score variances at many points by matrix products."""
+    count, p = thetas.shape
+    power = weights if total.frequency else np.square(weights)
+    gradients, crossed = np.zeros((count, p)), np.zeros((count, p))
+    squares, plain = np.zeros((count, p * (p + 1) // 2)), 0.0
+    step = max(64, BLOCK // max(count, squares.shape[1]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, total.n, step):
+            rows = slice(start, start + step)
+            X, w = total.X[rows], power[rows]
+            u = thetas @ X.T
+            if total.offset is not None:
+                u += total.offset[rows]
+            slope = total.loss.first(u, total.y[rows])
+            gradients += (slope * weights[rows]) @ X
+            crossed += (slope * w) @ X
+            plain += float(w.sum())
+            squares += (np.square(slope) * w) @ outer_products(X)
+        mean = gradients / weights.sum()
+        between = mean[:, :, None] * crossed[:, None, :]
+        meats = unpacked(squares, p) - between - between.transpose(0, 2, 1)
+        meats += plain * mean[:, :, None] * mean[:, None, :]
+    return gradients, meats
+
+
+@one_blas_thread
+def q_posterior(
+    criterion: Criterion, draws: int = 4000, *, log_prior: LogPrior | None = None,
+    clusters: Any = None, seed: Any = None,
+) -> Draws:  # fmt: skip
+    r"""Draw from the Q-posterior, which needs no learning rate.
+
+    .. math:: \pi(\theta\mid z) \propto \pi(\theta)\exp\{-\tfrac n2\,\bar m(\theta)^\top
+              W(\theta)^{-1}\bar m(\theta)\},
+
+    with :math:`\bar m` the mean score of loss and penalty and :math:`W` the scores' centred
+    variance. It is normal around the minimiser with the covariance of the sandwich. Where scores
+    are bounded (Huber, say) it does not fall off at infinity: draws describe it around the
+    minimiser, and few observations are an error.
+
+    Parameters
+    ----------
+    criterion : Criterion
+        With a smooth penalty, or none.
+    draws : int
+    log_prior : LogPrior, optional
+    clusters : (n,) labels, optional
+        Scores are summed over clusters in W.
+    seed : int, SeedSequence or Generator, optional
+
+    References
+    ----------
+    Frazier, D. T., Drovandi, C. and Kohn, R. (2023). Calibrated generalized Bayesian inference.
+    arXiv 2311.15485.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> made = q_posterior(ef.Criterion(ef.losses.Squared(), data=(X, y)), seed=1)
+    >>> round(float(made.mean[0]), 2), round(float(made.array.var()), 2)
+    (2.0, 0.87)
+    """
+    if not isinstance(criterion, Criterion):
+        raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
+    count = as_count(draws, "draws", least=FEWEST)
+    refuse_kinks(criterion, "the Q-posterior")
+    groups, rng = cluster_groups(criterion, clusters), as_rng(seed)
+    posterior = QPosterior(criterion, 1.0, log_prior, groups=groups)
+    fit = minimise(criterion)
+    spread = target(
+        criterion, center=fit.theta, clusters=groups, hessian=fit.hessian,
+        correction="HC0" if groups is None else "CR0",
+    ).covariance  # fmt: skip
+    mean, covariance = fit.theta, spread
+    if log_prior is not None:  # one Newton step of the normal approximation
+        n, precision = criterion.size, np.linalg.inv(spread)
+        bend = precision - np.asarray(log_prior.hessian(mean, n))
+        covariance = np.linalg.inv(bend)
+        mean = mean + covariance @ np.asarray(log_prior.gradient(mean, n))
+    normal = Normal(mean, np.linalg.cholesky(covariance), mean)
+    if criterion.p == 1:
+        made = quadrature_draws(posterior, normal, count, rng)
+    else:
+        made = importance_draws(posterior, normal, count, rng)
+        if not trustworthy(made):
+            made = elliptical_draws(posterior, normal, count, rng)
+    return replace(made, eta=None, sampler=f"Q-posterior by {made.sampler}")

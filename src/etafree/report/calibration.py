@@ -1,0 +1,223 @@
+"""The page of a calibration: intervals, densities, diagnostics, provenance, a slider over η."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from etafree._version import __version__
+from etafree.report.page import Row, Scale, Section, between, render, shown, table_html
+from etafree.report.plots import density
+from etafree.report.sweep import DRAWS, Sweep, learning_rates, sweep
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["calibration_page"]
+
+#: Parameters that are drawn; the table has them all.
+DRAWN = 50
+#: Columns of the summary that are not in the parameter's units.
+UNITLESS = ("se_error", "dof", "ratio")
+SLIDER = "Other learning rates"
+FITS = (
+    "η multiplies the model's log-likelihood and prior. The posterior is drawn on the scale on "
+    "which it is calibrated, without the Jacobian of the model's constraints: at this fit's η it "
+    "need not be quite that of the draws above."
+)
+
+
+def calibration_page(result: Any, *, etas: Sequence[float] | None = None) -> str:
+    """Return a calibration as one self-contained HTML page.
+
+    Parameters
+    ----------
+    result : Calibration
+    etas : sequence of float, optional
+        Learning rates of the slider, besides the fit's own; by default 13 from a hundredth to a
+        hundred times it, where a criterion is known and drawing is cheap. ``()`` leaves it out.
+
+    Returns
+    -------
+    str
+        The page. It loads nothing, and every name in it is escaped.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((9, 1)), np.arange(9.0)), names=["mu"])
+    >>> r = ef.calibrate(ef.sample(ef.GeneralizedPosterior(c, eta=1.0), seed=0), c)
+    >>> "<h3>mu</h3>" in calibration_page(r, etas=())
+    True
+    """
+    grid, why = learning_rates(result, etas)
+    table, level = result.summary(), f"{100 * result.settings['level']:g} %"
+    sections = [
+        Section(
+            "Before and after",
+            [
+                f"{level} intervals and densities (each scaled to its peak) of the draws as they "
+                "came and after calibration. Every parameter has a scale of its own, in its own "
+                "units.",
+                *_more(table),
+            ],
+            rows=[_row(result, name, row) for name, row in _drawn(table)],
+        ),
+        Section(
+            "Numbers",
+            [
+                "estimate: the centre. se: its standard error (se error: its relative Monte Carlo "
+                f"error, where draws made it). lower, upper: the calibrated {level} interval. dof: "
+                "degrees of freedom of its t quantiles. before: of the draws as they came. ratio: "
+                "width of the calibrated interval over theirs; above one, the posterior was "
+                "overconfident.",
+            ],
+            table_html(_numbers(table)),
+        ),
+        Section(
+            "Diagnostics",
+            ["A check that does not pass says what to do."],
+            checks=sorted(result.checks, key=lambda c: ("fail", "warn", "ok").index(c.verdict)),
+        ),
+        Section("Where this comes from", facts=_facts(result)),
+    ]
+    if grid:
+        sections.insert(1, _slider(result, table, sweep(result, grid), level))
+    elif why:
+        sections.insert(1, Section(SLIDER, [f"No slider over the learning rate: {why}."]))
+    title = f"Calibrated {level} intervals of {_listed(map(str, table.index))}"
+    return render(title, _lead(result, table), sections, f"Made by etafree {__version__}.")
+
+
+def _slider(result: Any, table: pd.DataFrame, made: Sweep, level: str) -> Section:
+    kept = [k for k, reason in enumerate(made.reasons) if not reason]
+    names = [name for name, _ in _drawn(table) if name in result.shown.names]
+    if not kept or not names:
+        why = "none of the parameters drawn here has an interval" if kept else made.reasons[0]
+        return Section(SLIDER, [f"No slider over the learning rate: {why}."])
+    columns = [result.shown.names.index(name) for name in names]
+    before = np.array([made.before[k] for k in kept])[:, :, columns]  # (eta, 3, k)
+    after = np.array([made.after[k] for k in kept])[:, :, columns]
+    scales = [Scale.around(after[:, :, j], before[:, :, j]) for j in range(len(names))]
+    units = result.shown.se[columns]
+    steps: list[dict[str, Any]] = []
+    for k, eta in enumerate(made.etas):
+        label = f"η = {eta:.3g}" + (" (this fit's)" if eta == result.original.eta else "")
+        if made.reasons[k]:
+            steps.append({"label": label, "said": f"No draws here: {made.reasons[k]}."})
+            continue
+        old, new = before[kept.index(k)], after[kept.index(k)]
+        width, calibrated = old[2] - old[0], new[2] - new[0]
+        steps.append({
+            "label": label,
+            "said": f"As they come, intervals are {between(width / calibrated)} times as wide as "
+            "calibrated.",
+            "before": [s.bar(*b)._asdict() for s, *b in zip(scales, old.T, width / 4, strict=True)],
+            "after": [s.bar(*b)._asdict() for s, *b in zip(scales, new.T, units, strict=True)],
+        })  # fmt: skip
+    start = min(kept, key=lambda k: abs(np.log(made.etas[k] / (result.original.eta or 1.0))))
+    shown_first = zip(names, scales, steps[start]["before"], steps[start]["after"], strict=True)
+    return Section(
+        SLIDER,
+        [
+            f"At each learning rate η the posterior is drawn afresh ({DRAWS} draws, one seed) and "
+            f"calibrated to the same target: {level} intervals. Calibrated ones move by Monte "
+            "Carlo error, and at small η by the posterior's shape. An arrow means that an interval "
+            "goes on.",
+            *([] if result.fit is None else [FITS]),
+            *_more(table),
+        ],
+        rows=[Row(*parts) for parts in shown_first],
+        slider={"steps": steps, "start": start},
+    )
+
+
+def _row(result: Any, name: str, row: Any) -> Row:
+    """Return a parameter's intervals and densities before and after."""
+    if name in result.inactive:
+        return Row(name, note="No interval: exactly zero at this penalty.")
+    if not np.isfinite(row[["lower", "upper", "lower_before", "upper_before"]].astype(float)).all():
+        return Row(name, note="No picture: its limits are not finite.")
+    old = row[["lower_before", "mean_before", "upper_before"]].astype(float).to_numpy()
+    new = row[["lower", "estimate", "upper"]].astype(float).to_numpy()
+    scale = Scale.covering(min(old[0], new[0]), max(old[2], new[2]), 0.25)
+    draws = result.shown.columns([name])
+    outlines = [scale.outline(*density(some[name], 120)) for some in draws]
+    unit = _unit(row)
+    return Row(name, scale, scale.bar(old, unit), scale.bar(new, unit), outlines=outlines)
+
+
+def _drawn(table: pd.DataFrame) -> Iterator[tuple[str, Any]]:
+    return ((str(name), row) for name, row in table.iloc[:DRAWN].iterrows())
+
+
+def _more(table: pd.DataFrame) -> list[str]:
+    if len(table) <= DRAWN:
+        return []
+    return [f"The first {DRAWN} of {len(table)} parameters; all are in the table of numbers."]
+
+
+def _unit(row: Any) -> float:
+    """Return the smaller spread of the two, so that numbers of both have digits enough."""
+    return float(min(row["se"], row["sd_before"]))
+
+
+def _numbers(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the summary as text: as many digits as a row's standard errors are worth."""
+
+    def text(row: Any, column: str) -> str:
+        value = row[column]
+        if isinstance(value, str):
+            return value
+        if not np.isfinite(value):
+            return "normal" if value == np.inf and column == "dof" else "–"
+        return f"{value:.3g}" if column in UNITLESS else shown(value, _unit(row))
+
+    rows = [[text(row, column) for column in table.columns] for _, row in table.iterrows()]
+    columns = [str(column).replace("_", " ") for column in table.columns]
+    made = table.set_axis(columns, axis=1).astype(object)
+    made[:] = rows
+    return made.rename_axis(None).rename_axis("parameter", axis=1)
+
+
+def _lead(result: Any, table: pd.DataFrame) -> str:
+    """Return in plain words what is covered and what calibration did."""
+    off = [c.name for c in result.checks if c.verdict != "ok"]
+    checks = f"Checks to look at: {', '.join(off)}." if off else "All checks passed."
+    return (
+        f"The intervals cover {result.target.estimand}, not the parameter of the process that made "
+        f"the data. Their width is {between(table['ratio'].dropna())} times that of the draws as "
+        f"they came, and does not depend on the learning rate η. {checks}"
+    )
+
+
+def _facts(result: Any) -> list[tuple[str, str]]:
+    """Return the provenance of target, map and draws."""
+    t, s, draws = result.target, dict(result.settings), result.original
+    facts = {
+        "covers": t.estimand,
+        "centre": "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind,
+        "spread": t.describe(),
+        "correction": t.correction,
+        "clusters": "" if t.clusters is None else f"{t.clusters}",
+        "degrees of freedom": "normal" if np.isinf(t.dof).all() else between(t.dof),
+        "rows": "" if t.n is None else f"{t.n}",
+        "effective scale": "" if t.size is None else f"{t.size:g}",
+        "taken as known": ", ".join(f"{k} = {v:.4g}" for k, v in t.plug_ins.items()),
+        "without interval": ", ".join(result.inactive),
+        "left as they were": "" if result.fit is None else ", ".join(result.fit.latent),
+        "draws": f"{len(draws)} ({draws.sampler}), {draws.effective_size():.0f} effective",
+        "learning rate": "not known" if draws.eta is None else f"η = {draws.eta:g}",
+        "calibrated with": f"etafree {s.pop('version')}",
+        **{str(key): str(value) for key, value in s.items()},
+    }
+    return [(term, text) for term, text in facts.items() if text]
+
+
+def _listed(names: Iterable[str]) -> str:
+    first, *rest = names
+    if len(rest) > 3:
+        return f"{first} and {len(rest)} more parameters"
+    return ", ".join([first, *rest])

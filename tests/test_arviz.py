@@ -1,0 +1,547 @@
+"""ArviZ in, ArviZ out: names, dimensions, files, stale groups and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import arviz as az
+import numpy as np
+import pytest
+import xarray as xr
+
+import etafree as ef
+from conftest import refused
+from etafree.adapters import as_fit
+from etafree.adapters.trees import as_tree, flat_names, read_tree, unflatten, write_netcdf
+
+N, G, CHAINS, DRAWS = 240, 40, 2, 500
+SCHOOL = np.array([f"s{k:02}" for k in np.arange(N) // 6])
+COMPUTED = ("log_likelihood", "posterior_predictive", "sample_stats")
+pytestmark = pytest.mark.filterwarnings("ignore:.*not defined in the InferenceData scheme")
+
+
+def exact_draws(seed=0):
+    """Return data of a linear model and exact draws (chain, draw, 5) of its flat posterior."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([np.ones(N), rng.standard_normal((N, 4))])
+    y = X.sum(axis=1) + 0.7 * np.repeat(rng.standard_normal(G), 6) + rng.standard_normal(N)
+    lower = np.linalg.cholesky(np.linalg.inv(X.T @ X))
+    theta = np.linalg.lstsq(X, y)[0] + rng.standard_normal((CHAINS, DRAWS, 5)) @ lower.T
+    return X, y, theta, -0.5 * (y - theta @ X.T) ** 2
+
+
+X, Y, THETA, STORED = exact_draws()
+CRITERION = ef.Criterion(ef.losses.Squared(), data=(X, Y))
+
+
+def make(beta=("side", "term"), **groups):
+    """Return an InferenceData with a scalar, a matrix and every group there is."""
+    dims = {"beta": list(beta), "y": ["obs"], "school": ["obs"], "year": ["obs"], "mu": ["obs"]}
+    matrix = THETA[..., 1:].reshape(CHAINS, DRAWS, 2, 2)
+    parts = {
+        "posterior": {"intercept": THETA[..., 0], "beta": matrix},
+        "log_likelihood": {"y": STORED},
+        "posterior_predictive": {"y": THETA @ X.T},
+        "sample_stats": {"lp": STORED.sum(axis=-1)},
+        "observed_data": {"y": Y},
+        "constant_data": {"school": SCHOOL, "year": np.arange(N)},
+        **groups,
+    }
+    coords = {"side": ["left", "right"], "term": [10, 20], "obs": np.arange(100, 100 + N)}
+    return az.from_dict(**parts, coords=coords, dims=dims)
+
+
+@pytest.fixture(scope="module")
+def idata():
+    return make()
+
+
+@pytest.fixture(scope="module")
+def result(idata):
+    return ef.calibrate(idata, clusters="school")
+
+
+def test_one_line_is_enough(result):
+    """The se are the sandwich's with exact scores; names are ArviZ's."""
+    expected = ef.target(CRITERION, clusters=SCHOOL, correction="CR1").se
+    table = result.summary()
+    assert list(table.index) == [
+        "intercept", "beta[left, 10]", "beta[left, 20]", "beta[right, 10]", "beta[right, 20]",
+    ]  # fmt: skip
+    assert np.all(np.abs(table["se"] / expected - 1) < 4 * table["se_error"] + 1e-9)
+    assert result.target.dof.tolist() == [G - 1.0] * 5
+    assert result.original.eta == 1.0
+
+
+def test_names_are_those_of_arviz(idata):
+    assert [n for v in idata.posterior for n in flat_names(v, idata.posterior[v])] == list(
+        az.summary(idata).index
+    )
+
+
+def test_the_same_kind_comes_back(idata, result):
+    made = result.to_arviz()
+    assert type(made) is az.InferenceData
+    tree = ef.calibrate(as_tree(idata), clusters="school").to_arviz()
+    assert type(tree) is xr.DataTree
+    for posterior in (made.posterior, tree["posterior"].to_dataset()):
+        assert list(posterior) == list(idata.posterior)
+        for name in posterior:
+            assert posterior[name].dims == idata.posterior[name].dims
+            for dim in posterior[name].dims:
+                xr.testing.assert_equal(posterior[dim], idata.posterior[dim])
+        np.testing.assert_array_equal(posterior["intercept"], result.draws.values[..., 0])
+        np.testing.assert_array_equal(posterior["beta"][..., 1, 0], result.draws.values[..., 3])
+
+
+def test_the_input_is_left_alone(idata, result):
+    result.to_arviz()
+    np.testing.assert_array_equal(idata.posterior["intercept"], THETA[..., 0])
+    assert "calibrated_by" not in idata.posterior.attrs
+
+
+def test_stale_groups_are_moved(idata, result):
+    made = result.to_arviz()
+    for name in (*COMPUTED, "posterior"):
+        xr.testing.assert_identical(made[f"original_{name}"], idata[name])
+    assert not set(COMPUTED) & set(made.groups())
+    for name in ("observed_data", "constant_data"):
+        xr.testing.assert_identical(made[name], idata[name])
+
+
+def test_arviz_works_on_the_outcome(result):
+    made = result.to_arviz()
+    table = az.summary(made, round_to="none")
+    np.testing.assert_allclose(table["mean"], result.draws.mean)
+    assert az.plot_forest(made, combined=True) is not None
+    with pytest.raises(TypeError, match="log likelihood not found"):
+        az.loo(made)
+
+
+def test_how_it_was_made_is_in_the_attributes(result):
+    attrs = result.to_arviz().posterior.attrs
+    assert attrs["calibrated_by"] == f"etafree {ef.__version__}"
+    assert attrs["calibration_target"] == result.target.describe()
+    assert attrs["calibration_correction"] == "CR1"
+    assert attrs["calibration_eta"] == 1.0
+    assert attrs["calibration_left_out"] == ""
+    assert all(isinstance(value, str | float | int) for value in attrs.values())
+
+
+def test_files_go_round(idata, result, tmp_path):
+    source = write_netcdf(idata, tmp_path / "fit.nc")
+    found = ef.calibrate(source, clusters="school")
+    np.testing.assert_allclose(found.draws.values, result.draws.values, rtol=1e-12)
+    target = write_netcdf(found.to_arviz(), tmp_path / "calibrated.nc")
+    again = read_tree(target)
+    written = found.to_arviz()["posterior"].to_dataset()
+    xr.testing.assert_equal(again["posterior"].to_dataset(), written)
+    assert again["posterior"].attrs["calibration_correction"] == "CR1"
+    assert "original_log_likelihood" in again.children
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["calibrated.nc", "fit.nc"]
+    refused("draws", "is calibrated already", lambda: ef.calibrate(target, clusters="school"))
+    written = az.from_netcdf(target)  # ArviZ reads what was written
+    np.testing.assert_array_equal(written.posterior["beta"], found.draws.values[..., 1:].reshape(
+        CHAINS, DRAWS, 2, 2))  # fmt: skip
+
+
+def test_a_file_is_written_whole_or_not_at_all(idata, tmp_path):
+    tree = as_tree(idata)
+    broken = tree.copy()
+    broken["posterior"].attrs["bad"] = {"a": 1}  # netCDF has no such attribute
+    target = tmp_path / "fit.nc"
+    with pytest.raises((TypeError, ValueError)):
+        write_netcdf(broken, target)
+    assert list(tmp_path.iterdir()) == []
+    refused("path", "does not exist", lambda: write_netcdf(tree, tmp_path / "no" / "fit.nc"))
+
+
+def test_dask_and_disk_backed_arrays(idata, tmp_path, monkeypatch):
+    """Losses are read a few draws at a time, and the outcome is the same."""
+    monkeypatch.setattr("etafree.influence.BLOCK", 50 * N)
+    whole = ef.calibrate(idata, clusters="school").target
+    chunked = as_tree(idata).chunk({"draw": 60, "obs": 100})
+    lazy = ef.calibrate(chunked, clusters="school").target
+    np.testing.assert_allclose(lazy.covariance, whole.covariance, rtol=1e-10)
+    path = write_netcdf(idata, tmp_path / "fit.nc")
+    np.testing.assert_allclose(
+        ef.calibrate(path, clusters="school").target.covariance, whole.covariance, rtol=1e-10
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"var_names": "intercept"}, ["intercept"]),
+        ({"var_names": ["~beta"]}, ["intercept"]),
+        ({"var_names": ["be"], "filter_vars": "like"}, ["beta"]),
+        ({"var_names": ["^b.*a$"], "filter_vars": "regex"}, ["beta"]),
+        ({"var_names": ["~^b"], "filter_vars": "regex"}, ["intercept"]),
+    ],
+)
+def test_variables_are_chosen_as_in_arviz(idata, result, options, names):
+    chosen = ef.calibrate(idata, clusters="school", **options)
+    made = chosen.to_arviz()
+    assert list(made.posterior) == names
+    assert list(made.original_posterior) == ["intercept", "beta"]  # never mixed with the others
+    left = [name for name in ("intercept", "beta") if name not in names]
+    assert made.posterior.attrs["calibration_left_out"] == ", ".join(left)
+    se, error = result.summary()["se"], result.summary()["se_error"]
+    np.testing.assert_allclose(chosen.summary()["se"], se[list(chosen.names)], rtol=4 * error.max())
+    assert chosen.target.se_error.max() < 0.05
+
+
+def test_labels_may_come_in_many_forms(idata, result):
+    labels = idata.constant_data["school"]
+    for given in (SCHOOL, list(SCHOOL), labels, labels.to_pandas(), "school"):
+        made = ef.calibrate(idata, clusters=given)
+        np.testing.assert_allclose(made.target.covariance, result.target.covariance)
+    two = ef.calibrate(idata, clusters=["school", "year"]).target.design
+    also = ef.calibrate(idata, clusters={"school": labels, "year": np.arange(N)}).target.design
+    assert two == also == "40 school x 240 year clusters"
+    assert "a series of 240 periods" in ef.calibrate(idata, time="year").target.design
+    assert "40 PSUs in 4 strata" in ef.calibrate(
+        idata, clusters="school", strata=labels.str.slice(1, 2)).target.design  # fmt: skip
+
+
+def test_observations_along_two_dimensions():
+    """A panel (unit, time): labels along one dimension spread over the other."""
+    stored = STORED.reshape(CHAINS, DRAWS, G, 6)
+    dims = {"y": ["unit", "time"]}
+    fit = az.from_dict(posterior={"theta": THETA}, log_likelihood={"y": stored}, dims=dims,
+                       coords={"unit": [f"s{k:02}" for k in range(G)]})  # fmt: skip
+    expected = ef.calibrate(fit, clusters=SCHOOL).target.covariance
+    unit = fit.log_likelihood["unit"]
+    for given in ("unit", unit, SCHOOL.reshape(G, 6)):
+        made = ef.calibrate(fit, clusters=given).target.covariance
+        np.testing.assert_allclose(made, expected)
+
+
+def test_several_log_likelihoods_are_chosen_or_added():
+    both = {"y": STORED, "z": STORED[..., ::-1]}
+    dims = {"y": ["obs"], "z": ["obs"]}
+    fit = az.from_dict(posterior={"theta": THETA}, log_likelihood=both, dims=dims)
+    refused("log_likelihood", "has several variables: ['y', 'z']", lambda: ef.calibrate(fit))
+    refused("log_likelihood", "has no variable 'x'", lambda: ef.calibrate(fit, log_likelihood="x"))
+    one = ef.calibrate(fit, log_likelihood="y").target.covariance
+    alone = az.from_dict(posterior={"theta": THETA}, log_likelihood={"y": STORED})
+    np.testing.assert_allclose(one, ef.calibrate(alone).target.covariance)
+    total = az.from_dict(posterior={"theta": THETA}, log_likelihood={"y": sum(both.values())})
+    for asked in ("sum", ["y", "z"]):
+        made = ef.calibrate(fit, log_likelihood=asked, eta=0.5).target.covariance
+        np.testing.assert_allclose(made, ef.calibrate(total, eta=0.5).target.covariance)
+    other = az.from_dict(posterior={"theta": THETA}, log_likelihood=both)
+    refused("log_likelihood", "only variables of the same observations add up",
+            lambda: ef.calibrate(other, log_likelihood="sum"))  # fmt: skip
+
+
+def test_constants_and_copies_come_back_as_they_were():
+    """A correlation matrix: ones on the diagonal, symmetric."""
+    rho = np.tanh(THETA[..., 1])
+    corr = np.ones((CHAINS, DRAWS, 2, 2))
+    corr[..., 0, 1] = corr[..., 1, 0] = rho
+    fit = make(posterior={"intercept": THETA[..., 0], "corr": corr})
+    result = ef.calibrate(fit, clusters="school")
+    made = result.to_arviz().posterior["corr"].values
+    assert np.all(made[..., [0, 1], [0, 1]] == 1.0)
+    np.testing.assert_array_equal(made[..., 0, 1], made[..., 1, 0])
+    assert np.std(made[..., 0, 1]) > 1.05 * np.std(rho)
+    table = result.summary()
+    assert list(table.index) == ["intercept", "corr[0, 1]", "corr[1, 0]"]
+    np.testing.assert_allclose(table["se"], result.target.se[[0, 1, 1]], rtol=1e-6)
+    assert "corr[1, 0]" in result.diagnostics().loc["left out, constant or copies", "advice"]
+
+
+def test_deterministics_along_the_observations_are_left_out():
+    parts = {"intercept": THETA[..., 0], "beta": THETA[..., 1:], "mu": THETA @ X.T}
+    made = ef.calibrate(make(["k"], posterior=parts), clusters="school")
+    assert "mu" in made.diagnostics().loc["left out, per observation", "advice"]
+    assert made.to_arviz().posterior.attrs["calibration_left_out"] == "mu"
+    assert made.draws.p == 5
+
+
+def hierarchical(name="u", dim="school", labels=None, sigma=1.0):
+    """Return a fit with an effect per school, drawn around its own spread."""
+    rng = np.random.default_rng(1)
+    effects = rng.standard_normal(G) + 0.3 * rng.standard_normal((CHAINS, DRAWS, G))
+    noise = sigma + 0.01 * rng.standard_normal((CHAINS, DRAWS))
+    coords = {dim: np.arange(G) if labels is None else labels, "obs": np.arange(N)}
+    return az.from_dict(
+        posterior={"a": THETA[..., 0], name: effects, "sigma": noise},
+        log_likelihood={"y": STORED}, dims={name: [dim], "y": ["obs"], "index": ["obs"]},
+        coords=coords, constant_data={"index": np.arange(N) // 6},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fit", "clusters"),
+    [
+        (hierarchical(), SCHOOL),  # as many entries as clusters
+        (hierarchical(labels=np.unique(SCHOOL)), SCHOOL),  # the clusters' own labels
+        (hierarchical(), None),  # an index in constant_data
+        (hierarchical("1|school", labels=[f"x{k}" for k in range(G)]), None),  # Bambi's name
+    ],
+    ids=["count", "labels", "index", "name"],
+)
+def test_group_effects_are_refused_with_the_number(fit, clusters):
+    refused("log_likelihood", "about 0.15 of the right ones",
+            lambda: ef.calibrate(fit, clusters=clusters))  # fmt: skip
+    refused("log_likelihood", "pass model=", lambda: ef.calibrate(fit, clusters=clusters,
+                                                                    var_names="a"))  # fmt: skip
+    made = ef.calibrate(fit, clusters=clusters, var_names=["a"], latent=None)
+    assert made.names == ("a",)
+
+
+def test_group_effects_without_a_known_scale_get_the_formula():
+    fit = hierarchical()
+    fit.posterior = fit.posterior.rename({"sigma": "dispersion"})
+    refused("log_likelihood", "sigma^2 / (sigma^2 + m tau^2) for m observations",
+            lambda: ef.calibrate(fit, clusters=SCHOOL))  # fmt: skip
+
+
+def test_other_dimensions_are_no_group_effects():
+    """As many coefficients as clusters, but with labels of their own; computed effects too."""
+    parts = {"last": THETA[..., 4], "gamma": THETA[..., :4]}
+    four = np.arange(N) % 4
+    for labels, argument in ((list("abcd"), None), (np.arange(4), "log_likelihood")):
+        fit = az.from_dict(posterior=parts, log_likelihood={"y": STORED}, dims={"gamma": ["term"]},
+                           coords={"term": labels})  # fmt: skip
+        if argument is None:
+            assert ef.calibrate(fit, clusters=four, var_names="last").target.clusters == 4
+        else:
+            refused(argument, "gamma", lambda fit=fit: ef.calibrate(fit, clusters=four,
+                                                                    var_names="last"))  # fmt: skip
+    means = THETA @ np.array([X[s == SCHOOL].mean(axis=0) for s in np.unique(SCHOOL)]).T
+    fit = make(
+        ["k"], posterior={"intercept": THETA[..., 0], "beta": THETA[..., 1:], "means": means}
+    )
+    made = ef.calibrate(fit, clusters="school", var_names=["intercept", "beta"])
+    assert made.draws.p == 5
+
+
+def test_tempered_fits_need_their_eta():
+    wide = THETA.mean(axis=(0, 1)) + (THETA - THETA.mean(axis=(0, 1))) * np.sqrt(10)
+    stored = -0.5 * (Y - wide @ X.T) ** 2
+    fit = az.from_dict(posterior={"theta": wide}, log_likelihood={"y": stored})
+    made = ef.calibrate(fit, clusters=SCHOOL, eta=0.1)
+    expected = ef.target(CRITERION, clusters=SCHOOL, correction="CR1").se
+    np.testing.assert_allclose(made.summary()["se"], expected, rtol=0.02)
+    assert made.original.eta == 0.1
+
+
+def test_a_criterion_of_ones_own_for_draws_of_another_package(idata):
+    fit = az.from_dict(posterior={"theta": THETA})  # no log-likelihood needed
+    made = ef.calibrate(fit, ef.Criterion(ef.losses.Squared(), data=(X, Y), names=[
+        f"theta[{k}]" for k in range(5)]), clusters=SCHOOL)  # fmt: skip
+    assert made.target.correction == "CR3"
+    out = made.to_arviz()
+    np.testing.assert_array_equal(out.posterior["theta"], made.draws.values)
+    given = ef.calibrate(fit, center=np.zeros(5), covariance=np.eye(5)).to_arviz()
+    np.testing.assert_allclose(given.posterior["theta"].mean(("chain", "draw")), 0, atol=1e-12)
+
+
+def test_bare_datasets_without_coordinates():
+    parts = {"theta": (("chain", "draw", "k"), THETA)}
+    groups = {"posterior": xr.Dataset(parts),
+              "log_likelihood": xr.Dataset({"y": (("chain", "draw", "obs"), STORED)})}  # fmt: skip
+    made = ef.calibrate(xr.DataTree.from_dict(groups), clusters=SCHOOL)
+    assert made.names == tuple(f"theta[{k}]" for k in range(5))
+    assert made.to_arviz()["posterior"]["theta"].dims == ("chain", "draw", "k")
+    given = ef.calibrate(xr.Dataset(parts), center=np.zeros(5), covariance=np.eye(5))
+    assert given.to_arviz()["posterior"]["theta"].shape == THETA.shape
+
+
+def test_results_without_a_fit_become_a_tree():
+    draws = np.random.default_rng(0).standard_normal((200, 2))
+    made = ef.calibrate(draws, center=[0.0, 1.0], covariance=np.eye(2), names=["a", "b"]).to_arviz()
+    assert type(made) is xr.DataTree
+    assert made["posterior"]["b"].dims == ("chain", "draw")
+    assert made["posterior"].attrs["calibration_target"] == "covariance given by the user"
+
+
+def swapped(idata, **groups):
+    """Return a fit with some groups replaced, or dropped for None."""
+    made = {name: idata[name] for name in idata.groups()} | groups
+    return az.InferenceData(**{name: value for name, value in made.items() if value is not None})
+
+
+def test_bad_fits_are_refused(idata, tmp_path):
+    stored, posterior = idata.log_likelihood, idata.posterior
+    hole = stored.copy(deep=True)
+    hole["y"][1, 7, 3] = np.nan
+    cases = [
+        ("log_likelihood", "pm.compute_log_likelihood", swapped(idata, log_likelihood=None)),
+        ("log_likelihood", "has 499 draws, the posterior 500",
+         swapped(idata, log_likelihood=stored.isel(draw=slice(1, None)))),
+        ("log_likelihood", "has 1 chains", swapped(idata, log_likelihood=stored.isel(chain=[0]))),
+        ("log_likelihood", "has other draw labels than the posterior",
+         swapped(idata, log_likelihood=stored.assign_coords(draw=np.arange(1, DRAWS + 1)))),
+        ("log_likelihood", "is not finite at 1 observation(s), the first at position 3",
+         swapped(idata, log_likelihood=hole)),
+        ("log_likelihood", "is one number per draw",
+         swapped(idata, log_likelihood=stored.sum("obs"))),
+        ("draws", "has no group 'posterior'", swapped(idata, posterior=None)),
+        ("draws", "without dimension 'chain'",
+         swapped(idata, posterior=posterior.isel(chain=0, drop=True))),
+        ("draws", "NaN or infinite", swapped(idata, posterior=posterior.where(posterior.draw > 3))),
+        ("var_names", "is not real-valued", swapped(idata, posterior=posterior.astype(int))),
+    ]  # fmt: skip
+    for argument, fragment, fit in cases:
+        refused(argument, fragment, lambda fit=fit: ef.calibrate(fit, clusters=SCHOOL))
+
+
+def test_bad_options_are_refused(idata):
+    for argument, fragment, options in (
+        ("clusters", "has 3 entries for 240 rows", {"clusters": [1, 2, 3]}),
+        ("clusters", "names no column 'town'", {"clusters": "town"}),
+        ("clusters", "has dimensions {'school': 3}",
+         {"clusters": xr.DataArray([1, 2, 3], dims="school")}),
+        ("var_names", "alpha", {"var_names": ["alpha"]}),
+        ("var_names", "leaves no parameter", {"var_names": ["~intercept", "~beta"]}),
+        ("filter_vars", "choose one of", {"var_names": ["a"], "filter_vars": "glob"}),
+        ("latent", "choose one of", {"latent": "maybe"}),
+        ("names", "are the fit's own", {"names": list("vwxyz")}),
+        ("log_likelihood", "is stored in the fit", {"log_likelihood": STORED}),
+        ("eta", "must be a finite number above zero", {"eta": 0.0}),
+        ("prior", "is about a model's prior", {"prior": "scaled"}),
+        ("model", "is a str", {"model": "linear"}),
+    ):  # fmt: skip
+        refused(argument, fragment, lambda options=options: ef.calibrate(idata, **options))
+    model = types.SimpleNamespace()
+    refused("model", "cannot be combined with a criterion",
+            lambda: ef.calibrate(idata, CRITERION, model=model))  # fmt: skip
+    refused("prior", "multiplied by eta or not",
+            lambda: ef.calibrate(idata, model=model, eta=0.5))  # fmt: skip
+
+
+def test_files_that_are_no_fit_are_refused(tmp_path):
+    refused("draws", "there is no such file", lambda: ef.calibrate(tmp_path / "fit.nc"))
+    text = tmp_path / "text.nc"
+    text.write_text("not a fit")
+    refused("draws", "cannot be read as a netCDF file", lambda: ef.calibrate(text))
+    other = tmp_path / "other.nc"
+    xr.Dataset({"a": ("x", np.zeros(3))}).to_netcdf(other, engine="h5netcdf")
+    refused("draws", "has no group 'posterior', only []", lambda: ef.calibrate(other))
+    refused("draws", "only CSV files come as several", lambda: ef.calibrate([text, other]))
+    folder = tmp_path / "store.zarr"
+    folder.mkdir()
+    refused("draws", "cannot be read as a zarr store", lambda: ef.calibrate(folder))
+
+
+def test_variables_computed_from_others_are_named():
+    """A square moves with its root: two parameters, one direction."""
+    both = {"a": THETA[..., 0], "b": THETA[..., 1], "square": THETA[..., 1] ** 2}
+    fit = az.from_dict(posterior=both, log_likelihood={"y": STORED})
+    with pytest.raises(ef.errors.InputError, match=r"'b', 'square'.*computed from one another"):
+        ef.calibrate(fit, clusters=SCHOOL)
+    assert ef.calibrate(fit, clusters=SCHOOL, var_names="~square").names == ("a", "b")
+
+
+def test_chains_that_disagree_are_flagged(idata):
+    apart = THETA + np.array([0.0, 0.3])[:, None, None]
+    fit = az.from_dict(
+        posterior={"theta": apart}, log_likelihood={"y": -0.5 * (Y - apart @ X.T) ** 2}
+    )
+    found = ef.calibrate(fit, clusters=SCHOOL).diagnostics()
+    assert found.loc["draws: R-hat", "verdict"] == "fail"
+    assert found.loc["jackknife: needed over effective", "verdict"] == "warn"
+
+
+def test_plain_draws_are_no_fits():
+    for plain in (THETA, THETA.tolist(), ef.Draws.of(THETA), xr.DataArray(THETA)):
+        assert as_fit(plain) is None
+
+
+def test_recognising_fits_imports_nothing():
+    code = """
+import sys
+import numpy as np
+from etafree.adapters import as_fit
+assert as_fit(np.zeros((3, 1))) is None
+print([m for m in ("xarray", "arviz", "pymc", "stan", "numpyro", "bambi") if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_unflatten_returns_whole_variables_only(idata):
+    columns = {"intercept": np.zeros(3), "beta[left, 10]": np.zeros(3)}
+    assert set(unflatten(idata.posterior, columns)) == {"intercept"}
+
+
+class Squares:
+    """A model with a bound: its variable is the exponential of what is calibrated."""
+
+    def __init__(self, posterior):
+        self.names = list(posterior)
+
+    def __call__(self, theta):
+        return {"scale": np.exp(theta[..., 0]), "both": np.stack([theta[..., 1]] * 2, axis=-1)}
+
+
+@pytest.fixture(scope="module")
+def bounded():
+    """A calibration on the log scale, shown as the model's own variables."""
+    from etafree.fits import Fit
+
+    fit = az.from_dict(
+        posterior={"scale": np.exp(THETA[..., 0]), "both": np.stack([THETA[..., 1]] * 2, axis=-1)},
+        log_likelihood={"y": STORED}, dims={"y": ["obs"]},
+    )  # fmt: skip
+    draws = ef.Draws.of(THETA[..., :2], ["scale_log", "slope"], 1.0)
+    tree = as_tree(fit)
+    plain = ef.calibrate(draws, log_likelihood=STORED, clusters=SCHOOL)
+    made = Fit(draws, tree, constrain=Squares(fit.posterior), kind="InferenceData",
+               pointwise=lambda t: {"y": np.repeat(-t[:, :1] ** 2, N, axis=1)})  # fmt: skip
+    return plain, ef.Calibration(plain.draws, plain.original, plain.target, plain.map,
+                                 plain.settings, fit=made)  # fmt: skip
+
+
+def test_variables_are_shown_on_their_own_scale(bounded):
+    """Estimate and limits are images, the se is by the delta method."""
+    plain, shown = bounded
+    free, own = plain.summary(), shown.summary()
+    assert list(own.index) == ["scale", "both[0]", "both[1]"]
+    one = free.loc["scale_log"]
+    np.testing.assert_allclose(own.loc["scale", "estimate"], np.exp(one["estimate"]))
+    np.testing.assert_allclose(
+        own.loc["scale", "se"], np.exp(one["estimate"]) * one["se"], rtol=1e-5
+    )
+    np.testing.assert_allclose(own.loc["scale", "lower"], np.exp(one["lower"]), rtol=1e-4)
+    np.testing.assert_allclose(
+        own.loc["scale", "upper_before"], np.exp(one["upper_before"]), rtol=1e-4
+    )
+    np.testing.assert_allclose(own.loc["both[1]", "se"], free.loc["slope", "se"], rtol=1e-8)
+    np.testing.assert_allclose(own.loc["scale", "se_error"], one["se_error"])
+    wald = shown.interval(kind="wald").loc["scale"]
+    assert wald["upper"] - np.exp(one["estimate"]) == pytest.approx(
+        np.exp(one["estimate"]) - wald["lower"])  # fmt: skip
+    np.testing.assert_allclose(shown.of(lambda t: t["scale"]).estimate, np.exp(one["estimate"]))
+    assert shown.of(lambda t: t["both"].sum(axis=-1)).draws.shape == (CHAINS * DRAWS,)
+    refused("function", "asks for 'nothing'", lambda: shown.of(lambda t: t["nothing"]))
+    assert len(shown.plot(["scale"]).axes) == 1
+    refused("names", "has 'scale_log'", lambda: shown.plot(["scale_log"]))
+
+
+def test_a_known_model_recomputes_the_log_likelihood(bounded):
+    plain, shown = bounded
+    made = shown.to_arviz()
+    assert made.log_likelihood["y"].dims == ("chain", "draw", "obs")
+    np.testing.assert_allclose(made.log_likelihood["y"][..., 0], -(plain.draws.values[..., 0] ** 2))
+    np.testing.assert_array_equal(made.original_log_likelihood["y"], STORED)
+    np.testing.assert_allclose(made.posterior["scale"], np.exp(plain.draws.values[..., 0]))
+    assert np.isfinite(az.loo(made).elpd_loo)
+
+
+def test_a_page_is_written_once(result, bounded, tmp_path):
+    path = result.report(tmp_path / "page.html")
+    page = path.read_text()
+    assert "beta[left, 10]" in page
+    assert "infinitesimal jackknife" in page
+    refused("path", "exists", lambda: result.report(path))
+    assert bounded[1].report(path, force=True) == path
+    assert "both[1]" in path.read_text()
+    refused("path", "does not exist", lambda: result.report(tmp_path / "no" / "page.html"))
+    assert [p.name for p in tmp_path.iterdir()] == ["page.html"]

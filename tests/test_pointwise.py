@@ -1,0 +1,169 @@
+"""Losses that come as one vector, against the same losses in closed form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import etafree as ef
+from conftest import make_case, refused
+from etafree import pointwise
+from etafree.pointwise import PointwiseLoss
+from etafree.sums import Groups
+
+jnp = pytest.importorskip("jax.numpy")
+
+KINDS = {
+    "squared": lambda u, y: 0.5 * (y - u) ** 2,
+    "logistic": lambda u, y: jnp.logaddexp(0.0, u) - y * u,
+}
+
+
+def both(name, n=60, **options):
+    """Return the same criterion twice: losses as a vector, and in closed form."""
+    case = make_case(name, n=n)
+    X, y, offset = case.X, case.y, case.offset
+    loss = PointwiseLoss(lambda theta: KINDS[name](X @ theta + offset, y), n, name)
+    return ef.Criterion(loss, None, start=np.zeros(3), **options), case.criterion(**options)
+
+
+def close(a, b, tolerance=1e-10):
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * np.max(np.abs(b)))
+
+
+@pytest.fixture(params=sorted(KINDS), scope="module")
+def pair(request):
+    return both(request.param)
+
+
+THETA = np.array([0.3, -0.4, 0.5])
+CODES = np.arange(60) // 4
+
+
+def test_values_scores_and_hessian_are_those_of_the_closed_form(pair):
+    mine, known = pair
+    close(mine.total.values(THETA), known.total.values(THETA))
+    close(mine.total.scores(THETA), known.total.scores(THETA))
+    a, b = mine.derivatives(THETA), known.derivatives(THETA)
+    close(a.value, b.value)
+    close(a.gradient, b.gradient)
+    close(a.hessian, b.hessian)
+    value, gradient = mine.total.value_and_gradient(THETA)
+    close(value, b.value)
+    close(gradient, b.gradient)
+
+
+@pytest.mark.parametrize("correction", ["CR0", "CR1S", "CR2", "CR3"])
+def test_cluster_targets_are_those_of_the_closed_form(pair, correction):
+    mine, known = (ef.target(c, clusters=CODES, correction=correction) for c in pair)
+    close(mine.center, known.center)
+    close(mine.covariance, known.covariance)
+    close(mine.dof, known.dof, 1e-8)
+
+
+@pytest.mark.parametrize("correction", ["HC0", "HC1", "HC2", "HC3"])
+def test_independent_targets_are_those_of_the_closed_form(pair, correction):
+    mine, known = (ef.target(c, correction=correction) for c in pair)
+    close(mine.covariance, known.covariance)
+
+
+@pytest.mark.parametrize("kind", ["frequency", "sampling"])
+@pytest.mark.parametrize("correction", ["CR1S", "CR2", "CR3"])
+def test_weights_of_both_kinds(kind, correction):
+    weights = np.random.default_rng(3).integers(0, 4, 60).astype(float)
+    options = {"weights": weights, "weight_kind": kind, "penalty": ef.penalties.Ridge(0.2)}
+    mine, known = (
+        ef.target(c, clusters=CODES, correction=correction) for c in both("logistic", **options)
+    )
+    close(mine.center, known.center)
+    close(mine.covariance, known.covariance)
+    close(mine.dof, known.dof, 1e-8)
+
+
+def test_totals_at_many_points_and_after_reweighting(pair):
+    mine, known = pair
+    points = np.random.default_rng(0).standard_normal((37, 3))
+    close(mine.values_at(points), known.values_at(points))
+    weights = np.arange(60) % 3
+    close(mine.reweighted(weights).values_at(points), known.reweighted(weights).values_at(points))
+
+
+def test_a_loss_that_is_not_a_number_has_density_zero():
+    loss = PointwiseLoss(lambda theta: jnp.log(theta[0]) * jnp.ones(4), 4, "log")
+    total = ef.Criterion(loss, None, start=[1.0]).total
+    assert total.totals(np.array([[2.0], [-1.0]])).tolist() == [4 * np.log(2.0), np.inf]
+
+
+def test_small_bundles_and_blocks_change_nothing(monkeypatch):
+    whole = both("logistic")[0]
+    groups = Groups.of(CODES, 60)
+    blocks = list(whole.total.cluster_blocks(THETA, groups))
+    monkeypatch.setattr(pointwise, "BUNDLE", 64)
+    monkeypatch.setattr(pointwise, "HESSIANS", 4 * 9)
+    small = both("logistic")[0]
+    parts = list(small.total.cluster_blocks(THETA, groups))
+    assert (len(blocks), len(parts)) == (1, 4)
+    for name in ("scores", "hessians", "weights", "variances"):
+        joined = np.concatenate([getattr(part, name) for part in parts])
+        close(joined, getattr(blocks[0], name), 1e-13)
+    close(small.derivatives(THETA).hessian, whole.derivatives(THETA).hessian, 1e-13)
+    points = np.random.default_rng(0).standard_normal((5, 3))
+    close(small.values_at(points), whole.values_at(points), 1e-13)
+
+
+def test_a_safe_hessian_is_positive_where_the_loss_bends_down():
+    loss = PointwiseLoss(lambda theta: jnp.cos(theta[0]) + theta[1] ** 2 * jnp.ones(3), 3, "cos")
+    total = ef.Criterion(loss, None, start=[0.1, 0.2]).total
+    at = np.array([0.1, 0.2])
+    assert np.linalg.eigvalsh(total.derivatives(at).hessian)[0] < 0
+    assert np.linalg.eigvalsh(total.derivatives(at, majorize=True).hessian)[0] > 0
+
+
+def test_the_no_u_turn_sampler_draws_from_it():
+    pytest.importorskip("blackjax")
+    mine, known = both("squared")
+    draws = ef.sample(ef.GeneralizedPosterior(mine, eta=0.5), 2000, sampler="nuts", seed=1)
+    fit = ef.minimise(known)
+    sd = np.sqrt(np.diagonal(np.linalg.inv(0.5 * fit.hessian)))
+    z = (draws.mean - fit.theta) / sd * np.sqrt(draws.effective_size())
+    assert np.abs(z).max() < 4.5
+    assert np.abs(np.log(draws.array.std(axis=0) / sd)).max() < 0.15
+
+
+def test_jax_outside_keeps_its_precision(pair):
+    pair[0].total.scores(THETA)
+    assert jnp.ones(1).dtype == np.float32
+
+
+def test_clusters_may_be_a_column_of_the_data():
+    pd = pytest.importorskip("pandas")
+    y = np.arange(6.0)
+    loss = PointwiseLoss(lambda theta: 0.5 * (y - theta[0]) ** 2, 6, "squares")
+    criterion = ef.Criterion(loss, pd.DataFrame({"g": list("aabbcc")}), start=0.0, names=["m"])
+    target = ef.target(criterion, clusters="g", correction="CR0")
+    assert target.names == ("m",)
+    assert target.covariance[0, 0] == pytest.approx(32 / 36)  # (16 + 0 + 16) / n**2
+
+
+def test_calibration_reaches_the_target():
+    mine, _ = both("logistic")
+    rng = np.random.default_rng(0)
+    result = ef.calibrate(rng.standard_normal((500, 3)), mine, clusters=CODES, dof=np.inf)
+    close(np.cov(result.draws.array.T), result.target.covariance, 1e-8)
+    assert "logistic" in result.target.estimand
+
+
+def test_what_is_refused():
+    y = np.zeros(3)
+    good = PointwiseLoss(lambda theta: y + theta[0], 3, "good")
+    refused("function", "is a int", lambda: PointwiseLoss(3, 3))
+    refused("n", "is 0", lambda: PointwiseLoss(jnp.sin, 0))
+    refused("start", "is missing", lambda: ef.Criterion(good, None))
+    refused("start", "shape", lambda: ef.Criterion(good, None, start=np.zeros((2, 2))))
+    refused("data", "has 2 rows", lambda: ef.Criterion(good, np.zeros(2), start=[0.0]))
+    short = PointwiseLoss(lambda theta: theta, 3, "short")
+    refused("function", "for 3 observations", lambda: ef.Criterion(short, None, start=[0.0]))
+    lost = PointwiseLoss(lambda theta: jnp.log(theta[0] - y), 3, "lost")
+    refused("start", "3 rows", lambda: ef.Criterion(lost, None, start=[0.0]))
+    refused("clusters", "has 2 entries", lambda: ef.target(
+        ef.Criterion(good, None, start=[0.0]), clusters=[1, 2]))  # fmt: skip
