@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from itertools import pairwise
 
 import numpy as np
@@ -307,6 +308,28 @@ def test_gpc_regions_from_draws_agree_where_posteriors_are_normal() -> None:
         assert drawn.diagnostics["failed_posteriors"] == 0
 
 
+def test_gpc_knows_a_prior_that_pulls() -> None:
+    """Normal data and prior: the posterior of bootstrap data is known, and so is its coverage."""
+    y = stats.norm.ppf((np.arange(400) + 0.5) / 400)
+    criterion = ef.Criterion(ef.losses.Squared(), (np.ones((400, 1)), y))
+    prior = ef.LogPrior.normal([0.1], [[0.005]])
+    source = ef.GeneralizedPosterior(criterion, 1.0, prior)
+    made = select(source, "gpc", resamples=4000, seed=1)
+    sd = y.std() / 20
+
+    def coverage(eta):  # the bootstrap mean is N(0, sd^2), the posterior mean linear in it
+        precision = 400 * eta + 200
+        centre, spread = 20 / precision, 400 * eta * sd / precision
+        half = 1.959964 / np.sqrt(precision)
+        return np.diff(stats.norm.cdf([-half, half], centre, spread))[0]
+
+    grid = np.geomspace(0.2, 5, 2001)
+    wanted = grid[np.flatnonzero([coverage(eta) >= 0.95 for eta in grid])[-1]]
+    assert abs(made.eta - wanted) < 4 * made.mc_error + 0.02 * wanted
+    flat = select(criterion, "gpc", resamples=4000, seed=1).eta
+    assert abs(wanted - flat) > 6 * made.mc_error  # the prior matters
+
+
 def test_gpc_regions_from_draws_in_two_dimensions() -> None:
     criterion = with_information(15)
     options = {"resamples": 60, "seed": 1}
@@ -370,8 +393,12 @@ def test_conjugate_regression_predicts_like_every_prefixs_posterior(version: str
 
 @pytest.mark.parametrize("version", ["R", "I"])
 @pytest.mark.parametrize("strength", [0.0, 0.4])
-def test_safebayes_by_draws_agrees_with_the_closed_form(version: str, strength: float) -> None:
+def test_safebayes_by_draws_agrees_with_the_closed_form(
+    version: str, strength: float, monkeypatch
+) -> None:
     """Huber's loss with a huge threshold is the squared loss; a ridge adds to every row's."""
+    module = importlib.import_module("etafree.learning_rates.safebayes")
+    monkeypatch.setattr(module, "ROWS", 7)  # weights are carried from block to block
     rng = np.random.default_rng(3)
     x, y = rng.standard_normal(60), rng.standard_normal(60) + 1.0
     prior = ef.LogPrior.normal([0.0], [[1.0]])

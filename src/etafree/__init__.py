@@ -4,13 +4,16 @@ from etafree import errors, losses, penalties
 from etafree._version import __version__
 from etafree.api import calibrate
 from etafree.autodiff import JaxLoss
+from etafree.bootstrap import bootstrap, loss_likelihood_bootstrap
 from etafree.calibration import LocationScaleMap
 from etafree.criterion import Criterion
 from etafree.draws import Draws
+from etafree.learning_rates import LearningRate, select
 from etafree.models.mixed import RandomIntercept
 from etafree.optimize import Fit, minimise
 from etafree.pairwise import PairLoss, PairwiseDifference, Wilcoxon
 from etafree.posterior import GeneralizedPosterior, LogPrior
+from etafree.q_posterior import q_posterior
 from etafree.result import Calibration
 from etafree.samplers import sample
 from etafree.sandwich import target
@@ -23,6 +26,7 @@ __all__ = [
     "Fit",
     "GeneralizedPosterior",
     "JaxLoss",
+    "LearningRate",
     "LocationScaleMap",
     "LogPrior",
     "PairLoss",
@@ -31,11 +35,15 @@ __all__ = [
     "Target",
     "Wilcoxon",
     "__version__",
+    "bootstrap",
     "calibrate",
     "errors",
+    "loss_likelihood_bootstrap",
     "losses",
     "minimise",
     "penalties",
+    "q_posterior",
     "sample",
+    "select",
     "target",
 ]

@@ -10,12 +10,12 @@ import numpy as np
 
 from etafree._version import __version__
 from etafree.active import active_block
-from etafree.calibration import WORKING, LocationScaleMap, student_factors, working_covariance
+from etafree.calibration import WORKING, move_draws
 from etafree.criterion import Criterion
 from etafree.dependence import find_dependence
 from etafree.draws import Draws
 from etafree.errors import InputError
-from etafree.linalg import ROOTS, transport
+from etafree.linalg import ROOTS
 from etafree.penalties import KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.result import Calibration
@@ -224,16 +224,7 @@ def calibrate(
         goal = given_target(criterion, original, center, covariance, dof, asked)
     if fit is not None:
         goal = replace(goal, checks=(*fit.checks, *goal.checks))
-    spread = working_covariance(working, original, goal)
-    omega = transport(spread, goal.covariance, root)
-    offset = original.mean if kind == "scale" else goal.center
-    mapping = LocationScaleMap(original.mean, offset, omega, original.names)
-    values = mapping(original.values)
-    if not np.isinf(goal.dof).all():
-        flat = values.reshape(-1, original.p)
-        flat -= offset
-        flat *= student_factors(len(flat), goal.dof, rng)
-        flat += offset
+    mapping, values = move_draws(original, goal, kind=kind, root=root, working=working, rng=rng)
     if original is not full:  # coefficients at a kink are exactly zero
         every = np.zeros_like(full.values)
         every[:, :, [full.names.index(name) for name in original.names]] = values

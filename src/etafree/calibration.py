@@ -25,7 +25,14 @@ from etafree.targets import Target
 from etafree.threads import one_blas_thread
 from etafree.validation import Array, as_array, as_names, check_finite
 
-__all__ = ["WORKING", "LocationScaleMap", "PaperMatrices", "student_factors", "working_covariance"]
+__all__ = [
+    "WORKING",
+    "LocationScaleMap",
+    "PaperMatrices",
+    "move_draws",
+    "student_factors",
+    "working_covariance",
+]
 
 WORKING = ("draws", "curvature")
 
@@ -194,6 +201,22 @@ def _factor_grid(count: int, nu: float) -> Array:
     uniform = (np.arange(count) + 0.5) / count
     factors: Array = np.sqrt(0.5 * nu / gammainccinv(0.5 * nu, uniform))
     return factors
+
+
+def move_draws(
+    draws: Draws, target: Target, *, kind: str, root: str, working: str, rng: np.random.Generator
+) -> tuple[LocationScaleMap, Array]:
+    """Return the map of draws to a target, and their images (chain, draw, p) with its t tails."""
+    omega = transport(working_covariance(working, draws, target), target.covariance, root)
+    offset = draws.mean if kind == "scale" else target.center
+    mapping = LocationScaleMap(draws.mean, offset, omega, draws.names)
+    values = mapping(draws.values)
+    if not np.isinf(target.dof).all():
+        flat = values.reshape(-1, draws.p)
+        flat -= offset
+        flat *= student_factors(len(flat), target.dof, rng)
+        flat += offset
+    return mapping, values
 
 
 class PaperMatrices(NamedTuple):

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from etafree.calibration import LocationScaleMap, student_factors, working_covariance
+from etafree.calibration import move_draws
 from etafree.draws import Draws
 from etafree.errors import ConvergenceError, EtafreeError, InputError
-from etafree.linalg import transport
 from etafree.linear import LinearTotal
 from etafree.penalties import ActivePenalty
 from etafree.posterior import GeneralizedPosterior
@@ -82,16 +81,19 @@ def sweep(result: Any, etas: Sequence[float]) -> Sweep:
     before: list[Array | None] = []
     after: list[Array | None] = []
     reasons = []
+    how = {key: result.settings[key] for key in ("kind", "root", "working")}
     for eta in etas:
         try:
             made = _draws(GeneralizedPosterior(criterion, eta, prior))
             made = made.select(result.target.names)
-            center, moved = _calibrated(result, made)
+            mapping, values = move_draws(
+                made, result.target, **how, rng=np.random.default_rng(SEED)
+            )
         except EtafreeError as error:
             old, new, reason = None, None, str(error)
         else:
             with np.errstate(over="ignore", invalid="ignore"):  # the exp of a wide posterior
-                points = np.concatenate([made.array, moved, center[None]])
+                points = np.concatenate([made.array, values[0], mapping.offset[None]])
                 parts = np.split(_variables(result, points), [len(made), 2 * len(made)])
                 old = _limits(parts[0], parts[0].mean(axis=0), tail)
                 new = _limits(parts[1], parts[2][0], tail)
@@ -121,17 +123,6 @@ def _draws(posterior: GeneralizedPosterior) -> Draws:
 def _limits(values: Array, middle: Array, tail: float) -> Array:
     low, high = np.quantile(values, [tail, 1 - tail], axis=0)
     return np.array([low, middle, high])
-
-
-def _calibrated(result: Any, draws: Draws) -> tuple[Array, Array]:
-    """Return centre and images (D, p) of draws under the result's target and settings."""
-    target, settings = result.target, result.settings
-    center = draws.mean if settings["kind"] == "scale" else target.center
-    spread = working_covariance(settings["working"], draws, target)
-    omega = transport(spread, target.covariance, settings["root"])
-    moved = LocationScaleMap(draws.mean, center, omega, draws.names)(draws.array) - center
-    factors = student_factors(len(moved), target.dof, np.random.default_rng(SEED))
-    return center, center + moved * factors
 
 
 def _variables(result: Any, theta: Array) -> Array:
