@@ -112,6 +112,55 @@ def calibrate(
 
 
 @app.command()
+def select(
+    data: Annotated[Path, typer.Argument(help="CSV file.")],
+    formula: Annotated[str, typer.Option(help='For example "y ~ x + C(region)".')],
+    loss: Annotated[str, typer.Option(help="squared, huber, pseudo-huber, student, median, "
+                                      "logistic, poisson or gamma.")] = "huber",
+    clusters: Annotated[str | None, typer.Option(help="Column of cluster labels.")] = None,
+    bandwidth: Annotated[float | None, typer.Option(help="Of the smoothed median.")] = None,
+    prior_sd: Annotated[float | None, typer.Option(help="Normal prior about zero.")] = None,
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of draws and bootstraps.")] = 1,
+) -> None:  # fmt: skip
+    """Print the learning rate by every applicable method, and calibrated intervals beside them.
+
+    Example: etafree select data.csv --formula "y ~ x" --loss huber --clusters school
+    """
+    from etafree.tabulated import select_file
+
+    table = select_file(data, formula, loss, clusters=clusters, bandwidth=bandwidth,
+                        prior_sd=prior_sd, level=level, seed=seed)  # fmt: skip
+    refused = table[table["eta"].isna() & (table.index != "calibrated")]
+    shown = table.drop(index=refused.index)
+    print(shown.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-"))
+    for method, told in refused["status"].items():
+        print(f"{method}: {told}")
+
+
+@app.command()
+def compare(
+    out: Annotated[Path, typer.Option(help="Folder for the results; a rerun resumes there.")],
+    datasets: Annotated[int, typer.Option(help="Data sets per design.")] = 500,
+    seed: Annotated[int, typer.Option(help="Seed of data and draws.")] = 1,
+    only: Annotated[str | None, typer.Option(help="Designs whose name contains this.")] = None,
+    quick: Annotated[bool, typer.Option(help="Four data sets per design, for a look.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: every core.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
+) -> None:
+    """Compare learning-rate methods with calibration: coverage, width and time on the same data.
+
+    Example: etafree compare --out compare --quick
+    """
+    from etafree.studies.compare import write_compare
+
+    write_compare(
+        out, datasets=datasets, seed=seed, only=only, quick=quick, workers=workers,
+        scheduler=scheduler,
+    )  # fmt: skip
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     print(__version__)

@@ -91,28 +91,28 @@ class GroupRows(Rows):
 
     Attributes
     ----------
-    groups : (n,) int array
+    members : (n,) int array
         Number of the observation's group.
 
     Examples
     --------
-    >>> rows = GroupRows(4, groups=np.array([0, 1, 0, 1]))
+    >>> rows = GroupRows(4, members=np.array([0, 1, 0, 1]))
     >>> rows.align(["a", "b", "a", "b"], "clusters").tolist()
     ['a', 'b']
     """
 
-    groups: Any = None
+    members: Any = None
 
     @property
     def used(self) -> int:
         """Number of groups."""
-        return int(self.groups.max()) + 1
+        return int(self.members.max()) + 1
 
     def align(self, values: Any, argument: str) -> NDArray[Any]:
         """Return one value per group, of values per observation that agree within groups."""
         array = super().align(values, argument)
-        first = np.unique(self.groups, return_index=True)[1]
-        differs = array != array[first][self.groups]
+        first = np.unique(self.members, return_index=True)[1]
+        differs = array != array[first][self.members]
         if np.any(differs):
             row = int(np.argmax(differs.reshape(len(array), -1).any(axis=1)))
             raise InputError(argument, f"differs within the group of row {row}, whose loss is "

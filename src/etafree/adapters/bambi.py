@@ -7,6 +7,7 @@ that ``Intercept`` in a posterior is not the one of its PyMC model.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ __all__ = ["bambi_fit"]
 
 def bambi_fit(
     fit: Any, model: Any, *, eta: float | None = None, prior: str | None = None,
-    latent: str | None = "auto", log_likelihood: str | None = None, **_: Any,
+    latent: str | None = "auto", log_likelihood: str | Sequence[str] | None = None, **_: Any,
 ) -> Fit:  # fmt: skip
     """Return a Bambi fit with exact losses on the unconstrained scale.
 
@@ -45,7 +46,7 @@ def bambi_fit(
     check_model(tree, model.backend.model)
     samples, info = posterior_samples(tree)
     return fit_of(
-        _uncentred(pymc_density(model.backend.model), model), samples, fit, eta=eta, prior=prior,
+        _uncentred(pymc_density(model.backend.model), model), samples, tree, eta=eta, prior=prior,
         latent=latent, log_likelihood=log_likelihood, info=info,
     )  # fmt: skip
 

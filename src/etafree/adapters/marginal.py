@@ -8,7 +8,7 @@ are group effects: a group's loss is then its marginal log-likelihood.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -41,7 +41,7 @@ Function = Callable[[Any], Any]
 #: Draws that a compiled function takes at a time.
 BATCH = 64
 #: Nodes of the quadrature, and of the one that checks it.
-NODES, MORE_NODES = 25, 51
+NODES, MORE_NODES = 41, 81
 OVERRIDE = "latent=None takes them for parameters, which is right only if groups are few and large"
 
 
@@ -101,8 +101,8 @@ def over_draws(function: Callable[[Any], Any], points: Any) -> dict[str, Array]:
 
 def fit_of(
     density: Density, samples: Mapping[str, Array], tree: Any, *, eta: float | None = None,
-    prior: str | None = None, latent: str | None = "auto", log_likelihood: str | None = None,
-    info: Mapping[str, Any] | None = None,
+    prior: str | None = None, latent: str | None = "auto",
+    log_likelihood: str | Sequence[str] | None = None, info: Mapping[str, Any] | None = None,
 ) -> Fit:  # fmt: skip
     """Return the fit of a model from its density and its draws.
 
@@ -117,9 +117,9 @@ def fit_of(
         Whether eta multiplied the prior too; must be said unless eta is one.
     latent : {"auto", None}
         Integrate group effects out, or take them for parameters.
-    log_likelihood : str, optional
-        The observed variable whose entries are the observations, if there are several; the others
-        then count with the prior.
+    log_likelihood : str or several, optional
+        The observed variables whose entries are the observations, added up; the others then count
+        with the prior. All by default.
     info : mapping, optional
         What the sampler reports of itself.
     """
@@ -127,8 +127,7 @@ def fit_of(
     weight, known_as = _prior_weight(eta, prior)
     title, rows, rest, n = _observations(density, log_likelihood)
     z = _unconstrained(density, samples)
-    flat = z.reshape(-1, density.size)
-    mean, spread = flat.mean(axis=0), flat.std(axis=0)
+    mean, spread = z.mean(axis=(0, 1)), z.std(axis=(0, 1))
     noise = np.random.default_rng(0).standard_normal(len(mean))
     scale = np.where(spread > 0, spread, 1.0)
     probe = mean + 0.1 * scale * noise  # no special point
@@ -167,7 +166,7 @@ def fit_of(
 
         losses, groups, finer = _marginal(terms, n, effects, (mean, probe, scale), (own, other))
         loss = PointwiseLoss(losses, groups.count, f"marginal {unit}", n)
-        index = GroupRows(n, groups=groups.rows)
+        index = GroupRows(n, members=groups.rows)
     names = tuple(label for name in free for label in density.labels[name])
     penalty = JaxPenalty.of(lambda theta: -log_prior(joined(theta)), weight, known_as)
     criterion = Criterion(loss, None, penalty, start=mean[own], names=names)
@@ -206,7 +205,9 @@ def _prior_weight(eta: float, prior: str | None) -> tuple[float, str]:
     return 1.0 / eta, f"prior over eta = {eta:g}, which moves with eta, as a"
 
 
-def _observations(density: Density, chosen: str | None) -> tuple[str, Function, Function, int]:
+def _observations(
+    density: Density, chosen: str | Sequence[str] | None
+) -> tuple[str, Function, Function, int]:
     """Return the observations' name, log-likelihoods (n,), those of the others, and n."""
     jax = import_jax()
     with double_precision():
@@ -214,9 +215,9 @@ def _observations(density: Density, chosen: str | None) -> tuple[str, Function, 
     shapes = {name: value.shape for name, value in made.items()}
     if not shapes:
         raise InputError("model", "has no observed variables", "pass the model with its data")
-    if chosen is not None and chosen not in shapes:
+    used = [chosen] if isinstance(chosen, str) else list(shapes if chosen is None else chosen)
+    if not used or not set(used) <= set(shapes):
         raise InputError("log_likelihood", f"is {chosen!r}", f"choose from {', '.join(shapes)}")
-    used = list(shapes) if chosen is None else [chosen]
     alike = {(shapes[name], density.dims[name]) for name in used}
     if len(alike) > 1:
         found = ", ".join(f"{name} {shapes[name]}" for name in used)
@@ -292,8 +293,8 @@ def _group_effects(density: Density, rows: Function, probe: Array) -> tuple[str,
 
 def _splits(density: Density, rows: Function, name: str, probe: Array) -> bool:
     """Return whether a vector's entries speak to separate sets of observations."""
-    inside, base = density.place([name]), import_jax().numpy.asarray(probe)
-    touched = touch(lambda u: rows(base.at[inside].set(u)), probe[inside])
+    inside, array = density.place([name]), import_jax().numpy.asarray
+    touched = touch(lambda u: rows(array(probe).at[inside].set(u)), probe[inside])
     return group_effects(touched, touched.shape[0]).count > 1
 
 

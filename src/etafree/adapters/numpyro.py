@@ -22,7 +22,7 @@ __all__ = ["numpyro_density", "numpyro_fit"]
 def numpyro_fit(
     fit: Any, model: Any, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
     eta: float | None = None, prior: str | None = None, latent: str | None = "auto",
-    log_likelihood: str | None = None, **_: Any,
+    log_likelihood: str | Sequence[str] | None = None, **_: Any,
 ) -> Fit:  # fmt: skip
     """Return a NumPyro fit with exact losses on the unconstrained scale.
 
@@ -43,20 +43,33 @@ def numpyro_fit(
     if not callable(model):
         raise InputError("model", f"is a {type(model).__name__}", "pass the NumPyro function")
     density, sites = numpyro_density(model, tuple(args), dict(kwargs or {}))
-    info: dict[str, Any] = {}
     if sampler is not None:
-        samples = {k: np.asarray(v) for k, v in sampler.get_samples(group_by_chain=True).items()}
-        extra = sampler.get_extra_fields()
-        if "diverging" in extra:
-            info["divergences"] = int(np.sum(extra["diverging"]))
+        extra = sampler.get_extra_fields(group_by_chain=True)
+        tree = _as_tree(posterior=sampler.get_samples(group_by_chain=True), sample_stats=extra)
     elif isinstance(fit, Mapping) and not hasattr(fit, "children"):
-        samples = _by_chain(fit, sites)
+        tree = _as_tree(posterior=_by_chain(fit, sites))
     else:
-        samples, info = posterior_samples(as_tree(fit))
+        tree = as_tree(fit)
+    samples, info = posterior_samples(tree)
     return fit_of(
-        density, samples, fit, eta=eta, prior=prior, latent=latent,
+        density, samples, tree, eta=eta, prior=prior, latent=latent,
         log_likelihood=log_likelihood, info=info,
     )  # fmt: skip
+
+
+def _as_tree(**groups: Mapping[str, Any]) -> Any:
+    """Return groups of arrays (chain, draw, ...) as a DataTree."""
+    import xarray as xr
+
+    made = {}
+    for group, arrays in groups.items():
+        dims = {name: ["chain", "draw", *(f"{name}_dim_{j}" for j in range(np.ndim(array) - 2))]
+                for name, array in arrays.items()}  # fmt: skip
+        made[group] = xr.Dataset({k: (dims[k], np.asarray(v)) for k, v in arrays.items()})
+    for data in made.values():
+        for dim, size in data.sizes.items():
+            data.coords[dim] = np.arange(size)
+    return xr.DataTree.from_dict(made)
 
 
 def _by_chain(samples: Mapping[str, Any], sites: Mapping[str, Any]) -> dict[str, Array]:
@@ -93,8 +106,15 @@ def numpyro_density(
         found: dict[str, Any] = handlers.trace(given).get_trace(*args, **kwargs)
         return found
 
+    def somewhere(site: Any) -> Any:
+        """Return a value that a site may have, without drawing one."""
+        if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
+            return None
+        transform = biject_to(site["fn"].support)
+        return transform(jax.numpy.zeros(transform.inverse_shape(site["fn"].shape())))
+
     with double_precision():
-        trace = traced(lambda site: None)
+        trace = traced(somewhere)
         _refuse(trace)
         sites = {name: site for name, site in trace.items()
                  if site["type"] == "sample" and not site["is_observed"]}  # fmt: skip

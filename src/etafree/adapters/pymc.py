@@ -29,7 +29,7 @@ __all__ = ["check_model", "posterior_samples", "pymc_density", "pymc_fit"]
 
 def pymc_fit(
     fit: Any, model: Any, *, eta: float | None = None, prior: str | None = None,
-    latent: str | None = "auto", log_likelihood: str | None = None, **_: Any,
+    latent: str | None = "auto", log_likelihood: str | Sequence[str] | None = None, **_: Any,
 ) -> Fit:  # fmt: skip
     """Return a PyMC fit with exact losses on the unconstrained scale.
 
@@ -46,7 +46,7 @@ def pymc_fit(
     check_model(tree, model)
     samples, info = posterior_samples(tree)
     return fit_of(
-        pymc_density(model), samples, fit, eta=eta, prior=prior, latent=latent,
+        pymc_density(model), samples, tree, eta=eta, prior=prior, latent=latent,
         log_likelihood=log_likelihood, info=info,
     )  # fmt: skip
 
@@ -140,8 +140,10 @@ def _labels(model: Any, rv: Any, value: Any, shape: tuple[int, ...]) -> tuple[st
 def _to_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]:
     """Return a PyTensor graph as a function of JAX arrays."""
     graph = _jax_backend()
+    if not outputs:
+        return lambda *_: ()
     try:
-        with double_precision():
+        with double_precision(), import_jax().ensure_compile_time_eval():  # constants stay constant
             made: Callable[..., Any] = graph(inputs=list(inputs), outputs=list(outputs))
     except NotImplementedError as error:
         raise InputError("model", f"has an operation that PyTensor cannot give to JAX: "
@@ -168,8 +170,18 @@ def _jax_backend() -> Any:
         else:
             os.environ["XLA_FLAGS"] = flags
     if hasattr(jax.scipy.special, "erfcx"):  # else PyTensor asks for TensorFlow's
-        dispatch.jax_funcify.register(scalars.Erfcx)(lambda op, **_: jax.scipy.special.erfcx)
+        dispatch.jax_funcify.register(scalars.Erfcx)(lambda op, **_: _erfcx)
     return compiler.get_jaxified_graph
+
+
+def _erfcx(x: Any) -> Any:
+    """Return exp(x^2) erfc(x), far out by its series: JAX 0.10 has zeros near x = 26.6."""
+    jax = import_jax()
+    far = jax.numpy.maximum(x, 20.0)
+    q = 0.5 / far**2
+    series = (1 - q * (1 - 3 * q * (1 - 5 * q * (1 - 7 * q)))) / (far * np.sqrt(np.pi))
+    near = jax.scipy.special.erfcx(jax.numpy.minimum(x, 20.0))
+    return jax.numpy.where(x > 20.0, series, near)
 
 
 def check_model(tree: Any, model: Any) -> None:

@@ -1,0 +1,221 @@
+"""Learning-rate methods side by side: coverage, width and time on the same data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.api import calibrate
+from etafree.bootstrap import bootstrap, loss_likelihood_bootstrap
+from etafree.draws import Draws
+from etafree.errors import EtafreeError, InputError
+from etafree.learning_rates import METHODS, select
+from etafree.posterior import GeneralizedPosterior
+from etafree.q_posterior import q_posterior
+from etafree.samplers import sample
+from etafree.storage import whole_file
+from etafree.studies.designs import DESIGNS, Comparison
+from etafree.studies.engine import Cell, run_study
+from etafree.validation import Array, as_count
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["WAYS", "run_compare", "write_compare"]
+
+#: Draws per posterior and per bootstrap, data sets in a piece of the study, and data sets at most
+#: for a way that draws posteriors of many prefixes of the data.
+DRAWS, BLOCK, SLOW_BLOCK, SLOW_DATASETS = 1000, 25, 2, 40
+QUICK = 4
+#: Designs in which SafeBayes has a closed form.
+CLOSED_FORM = ("correctly specified", "wrong variance (4)", "variance = |x|^2")
+
+Drawn = Callable[[Comparison, np.random.Generator], tuple[Draws, float, str]]
+
+
+def _chosen(method: str, **options: Any) -> Drawn:
+    """Return draws at the learning rate that a method chooses, with it and the method's status."""
+
+    def draw(data: Comparison, rng: np.random.Generator) -> tuple[Draws, float, str]:
+        posterior = GeneralizedPosterior(data.criterion, 1.0, data.prior)
+        if method == "kl_to_bayes":
+            options["reference"] = GeneralizedPosterior(data.reference, 1.0, data.prior)
+        rate = select(posterior, method, clusters=data.clusters, seed=rng, **options)
+        if not (np.isfinite(rate.eta) and rate.eta > 0):
+            raise InputError("eta", f"is {rate.eta}")
+        made = GeneralizedPosterior(data.criterion, rate.eta, data.prior)
+        return sample(made, DRAWS, rng), rate.eta, rate.status
+
+    return draw
+
+
+def _at_one(data: Comparison, rng: np.random.Generator) -> tuple[Draws, float, str]:
+    posterior = GeneralizedPosterior(data.criterion, 1.0, data.prior)
+    return sample(posterior, DRAWS, rng), 1.0, "given"
+
+
+def _calibrated(data: Comparison, rng: np.random.Generator) -> tuple[Draws, float, str]:
+    draws = sample(GeneralizedPosterior(data.criterion, 1.0), DRAWS, rng)
+    made = calibrate(draws, data.criterion, clusters=data.clusters, seed=rng)
+    return made.draws, np.nan, "all ok" if made.flags() == "all ok" else "flagged"
+
+
+def _direct(function: Callable[..., Draws]) -> Drawn:
+    """Return draws that have no learning rate."""
+
+    def draw(data: Comparison, rng: np.random.Generator) -> tuple[Draws, float, str]:
+        made = function(data.criterion, DRAWS, clusters=data.clusters, seed=rng)
+        return made, np.nan, "drawn"
+
+    return draw
+
+
+#: Every way to an interval, by label.
+WAYS: dict[str, Drawn] = {
+    "eta = 1": _at_one,
+    **{name: _chosen(name) for name in METHODS if name != "safebayes"},
+    "safebayes R": _chosen("safebayes", version="R"),
+    "safebayes I": _chosen("safebayes", version="I"),
+    "loss-likelihood bootstrap": _direct(loss_likelihood_bootstrap),
+    "bootstrap": _direct(bootstrap),
+    "Q-posterior": _direct(q_posterior),
+    "location-scale": _calibrated,
+}
+
+
+def slow(design: str, way: str) -> bool:
+    """Return whether a way takes seconds: SafeBayes where it has no closed form."""
+    return way.startswith("safebayes") and design not in CLOSED_FORM
+
+
+def work(parameters: Mapping[str, Any], seed: np.random.SeedSequence) -> dict[str, NDArray[Any]]:
+    """Return limits (data set, way, 2, p), etas, seconds and statuses (data set, way), and truth.
+
+    NaN where a method refuses the data or fails, as its status then says. The k-th data set of a
+    design is the same in every piece of the study.
+    """
+    design, ways = parameters["design"], parameters["ways"]
+    function, arguments = DESIGNS[design]
+    out: dict[str, list[Any]] = {key: [] for key in ("limits", "eta", "seconds", "status", "truth")}
+    streams = seed.spawn(parameters["count"])
+    for k, stream in enumerate(streams, start=parameters["first"]):
+        key = [parameters["seed"], list(DESIGNS).index(design), k]
+        data = function(np.random.default_rng(key), **arguments)
+        made = [_one(WAYS[way], data, child)
+                for way, child in zip(ways, stream.spawn(len(ways)), strict=True)]  # fmt: skip
+        for name, values in zip(out, zip(*made, strict=True), strict=False):
+            out[name].append(values)
+        out["truth"].append(data.truth)
+    return {name: np.array(values) for name, values in out.items()}
+
+
+def _one(
+    way: Drawn, data: Comparison, seed: np.random.SeedSequence
+) -> tuple[Array, float, float, str]:
+    began = time.process_time()
+    try:
+        draws, eta, status = way(data, np.random.default_rng(seed))
+        ends: Array = np.quantile(draws.array, [0.025, 0.975], axis=0)
+    except EtafreeError as error:
+        ends, eta = np.full((2, data.criterion.p), np.nan), np.nan
+        status = "refused" if isinstance(error, InputError) else "failed"
+    return ends, eta, time.process_time() - began, status
+
+
+def run_compare(
+    out: Path | str, *, datasets: int = 500, seed: int = 1, only: str | None = None,
+    quick: bool = False, workers: int | None = None, scheduler: str | None = None,
+    progress: bool | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """Run the study, resuming what `out` holds, and return the long table.
+
+    A row per design, way and parameter: coverage with its Monte Carlo error, mean width, median
+    eta, median CPU seconds per data set, the most frequent status with its share, and data sets.
+    """
+    import pandas as pd
+
+    count = QUICK if quick else as_count(datasets, "datasets", least=2)
+    names = [name for name in DESIGNS if only is None or only in name]
+    if not names:
+        raise InputError("only", f"is {only!r}", f"designs are {list(DESIGNS)}")
+    cells = []
+    for name in names:
+        for kind, most, block in ((True, 1 if quick else min(count, SLOW_DATASETS), SLOW_BLOCK),
+                                  (False, count, BLOCK)):  # fmt: skip
+            ways = [way for way in WAYS if slow(name, way) == kind]
+            cells += [
+                Cell(f"{list(DESIGNS).index(name)}-{'slow' if kind else 'fast'}-{first:06d}",
+                     {"design": name, "ways": ways, "first": first, "seed": seed,
+                      "count": min(block, most - first)})
+                for first in range(0, most if ways else 0, block)
+            ]  # fmt: skip
+    settings = {"datasets": count, "designs": names, "ways": list(WAYS), "draws": DRAWS}
+    first = sorted(cells, key=lambda cell: "slow" not in cell.key)
+    made = run_study(
+        "compare", settings, first, work, out, seed=seed, workers=workers, scheduler=scheduler,
+        progress=progress,
+    )  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    for cell_design in names:
+        for way in WAYS:
+            parts = [
+                {key: value[:, cell.parameters["ways"].index(way)] if key != "truth" else value
+                 for key, value in made[cell.key].items()}
+                for cell in cells
+                if cell.parameters["design"] == cell_design and way in cell.parameters["ways"]
+            ]  # fmt: skip
+            arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+            rows += _rows(cell_design, way, arrays)
+    return pd.DataFrame(rows)
+
+
+def _rows(design: str, way: str, arrays: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+    limits, truth = arrays["limits"], arrays["truth"]
+    kinds, many = np.unique(arrays["status"], return_counts=True)
+    there = np.isfinite(limits[:, 0, 0])
+    eta = arrays["eta"][np.isfinite(arrays["eta"])]
+    common = {
+        "design": design, "way": way, "eta": float(np.median(eta)) if len(eta) else np.nan,
+        "seconds": float(np.median(arrays["seconds"])), "status": str(kinds[many.argmax()]),
+        "status_share": float(many.max() / many.sum()), "datasets": int(there.sum()),
+    }  # fmt: skip
+    function, arguments = DESIGNS[design]
+    names = function(np.random.default_rng(0), **arguments).criterion.names
+    rows = []
+    for j, parameter in enumerate(names):
+        low, high = limits[there, 0, j], limits[there, 1, j]
+        n = max(len(low), 1)
+        share = float(((low <= truth[there, j]) & (truth[there, j] <= high)).sum() / n)
+        noise = float(np.sqrt(max(share * (1 - share), 0.5 / n) / n))
+        rows.append({
+            **common, "parameter": parameter, "coverage": share if len(low) else np.nan,
+            "coverage_se": noise if len(low) else np.nan,
+            "width": float((high - low).mean()) if len(low) else np.nan,
+        })  # fmt: skip
+    return rows
+
+
+def write_compare(out: Path | str, **options: Any) -> pd.DataFrame:
+    """Run the study and write ``compare.csv``, ``compare.png`` and ``report.html`` into `out`."""
+    from etafree.report.compare import compare_page, compare_picture, overview
+
+    table = run_compare(out, **options)
+    folder = Path(out)
+    with whole_file(folder / "compare.csv") as file:
+        file.write(table.to_csv(index=False, float_format="%.6g").encode())
+    with whole_file(folder / "compare.png") as file:
+        compare_picture(table).savefig(file, format="png", dpi=110)
+    settings = {"seed": options.get("seed", 1), "draws": DRAWS,
+                "data sets": int(table["datasets"].max())}  # fmt: skip
+    with whole_file(folder / "report.html") as file:
+        page = compare_page(table, (folder / "compare.png").read_bytes(), settings)
+        file.write(page.encode())
+    print(overview(table).to_string(na_rep="-"))
+    print("files: " + ", ".join(str(folder / name) for name in
+                                ("compare.csv", "compare.png", "report.html")))  # fmt: skip
+    return table

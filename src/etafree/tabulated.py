@@ -1,0 +1,134 @@
+"""Learning rates and calibrated intervals of a regression on a CSV file: ``etafree select``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from etafree.api import calibrate
+from etafree.criterion import Criterion
+from etafree.errors import EtafreeError, InputError
+from etafree.formula import screened
+from etafree.learning_rates import METHODS, select
+from etafree.losses import (
+    Gamma,
+    Huber,
+    LinearLoss,
+    Logistic,
+    Poisson,
+    PseudoHuber,
+    Quantile,
+    Squared,
+    StudentT,
+)
+from etafree.posterior import GeneralizedPosterior, LogPrior
+from etafree.samplers import sample
+from etafree.validation import as_choice, as_positive
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["LOSSES", "read_table", "select_file"]
+
+#: Losses by the name on the command line.
+LOSSES: dict[str, LinearLoss] = {
+    "squared": Squared(),
+    "huber": Huber(1.345, scale="mad"),
+    "pseudo-huber": PseudoHuber(1.345, scale="mad"),
+    "student": StudentT(4.0, scale="mad"),
+    "logistic": Logistic(),
+    "poisson": Poisson(),
+    "gamma": Gamma(),
+}
+DRAWS = 4000
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Return a CSV file as a table; nothing in it is evaluated."""
+    import pandas as pd
+
+    if not path.is_file():
+        raise InputError("data", f"there is no file {str(path)!r}")
+    try:
+        table = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        told = str(error).splitlines()[0]
+        raise InputError("data", f"{str(path)!r} cannot be read as CSV ({told})") from None
+    if table.columns.duplicated().any() or table.empty:
+        raise InputError("data", f"{str(path)!r} has no rows or two columns of one name")
+    return table
+
+
+def select_file(
+    path: Path, formula: str, loss: str, *, clusters: str | None = None,
+    bandwidth: float | None = None, prior_sd: float | None = None, level: float = 0.95,
+    seed: int = 1,
+) -> pd.DataFrame:  # fmt: skip
+    """Return a row per method: eta, its status and aim, and every coefficient's interval.
+
+    Parameters
+    ----------
+    path : Path
+        CSV file.
+    formula : str
+        Checked word by word before it is evaluated.
+    loss : str
+        One of `LOSSES`, or "median".
+    clusters : str, optional
+        Column of labels.
+    bandwidth : float, optional
+        Of the smoothed median, in units of the response.
+    prior_sd : float, optional
+        Standard deviation of a normal prior about zero; methods that need a prior are left out
+        without one.
+    """
+    import pandas as pd
+
+    as_choice(loss, "loss", (*LOSSES, "median"))
+    if (loss == "median") != (bandwidth is not None):
+        raise InputError("bandwidth", "goes with the median, and the median needs one", "pass one "
+                         "in units of the response, about a tenth of its spread")  # fmt: skip
+    chosen = LOSSES[loss] if bandwidth is None else Quantile(0.5, bandwidth)
+    table = read_table(path)
+    criterion = Criterion.from_formula(screened(formula, table.columns), table, chosen)
+    p, prior = criterion.p, None
+    if prior_sd is not None:
+        variance = as_positive(prior_sd, "prior_sd") ** 2
+        prior = LogPrior.normal(np.zeros(p), variance * np.eye(p))
+    posterior = GeneralizedPosterior(criterion, 1.0, prior)
+    rows: list[dict[str, Any]] = []
+    tail = 0.5 * (1 - level)
+    for method in METHODS:
+        row: dict[str, Any] = {"method": method}
+        try:
+            rate = select(posterior, method, clusters=clusters, seed=seed,
+                          **_options(method, criterion, prior))  # fmt: skip
+            row |= {"aims at": rate.aim, "eta": rate.eta, "status": rate.status}
+            made = sample(GeneralizedPosterior(criterion, rate.eta, prior), DRAWS, seed)
+            row |= _intervals(criterion.names, np.quantile(made.array, [tail, 1 - tail], axis=0))
+        except EtafreeError as error:
+            row |= {"status": str(error)}
+        rows.append(row)
+    draws = sample(GeneralizedPosterior(criterion, 1.0, prior), DRAWS, seed)
+    result = calibrate(draws, criterion, clusters=clusters, level=level)
+    limits = result.interval(level)[["lower", "upper"]].to_numpy().T
+    rows.append({"method": "calibrated", "aims at": "coverage", "status": result.flags(),
+                 **_intervals(criterion.names, limits)})  # fmt: skip
+    return pd.DataFrame(rows).set_index("method")
+
+
+def _options(method: str, criterion: Criterion, prior: LogPrior | None) -> dict[str, Any]:
+    """Return the reference of `kl_to_bayes`: least squares for a robust loss."""
+    if method != "kl_to_bayes":
+        return {}
+    if isinstance(criterion.loss, Squared) or not hasattr(criterion.loss, "scale"):
+        raise InputError("reference", "none is obvious for this loss", "use ef.select in Python")
+    return {"reference": GeneralizedPosterior(criterion.with_loss(Squared()), 1.0, prior)}
+
+
+def _intervals(names: tuple[str, ...], limits: Any) -> dict[str, str]:
+    return {
+        name: f"{low:.4g} to {high:.4g}" for name, low, high in zip(names, *limits, strict=True)
+    }

@@ -1,0 +1,105 @@
+"""The comparison of learning-rate methods and ``etafree select``, in small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from conftest import refused
+from etafree.cli import app
+from etafree.optimize import minimise
+from etafree.studies.compare import WAYS, run_compare, slow
+from etafree.studies.designs import DESIGNS
+from etafree.tabulated import select_file
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_estimates_are_centred_at_the_truth(name: str) -> None:
+    function, arguments = DESIGNS[name]
+    made = [function(np.random.default_rng(seed), **arguments) for seed in range(60)]
+    off = np.array([minimise(data.criterion).theta - data.truth for data in made])
+    z = off.mean(axis=0) / (off.std(axis=0, ddof=1) / np.sqrt(len(off)))
+    assert np.abs(z).max() < 4
+    assert type(made[0].reference.loss) is not type(made[0].criterion.loss)
+
+
+def test_the_study_resumes_and_ranks_honestly(tmp_path: Path) -> None:
+    """Sixteen data sets of variance 4: eta = 1 is half as wide as it should be, others are not."""
+    options = {"datasets": 16, "only": "wrong variance", "progress": False}
+    first = run_compare(tmp_path / "a", workers=1, **options)
+    again = run_compare(tmp_path / "a", workers=2, **options)
+    pd.testing.assert_frame_equal(first, again)
+    assert list(dict.fromkeys(first["way"])) == list(WAYS)
+    mean = first.groupby("way", sort=False)[["coverage", "width", "eta"]].mean()
+    right = 2 * 1.96 * 2 / np.sqrt(1000)
+    for way in ("magnitude", "lyddon", "gpc", "matsubara", "bootstrap", "Q-posterior",
+                "loss-likelihood bootstrap", "location-scale"):  # fmt: skip
+        assert mean.loc[way, "width"] == pytest.approx(right, rel=0.05), way
+        assert mean.loc[way, "coverage"] > 0.8, way
+    assert mean.loc["eta = 1", "width"] == pytest.approx(right / 2, rel=0.05)
+    assert mean.loc["magnitude", "eta"] == pytest.approx(0.25, rel=0.05)
+    refused("only", "designs are", lambda: run_compare(tmp_path / "b", only="nothing"))
+    refused("datasets", "at least 2", lambda: run_compare(tmp_path / "b", datasets=1))
+    assert not (tmp_path / "b").exists()
+
+
+def test_slow_ways_are_known() -> None:
+    assert slow("median, errors grow", "safebayes R")
+    assert not slow("variance = |x|^2", "safebayes R")
+    assert not slow("median, errors grow", "gpc")
+
+
+def test_the_command_writes_table_picture_and_page(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = CliRunner().invoke(
+        app, ["compare", "--out", str(out), "--datasets", "2", "--only", "variance", "--workers",
+              "1"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert {"compare.csv", "compare.png", "report.html"} <= {p.name for p in out.iterdir()}
+    table = pd.read_csv(out / "compare.csv")
+    assert len(table) == 2 * len(WAYS) * 3
+    assert "location-scale" in done.output
+    assert set(table["status"]) >= {"converged", "given", "drawn"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(30), 5)
+    x = rng.standard_normal(150)
+    y = 1 + 0.5 * x + rng.standard_normal(30)[group] + rng.standard_t(3, 150)
+    path = tmp_path / "some data.csv"
+    pd.DataFrame({"y": y, "x": x, "group": group}).to_csv(path, index=False)
+    return path
+
+
+def test_select_prints_every_method_and_the_calibrated_interval(data: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["select", str(data), "--formula", "y ~ x", "--loss", "squared", "--clusters", "group",
+              "--prior-sd", "10"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    for word in ("magnitude", "gpc", "holmes_walker", "safebayes", "calibrated", "Intercept"):
+        assert word in done.output
+    assert "kl_to_bayes: reference" in done.output
+    table = select_file(data, "y ~ x", "median", bandwidth=0.3)
+    assert table.loc["magnitude", "eta"] > 0
+    assert np.isnan(table.loc["holmes_walker", "eta"])
+    assert "not a likelihood" in table.loc["holmes_walker", "status"]
+
+
+def test_bad_selections_are_refused(data: Path) -> None:
+    refused("data", "no file", lambda: select_file(data.with_name("no.csv"), "y ~ x", "huber"))
+    refused("loss", "median", lambda: select_file(data, "y ~ x", "hinge"))
+    refused("bandwidth", "median", lambda: select_file(data, "y ~ x", "median"))
+    refused("formula", "'{'", lambda: select_file(data, "y ~ {print(1)}", "huber"))
+    refused("formula", "'q'", lambda: select_file(data, "y ~ q", "huber"))
+    refused("clusters", "school", lambda: select_file(data, "y ~ x", "huber", clusters="school"))
+    empty = data.with_name("empty.csv")
+    empty.write_text("")
+    refused("data", "cannot be read", lambda: select_file(empty, "y ~ x", "huber"))

