@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+import warnings
 
 import arviz as az
 import numpy as np
@@ -145,6 +146,18 @@ def test_files_go_round(idata, result, tmp_path):
     written = az.from_netcdf(target)  # ArviZ reads what was written
     np.testing.assert_array_equal(written.posterior["beta"], found.draws.values[..., 1:].reshape(
         CHAINS, DRAWS, 2, 2))  # fmt: skip
+
+
+def test_zarr_stores_are_read(idata, result, tmp_path):
+    groups = {name: idata[name] for name in idata.groups()}
+    with warnings.catch_warnings():  # zarr's own, about its consolidated metadata
+        warnings.simplefilter("ignore")
+        xr.DataTree.from_dict(groups).to_zarr(tmp_path / "fit.zarr")
+    again = ef.calibrate(tmp_path / "fit.zarr")
+    plain = ef.calibrate(idata)
+    assert set(again.names) == set(plain.names)  # a store sorts its variables
+    for name in plain.names:
+        np.testing.assert_array_equal(again.original[name], plain.original[name])
 
 
 def test_a_file_is_written_whole_or_not_at_all(idata, tmp_path):
