@@ -57,7 +57,7 @@ def coverage_picture(table: pd.DataFrame, band: tuple[float, float]) -> Figure:
     ax.set_ylim(0.3, len(names) + 0.7)
     ax.set_xlim(-0.02, 1.02)
     ax.set_xlabel(
-        "coverage of 95 % intervals, mean over parameters; one mark per learning rate from 0.01 to "
+        "coverage of 95 % intervals, mean over parameters\none mark per learning rate from 0.01 to "
         "100, bars two Monte Carlo standard errors"
     )
     ax.grid(axis="y", color="0.92", lw=0.6)
