@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 BENCHMARKS = {
     "cold": "cold",
     "sandwich": "sandwich",
+    "streamed": "streamed",
     "map": "location_scale_map",
     "fit": "fit",
     "sampler": "sampler",

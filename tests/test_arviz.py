@@ -219,6 +219,33 @@ def test_labels_may_come_in_many_forms(idata, result):
         idata, clusters="school", strata=labels.str.slice(1, 2)).target.design  # fmt: skip
 
 
+def test_labels_along_a_dimension_without_a_name():
+    """As pm.Data("school", ...) without dims is stored: along school_dim_0."""
+    town = np.arange(G)
+    for dims in ({}, {"y": ["obs"]}):
+        fit = az.from_dict(
+            posterior={"theta": THETA}, log_likelihood={"y": STORED}, observed_data={"y": Y},
+            constant_data={"school": SCHOOL, "town": town, "grid": np.zeros((N, 2))}, dims=dims,
+        )  # fmt: skip
+        expected = ef.calibrate(fit, clusters=SCHOOL).target.covariance
+        for given in ("school", fit.constant_data["school"]):
+            made = ef.calibrate(fit, clusters=given).target.covariance
+            np.testing.assert_allclose(made, expected)
+        refused("clusters", "names 'town', which has shape (40,) for 240 observations; choose from "
+                "['school', 'y', ", lambda fit=fit: ef.calibrate(fit, clusters="town"))  # fmt: skip
+        refused("clusters", "names no column 'county'; choose from ['school', ",
+                lambda fit=fit: ef.calibrate(fit, clusters="county"))  # fmt: skip
+        refused("time", "'town' of shape (40,), 'grid' of shape (240, 2)",
+                lambda fit=fit: ef.calibrate(fit, time="month"))  # fmt: skip
+
+
+def test_an_index_without_a_named_dimension_finds_group_effects():
+    fit = hierarchical()
+    index = fit.constant_data.drop_vars("obs").rename({"obs": "index_dim_0"})
+    moved = swapped(fit, constant_data=index)
+    refused("log_likelihood", "the group effects u", lambda: ef.calibrate(moved))
+
+
 def test_observations_along_two_dimensions():
     """A panel (unit, time): labels along one dimension spread over the other."""
     stored = STORED.reshape(CHAINS, DRAWS, G, 6)
@@ -245,9 +272,49 @@ def test_several_log_likelihoods_are_chosen_or_added():
     for asked in ("sum", ["y", "z"]):
         made = ef.calibrate(fit, log_likelihood=asked, eta=0.5).target.covariance
         np.testing.assert_allclose(made, ef.calibrate(total, eta=0.5).target.covariance)
-    other = az.from_dict(posterior={"theta": THETA}, log_likelihood=both)
-    refused("log_likelihood", "only variables of the same observations add up",
-            lambda: ef.calibrate(other, log_likelihood="sum"))  # fmt: skip
+    for asked, fragment in ((["y", "y"], "names 'y' twice"), ([], "is an empty list")):
+        refused("log_likelihood", fragment,
+                lambda asked=asked: ef.calibrate(fit, log_likelihood=asked))  # fmt: skip
+
+
+def several(dims=None, coords=None, **parts):
+    """Return a fit with these log-likelihoods; ArviZ names the dimensions that have no name."""
+    return az.from_dict(posterior={"theta": THETA}, log_likelihood=parts, dims=dims or {},
+                        coords=coords or {})  # fmt: skip
+
+
+def test_log_likelihoods_without_dimensions_add_up_by_position():
+    """As PyMC writes them: y_dim_0 and z_dim_0 of equal length, or y_dim_0, y_dim_1, ..."""
+    shape, back = (CHAINS, DRAWS, G, 6), STORED[..., ::-1]
+    total = several(y=STORED + back)
+    expected = ef.calibrate(total, clusters=SCHOOL).target
+    for fit in (several(y=STORED, z=back), several(y=STORED.reshape(shape), z=back.reshape(shape))):
+        for asked, names in (("sum", "y + z"), (["z", "y"], "z + y"), (("sum",), "y + z")):
+            made = ef.calibrate(fit, log_likelihood=asked, clusters=SCHOOL)
+            np.testing.assert_allclose(made.target.covariance, expected.covariance)
+            assert made.target.estimand.endswith(f"minus log-likelihood of {names}")
+            assert "log-likelihoods held fixed" not in made.flags()
+    same = "only variables of the same observations add up"
+    for fragment, fit in (
+        ("'y' of shape (240,) and 'z' of shape (239,), so they are of different observations",
+         several(y=STORED, z=STORED[..., 1:])),
+        (same, several({"y": ["a"], "z": ["b"]}, y=STORED, z=STORED)),
+        (same, several({"y": ["a"]}, y=STORED, z=STORED)),  # named for one of them only
+        (same, several(None, {"z_dim_0": np.arange(N)[::-1]}, y=STORED, z=STORED)),
+    ):  # fmt: skip
+        refused("log_likelihood", fragment,
+                lambda fit=fit: ef.calibrate(fit, log_likelihood="sum"))  # fmt: skip
+
+
+def test_log_likelihoods_that_are_not_chosen_are_held_fixed():
+    fit = several(y=STORED, z=STORED, w=STORED)
+    made = ef.calibrate(fit, log_likelihood=["y", "z"], clusters=SCHOOL)
+    assert "of y + z (w held fixed, not resampled)" in made.target.estimand
+    assert made.diagnostics().loc["log-likelihoods held fixed", "verdict"] == "warn"
+    text = str(made)
+    assert "covers: the minimiser of the expected minus log-likelihood of y + z (w held" in text
+    assert "w informed the draws but count" in text
+    assert "(z, w held fixed" in ef.calibrate(fit, log_likelihood="y").target.estimand
 
 
 def test_constants_and_copies_come_back_as_they_were():
@@ -271,8 +338,60 @@ def test_deterministics_along_the_observations_are_left_out():
     parts = {"intercept": THETA[..., 0], "beta": THETA[..., 1:], "mu": THETA @ X.T}
     made = ef.calibrate(make(["k"], posterior=parts), clusters="school")
     assert "mu" in made.diagnostics().loc["left out, per observation", "advice"]
+    assert "left out, per observation: mu" in str(made).splitlines()
+    only = make(["k"], posterior={"mu": THETA @ X.T})
+    refused("draws", "have one value per observation only: ['mu']", lambda: ef.calibrate(only))
     assert made.to_arviz().posterior.attrs["calibration_left_out"] == "mu"
     assert made.draws.p == 5
+
+
+def test_deterministics_along_one_dimension_of_a_panel_are_left_out():
+    """Computed for each unit, or for each observation along a dimension without a name."""
+    means = THETA @ np.array([X[s == SCHOOL].mean(axis=0) for s in np.unique(SCHOOL)]).T
+    parts, dims = {"theta": THETA, "means": means}, {"y": ["unit", "time"], "means": ["unit"]}
+    panel = az.from_dict(posterior=parts, log_likelihood={"y": STORED.reshape(2, DRAWS, G, 6)},
+                         dims=dims)  # fmt: skip
+    plain = az.from_dict(posterior={"theta": THETA, "means": THETA @ X.T},
+                         log_likelihood={"y": STORED})  # fmt: skip
+    for fit in (panel, plain):
+        made = ef.calibrate(fit, clusters=SCHOOL)
+        assert made.draws.p == 5
+        assert "left out, computed from others: means" in str(made).splitlines()
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["alone", "with scalars"])
+def test_coefficients_of_several_outcomes_are_parameters(whole):
+    """B[outcome, term] with log-likelihood Y[obs, outcome]: the stacked regression's sandwich."""
+    rng = np.random.default_rng(2)
+    terms = X[:, :2]
+    outcomes = terms @ [[1.0, 0.5], [0.0, 1.0]] + rng.standard_normal(G).repeat(6)[:, None]
+    outcomes += rng.standard_normal((N, 2))
+    lower = np.linalg.cholesky(np.linalg.inv(terms.T @ terms))
+    B = np.linalg.lstsq(terms, outcomes)[0].T
+    B = B + rng.standard_normal((CHAINS, DRAWS, 2, 2)) @ lower.T  # (chain, draw, outcome, term)
+    mu = np.einsum("cdkj,ij->cdik", B, terms)
+    parts = {"B": B} if whole else {"u": B[..., 0, 0], "v": B[..., 1, 0], "slope": B[..., 1]}
+    both = ["obs", "outcome"]
+    dims = {
+        "B": ["outcome", "term"],
+        "slope": ["outcome"],
+        "mu": both,
+        "Y": both,
+        "school": ["obs"],
+    }
+    fit = az.from_dict(
+        posterior=parts | {"mu": mu}, log_likelihood={"Y": -0.5 * (outcomes - mu) ** 2}, dims=dims,
+        coords={"outcome": ["u", "v"], "obs": np.arange(N)}, constant_data={"school": SCHOOL},
+    )  # fmt: skip
+    design = np.einsum("ij,kl->iklj", terms, np.eye(2)).reshape(2 * N, 4)
+    stacked = ef.Criterion(ef.losses.Squared(), data=(design, outcomes.reshape(-1)))
+    expected = ef.target(stacked, clusters=SCHOOL.repeat(2), correction="CR1").se
+    expected = expected[[0, 1, 2, 3] if whole else [0, 2, 1, 3]]
+    for latent in ("auto", None):
+        made = ef.calibrate(fit, clusters="school", latent=latent)
+        table = made.summary()
+        assert np.all(np.abs(table["se"] / expected - 1) < 4 * table["se_error"] + 1e-9)
+        assert "left out, per observation: mu" in str(made).splitlines()
 
 
 def hierarchical(name="u", dim="school", labels=None, sigma=1.0):
@@ -413,6 +532,10 @@ def test_bad_options_are_refused(idata):
          {"clusters": xr.DataArray([1, 2, 3], dims="school")}),
         ("var_names", "alpha", {"var_names": ["alpha"]}),
         ("var_names", "leaves no parameter", {"var_names": ["~intercept", "~beta"]}),
+        ("var_names", "is no regular expression: missing )",
+         {"var_names": ["(("], "filter_vars": "regex"}),
+        ("var_names", "is 3; pass names out of ['intercept', 'beta']", {"var_names": 3}),
+        ("var_names", "is ['beta', 3]", {"var_names": ["beta", 3]}),
         ("filter_vars", "choose one of", {"var_names": ["a"], "filter_vars": "glob"}),
         ("latent", "choose one of", {"latent": "maybe"}),
         ("names", "are the fit's own", {"names": list("vwxyz")}),
@@ -427,6 +550,17 @@ def test_bad_options_are_refused(idata):
             lambda: ef.calibrate(idata, CRITERION, model=model))  # fmt: skip
     refused("prior", "multiplied by eta or not",
             lambda: ef.calibrate(idata, model=model, eta=0.5))  # fmt: skip
+
+
+def test_models_and_nothing_are_no_draws(idata):
+    refused("draws", "is None; pass draws as an array", lambda: ef.calibrate(None))
+    refused("draws", "is None", lambda: ef.calibrate(None, CRITERION))
+    made = type("Model", (), {"__module__": "pymc.model.core"})
+    for model in (made(), type("Mine", (made,), {})(), lambda x: None):
+        refused("draws", "is a model, not what was drawn from it; pass draws",
+                lambda model=model: ef.calibrate(model))  # fmt: skip
+        refused("draws", "the model goes to model=",
+                lambda model=model: ef.calibrate(model, clusters=SCHOOL))  # fmt: skip
 
 
 def test_files_that_are_no_fit_are_refused(tmp_path):

@@ -89,6 +89,8 @@ def test_tempered_fits_and_levels(folder: Path) -> None:
         (["fit.nc", "--correction", "CR3"], "CR3"),
         (["fit.nc", "-o", "no/where/out.nc"], "does not exist"),
         (["fit.nc", "--report", "."], "folder"),
+        (["fit.nc", "-o", "x.nc", "--report", "./x.nc"], "one file twice"),
+        (["fit.nc", "-o", "fit.nc", "--force"], "one file twice"),
         (["empty.nc"], "cannot be read"),
         (["truncated.nc"], "cannot be read"),
     ],

@@ -76,7 +76,7 @@ def test_noise_of_few_draws_is_taken_off():
         true = np.diagonal(ef.target(criterion, correction="HC0").covariance)
         first, noise = plain_covariance(draws, losses)
         rows = Groups(np.arange(400), np.arange(400))
-        parts, _ = influences(draws, losses, rows, 1.0)
+        parts = influences(draws, losses, rows, 1.0)[0]
         covariance, _ = without_noise(parts, parts.mean(axis=0), lambda x: x.T @ x)
         for made, matrix in ((raw, first), (closed, first - noise), (batched, covariance)):
             made.append(np.mean(np.diagonal(matrix) / true))
@@ -183,12 +183,29 @@ def test_curvature_is_exact_for_a_quadratic_and_refused_where_draws_disagree():
     M = np.eye(3) + 0.02 * np.array([[1.0, 0.5, 0.0], [0.5, -1.0, 0.3], [0.0, 0.3, 0.5]])
     energy = 3 + z @ [1.0, 2.0, 0.0] + 0.5 * np.einsum("di,ij,dj->d", z, M, z)
     edges = np.arange(0, 2001, 50)
-    made, changes = curvature(z, energy, edges, 2000.0)
-    np.testing.assert_allclose(made, M, atol=1e-10)
-    assert np.abs(changes).max() < 1e-9
-    assert curvature(z, 1.5 * energy, edges, 2000.0) is None  # a wrong eta, an informative prior
+    made = curvature(z, energy, edges, 2000.0)
+    np.testing.assert_allclose(made.matrix, M, atol=1e-10)
+    assert np.abs(made.changes).max() < 1e-9
+    assert made.agrees
+    assert not curvature(z, 1.5 * energy, edges, 2000.0).agrees  # a wrong eta, a prior
     assert curvature(z, energy, edges, 70.0) is None  # too few draws
-    assert curvature(z, -energy, edges, 2000.0) is None
+    assert not curvature(z, -energy, edges, 2000.0).agrees
+
+
+@pytest.mark.parametrize(("told", "verdict"), [(1.0, "fail"), (0.25, "ok"), (0.05, "warn")])
+def test_a_forgotten_eta_is_noticed(told: float, verdict: str) -> None:
+    """Draws of a posterior at eta = 0.25 with its untempered log-likelihood."""
+    rng = np.random.default_rng(1)
+    X = np.column_stack([np.ones(300), rng.standard_normal(300)])
+    y = X @ [1.0, 0.5] + rng.standard_normal(300)
+    V = np.linalg.inv(X.T @ X)
+    draws = rng.multivariate_normal(V @ X.T @ y, V / 0.25, size=4000)
+    losses = 0.5 * (y - draws @ X.T) ** 2
+    made = ef.calibrate(draws, log_likelihood=-losses, eta=told)
+    found = made.diagnostics().loc["draws against log-likelihood"]
+    assert found["verdict"] == verdict
+    if verdict != "ok":
+        assert "eta about 0.25" in found["advice"]
 
 
 def test_an_informative_prior_counts_as_in_the_posterior_mean():

@@ -102,6 +102,74 @@ def test_jax_outside_keeps_its_precision(petersen):
     assert jnp.ones(1).dtype == np.float32
 
 
+GROUPS = np.repeat(np.arange(12), 5)
+TABLE = {"x": np.random.default_rng(1).standard_normal(60)}
+Y = TABLE["x"] + np.random.default_rng(2).standard_normal(60)
+
+
+def closed():
+    regression(TABLE["x"], Y)
+
+
+def run(model, *args, **kwargs):
+    sampler = numpyro.infer.MCMC(
+        numpyro.infer.NUTS(model), num_warmup=200, num_samples=200, progress_bar=False
+    )
+    sampler.run(jax.random.PRNGKey(0), *args, **kwargs)
+    return sampler
+
+
+@pytest.fixture(scope="module")
+def small():
+    return run(regression, TABLE["x"], y=Y)
+
+
+def test_the_arrays_that_were_sampled_in_float32_are_used_in_float64(small):
+    """JAX keeps a float32 copy of every NumPy array that a compiled function uses."""
+    result = ef.calibrate(small, model_args=(TABLE["x"],), model_kwargs={"y": Y}, clusters=GROUPS)
+    sampler = run(closed)
+    inside = ef.calibrate(sampler, clusters=GROUPS)
+    np.testing.assert_allclose(inside.target.se, result.target.se, rtol=1e-8)
+    before = sampler.get_samples()["beta"]
+    sampler.run(jax.random.PRNGKey(0))  # in float32 again
+    np.testing.assert_array_equal(sampler.get_samples()["beta"], before)
+
+
+def test_arrays_out_of_reach_are_read_anew():
+    class Model:
+        def __init__(self):
+            self.y = Y.copy()
+
+        def __call__(self):
+            numpyro.sample("y", dist.Normal(numpyro.sample("m", dist.Normal(0, 9)), 1), obs=self.y)
+
+    result = ef.calibrate(run(Model()), clusters=GROUPS)
+    assert result.target.center[0] == pytest.approx(60 * Y.mean() / (60 + 1 / 81), rel=1e-9)
+
+
+def test_other_arguments_than_those_of_the_run_are_refused(small):
+    x = TABLE["x"]
+    refused("model_args", "'x'", lambda: ef.calibrate(small, clusters=GROUPS))
+    refused("model_args", "'z'", lambda: numpyro_fit(small, None, args=(x,), kwargs={"z": Y}))
+    refused("model_args", "x of shape (50,), but mcmc.run had (60,)",
+            lambda: numpyro_fit(small, None, args=(x[:50], Y[:50])))  # fmt: skip
+    refused("model_args", "other data for y", lambda: numpyro_fit(small, None, args=(x, 2 * Y)))
+    wrapped = numpyro.handlers.reparam(regression, config={})
+    refused("model_args", "'x'", lambda: numpyro_fit(small, wrapped))
+    assert numpyro_fit(small, wrapped, args=(x, Y)).criterion.n == 60
+    xr = pytest.importorskip("xarray")
+    samples = small.get_samples(group_by_chain=True)
+    groups = {
+        "posterior": xr.Dataset(
+            {k: (("chain", "draw"), np.asarray(v)) for k, v in samples.items()}
+        ),
+        "observed_data": xr.Dataset({"y": ("obs", Y)}),
+    }
+    tree = xr.DataTree.from_dict(groups)
+    assert numpyro_fit(tree, regression, args=(x, Y)).criterion.n == 60
+    refused("model", "other data for y", lambda: numpyro_fit(tree, regression, args=(x, x)))
+
+
 def everything(y):
     sigma = numpyro.sample("sigma", dist.Gamma(2.0, 1.0))
     share = numpyro.sample("share", dist.Dirichlet(jnp.ones(3)))

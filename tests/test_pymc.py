@@ -253,6 +253,35 @@ def test_several_observed_variables_add_up_or_count_with_the_prior():
     assert chosen.criterion.value(theta) == pytest.approx(-float(logp), rel=1e-12)
 
 
+def test_all_observed_variables_by_the_name_of_sum():
+    twice = simple(b=lambda m: pm.Normal("b", m, 2.0, observed=np.ones(5)))
+    fits = [pymc_fit(draws_of("m", "s"), twice, log_likelihood=chosen)
+            for chosen in (None, "sum", ["y", "b"])]  # fmt: skip
+    theta = fits[0].draws.mean
+    for fit in fits[1:]:
+        assert fit.criterion.value(theta) == fits[0].criterion.value(theta)
+        np.testing.assert_array_equal(
+            fit.criterion.total.scores(theta), fits[0].criterion.total.scores(theta)
+        )
+
+
+def test_observations_must_speak_of_every_parameter():
+    def more(size):
+        return simple(b=lambda _: pm.Normal("b", pm.Normal("c"), 2.0, observed=np.ones(size)))
+
+    draws = draws_of("m", "s", "c")
+    for chosen, silent in (("y", "c"), (["b"], "m, s_log__")):
+        refused("log_likelihood", f"says nothing about {silent};",
+                lambda: pymc_fit(draws, more(5), log_likelihood=chosen))  # noqa: B023  # fmt: skip
+    assert pymc_fit(draws, more(5), log_likelihood="sum").criterion.n == 5
+    refused("model", "different lengths", lambda: pymc_fit(draws, more(3), log_likelihood="sum"))
+    with pm.Model(coords={"obs": range(5)}) as model:
+        m = pm.Normal("m")
+        pm.Normal("y", m, observed=np.ones(5), dims="obs")
+        pm.Normal("b", m, observed=np.ones(5))
+    refused("model", "different dims: b None, y ('obs',)", lambda: pymc_fit(draws_of("m"), model))
+
+
 def test_what_is_refused():
     good = draws_of("m", "s")
     refused("model", "is a int", lambda: pymc_fit(good, 3))
@@ -283,6 +312,8 @@ def test_what_is_refused():
     stored = draws_of("m", "s")
     stored["observed_data"] = xr.Dataset({"y": ("y_dim_0", np.ones(5))})
     refused("model", "other data for y", lambda: pymc_fit(stored, simple()))
+    stored["observed_data"] = xr.Dataset({"z": ("z_dim_0", np.arange(5.0))})
+    refused("model", "observes y, the fit z", lambda: pymc_fit(stored, simple()))
 
 
 @pytest.fixture(scope="module")

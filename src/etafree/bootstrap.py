@@ -18,6 +18,7 @@ from etafree.criterion import Criterion
 from etafree.dependence import Clusters, find_dependence
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, InputError
+from etafree.linear import LinearTotal, PredictorTotal
 from etafree.optimize import Fit, minimise
 from etafree.penalties import KinkedPenalty
 from etafree.sums import Groups
@@ -68,12 +69,15 @@ def refuse_kinks(criterion: Criterion, purpose: str) -> None:
         raise InputError(
             "penalty", f"{type(criterion.penalty).__name__} has a kink: coefficients at zero have "
             f"no normal limit, which {purpose} relies on",
-            "use ef.calibrate, which works on the active block, or ef.penalties.huberized_l1",
+            "use ef.calibrate, which works on the active block",
         )  # fmt: skip
 
 
 def cluster_groups(criterion: Criterion, clusters: Any) -> Groups | None:
     """Return the clusters that are resampled as wholes, None for independent rows."""
+    if isinstance(criterion.total, PredictorTotal) and not isinstance(criterion.total, LinearTotal):
+        raise InputError("criterion", "reads its data in parts, and resampling needs every row",
+                         "use data in memory")  # fmt: skip
     found = find_dependence(criterion.rows, clusters)
     if found is None:
         return None

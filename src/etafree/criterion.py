@@ -6,17 +6,17 @@ r"""Criterion = data + loss + penalty: the penalized total loss and its derivati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from etafree.errors import InputError
-from etafree.formula import design
-from etafree.linear import LinearTotal
+from etafree.linear import LinearTotal, PredictorTotal
 from etafree.losses import LinearLoss, Loss
 from etafree.penalties import NoPenalty, Penalty
-from etafree.rows import Rows, shared_index
+from etafree.rows import Rows, checked_arrays, shared_index
+from etafree.tables import FromTables, check_penalty
 from etafree.totals import Derivatives, GeneralLoss, Total
 from etafree.validation import Array, as_array, as_names
 from etafree.weights import checked_weights
@@ -25,7 +25,7 @@ __all__ = ["Criterion"]
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Criterion:
+class Criterion(FromTables):
     r"""Penalized total loss of a data set.
 
     Parameters
@@ -104,22 +104,11 @@ class Criterion:
             return
         if start is not None:
             raise InputError("start", "is for losses of your own", "pass it to ef.minimise")
-        if not isinstance(data, tuple) or len(data) != 2:
-            raise InputError("data", f"is a {type(data).__name__}", "pass a tuple (X, y)")
         if not isinstance(loss, LinearLoss):
             raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
-        if penalty is not None and not isinstance(penalty, Penalty):
-            raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
-        if getattr(data[0], "ndim", 2) == 1:
-            raise InputError("X", "is a vector but must have 2 dimensions", "pass X[:, None]")
-        X = np.ascontiguousarray(as_array(data[0], "X", ndim=2))
+        check_penalty(penalty)
+        X, y, rows = checked_arrays(data)
         n, p = X.shape
-        if n == 0 or p == 0:
-            raise InputError("X", f"has shape {X.shape}", "pass at least one row and one column")
-        y = as_array(data[1], "y", ndim=1)
-        if len(y) != n:
-            raise InputError("y", f"has {len(y)} entries but X has {n} rows")
-        rows = Rows(n, None, shared_index(*data))
         if names is None and hasattr(data[0], "columns"):
             names = [str(column) for column in data[0].columns]
 
@@ -142,8 +131,7 @@ class Criterion:
         weight_kind: str | None, names: Sequence[str] | None, start: Any,
     ) -> None:  # fmt: skip
         """Fill in the criterion of a loss that makes its own total."""
-        if penalty is not None and not isinstance(penalty, Penalty):
-            raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
+        check_penalty(penalty)
         n = loss.count(data)
         table = data if hasattr(data, "columns") else None
         pair = isinstance(data, tuple) and len(data) == 2
@@ -153,59 +141,6 @@ class Criterion:
         total, first, found = loss.bind(data, start, w, frequency)
         known = as_names(found if names is None else names, total.p)
         self._set(total, (penalty or NoPenalty()).fitted_to(total.p), known, rows, start=first)
-
-    @classmethod
-    def from_formula(
-        cls,
-        formula: str,
-        data: Any,
-        loss: LinearLoss,
-        penalty: Penalty | None = None,
-        *,
-        weights: Any = None,
-        weight_kind: str | None = None,
-        offset: Any = None,
-        trials: Any = None,
-        penalize_intercept: bool = False,
-        context: Mapping[str, Any] | None = None,
-    ) -> Criterion:
-        """Return the criterion of a formula such as ``"y ~ x1 + C(region)"`` and a DataFrame.
-
-        `weights`, `offset` and `trials` may be column names. Rows with missing values are dropped;
-        whatever is passed later with one value per original row (clusters, say) is cut to the same
-        rows, and may be a column name too. A ridge penalty without an explicit Q leaves the
-        intercept alone unless `penalize_intercept`; any other penalty is taken as it is. `context`
-        holds functions of your own that the formula calls.
-
-        Examples
-        --------
-        >>> import etafree as ef, pandas as pd
-        >>> df = pd.DataFrame({"y": [1.0, 2.0, 4.0], "x": [0.0, 1.0, 2.0]})
-        >>> ef.Criterion.from_formula("y ~ x", df, ef.losses.Squared()).names
-        ('Intercept', 'x')
-        """
-        made = design(formula, data, context)
-
-        def column(value: Any, argument: str) -> Any:
-            return None if value is None else made.rows.align(value, argument)
-
-        intercept = None if penalize_intercept else made.intercept
-        if isinstance(penalty, Penalty):
-            penalty = penalty.fitted_to(len(made.names), intercept)
-        criterion = cls(
-            loss,
-            (made.X, made.y),
-            penalty,
-            weights=column(weights, "weights"),
-            weight_kind=weight_kind,
-            offset=column(offset, "offset"),
-            trials=column(trials, "trials"),
-            names=made.names,
-        )
-        made_rows = replace(made.rows, advice=criterion.rows.advice)
-        criterion._set(criterion.total, criterion.penalty, criterion.names, made_rows, intercept,
-                       criterion.start)  # fmt: skip
-        return criterion
 
     def _set(
         self, total: Total, penalty: Penalty, names: tuple[str, ...], rows: Rows,
@@ -241,11 +176,11 @@ class Criterion:
         """Return the same data and penalty under another loss."""
         if not isinstance(loss, LinearLoss):
             raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
-        if not isinstance(self.total, LinearTotal):
+        if not isinstance(self.total, PredictorTotal):
             raise InputError("loss", f"cannot replace {self.loss!r}", "build a new Criterion")
-        if self.total.y.ndim == 2 and not loss.takes_trials:
+        if self.total.trials and not loss.takes_trials:
             raise InputError("loss", f"{type(loss).__name__} has no use for the data's trials")
-        return self._with_total(replace(self.total, loss=loss).fitted())
+        return self._with_total(self.total.with_loss(loss))
 
     def with_penalty(self, penalty: Penalty) -> Criterion:
         """Return the same data and loss under another penalty."""

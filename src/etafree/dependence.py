@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from etafree.errors import InputError
 from etafree.rows import Rows
 from etafree.sums import Groups
-from etafree.validation import Array, as_array, as_choice
+from etafree.validation import Array, as_choice
 
 __all__ = ["Clusters", "Dependence", "Series", "Survey", "Ways", "find_dependence"]
 
@@ -53,7 +53,7 @@ class Ways:
 
     def row_groups(self) -> dict[str, Groups]:
         """Return the groups of rows whose leverage matters, by name."""
-        rows = [Groups(way.codes[self.groups.codes], way.labels) for way in self.ways]
+        rows = [self.groups.merged(way) for way in self.ways]
         return dict(zip(self.names, rows, strict=True))
 
 
@@ -142,13 +142,7 @@ def find_dependence(
     ways = _ways(clusters, rows)
     if ways is not None:
         return _crossed(ways)
-    return Clusters(_groups(rows, clusters, "clusters"))
-
-
-def _groups(rows: Rows, labels: Any, argument: str) -> Groups:
-    if isinstance(labels, Groups):
-        return labels
-    return Groups.of(rows.align(labels, argument), rows.used, argument)
+    return Clusters(rows.groups(clusters, "clusters"))
 
 
 def _ways(clusters: Any, rows: Rows) -> dict[str, Groups] | None:
@@ -172,7 +166,7 @@ def _ways(clusters: Any, rows: Rows) -> dict[str, Groups] | None:
         return None
     if not named:
         raise InputError("clusters", "is empty", "pass labels for every row")
-    made = {name: _groups(rows, labels, f"clusters[{name!r}]")
+    made = {name: rows.groups(labels, f"clusters[{name!r}]")
             for name, labels in named.items()}  # fmt: skip
     return made
 
@@ -194,29 +188,20 @@ def _crossed(ways: Mapping[str, Groups]) -> Clusters | Ways:
                              "at least two must vary independently")  # fmt: skip
     if len(ways) == 1:
         return Clusters(next(iter(ways.values())))
-    codes = np.column_stack([groups.codes for groups in ways.values()])
-    cells, cell = np.unique(codes, axis=0, return_inverse=True)
-    made = [
-        Groups(cells[:, k].astype(np.intp), groups.labels) for k, groups in enumerate(ways.values())
-    ]
-    rows = Groups(cell.reshape(-1).astype(np.intp), np.arange(len(cells)))
-    return Ways(rows, tuple(made), tuple(ways))
+    first, *others = ways.values()
+    return Ways(*first.crossed(*others), tuple(ways))
 
 
 def _survey(rows: Rows, clusters: Any, strata: Any, fpc: Any, single: str) -> Survey:
-    n = rows.used
     if clusters is not None and _ways(clusters, rows) is not None:
         raise InputError("clusters", "has several ways", "a survey design has one set of PSUs")
-    units = np.arange(n) if clusters is None else _groups(rows, clusters, "clusters").codes
+    units = rows.each("clusters") if clusters is None else rows.groups(clusters, "clusters")
     layers = (
-        Groups(np.zeros(n, dtype=np.intp), np.array(["all"]))
-        if strata is None else _groups(rows, strata, "strata")
+        units.merged(Groups(np.zeros(len(units), dtype=np.intp), np.array(["all"])))
+        if strata is None else rows.groups(strata, "strata")
     )  # fmt: skip
-    pairs, unit = np.unique(np.column_stack([layers.codes, units]), axis=0, return_inverse=True)
-    labels = pairs[:, 1] if clusters is None else _groups(rows, clusters, "clusters").labels[
-        pairs[:, 1]]  # fmt: skip
-    psus = Groups(unit.reshape(-1).astype(np.intp), np.asarray(labels))
-    of_psu = Groups(pairs[:, 0].astype(np.intp), layers.labels)
+    cells, (of_psu, unit) = layers.crossed(units)
+    psus = cells.labelled(units.labels[unit.codes])
     counts = np.bincount(of_psu.codes, minlength=len(layers))
     population = np.full(len(layers), np.inf)
     if fpc is not None:
@@ -237,10 +222,10 @@ def _survey(rows: Rows, clusters: Any, strata: Any, fpc: Any, single: str) -> Su
 
 def _population(rows: Rows, fpc: Any, layers: Groups, counts: NDArray[np.intp]) -> Array:
     """Return the population's PSUs per stratum from sizes or sampling fractions per row."""
-    values = as_array(rows.align(fpc, "fpc"), "fpc", shape=(rows.used,))
+    _, (layer, size) = layers.crossed(rows.groups(fpc, "fpc", numeric=True))
     low, high = np.full(len(layers), np.inf), np.full(len(layers), -np.inf)
-    np.minimum.at(low, layers.codes, values)
-    np.maximum.at(high, layers.codes, values)
+    np.minimum.at(low, layer.codes, size.labels[size.codes])
+    np.maximum.at(high, layer.codes, size.labels[size.codes])
     for h in np.flatnonzero(low != high)[:1]:
         raise InputError("fpc", f"varies within stratum {layers.labels[h]!s}",
                          "pass one population size or sampling fraction per stratum")  # fmt: skip
@@ -256,32 +241,33 @@ def _population(rows: Rows, fpc: Any, layers: Groups, counts: NDArray[np.intp]) 
 
 
 def _series(rows: Rows, time: Any, units: Any, copies: bool) -> Series:
-    values = rows.align(time, "time")
-    if values.dtype.kind in "US" or any(isinstance(v, str) for v in values.tolist()[:1]):
+    periods = rows.groups(time, "time")
+    kind = periods.labels.dtype.kind
+    if kind in "US" or any(isinstance(v, str) for v in periods.labels[:1].tolist()):
         raise InputError("time", "is text, whose order is the alphabet's",
                          "pass numbers or dates (pandas.to_datetime)")  # fmt: skip
-    if values.dtype.kind == "b":
+    if kind == "b":
         raise InputError("time", "is true or false", "pass numbers or dates")
-    periods = Groups.of(values, rows.used, "time")
     if copies:
         raise InputError("time", "and frequency weights: a row happens once",
                          "repeat no row, or pass weight_kind='sampling'")  # fmt: skip
     if units is None:
         if len(periods) < rows.used:
-            first = periods.labels[np.bincount(periods.codes).argmax()]
+            first = periods.labels[periods.sizes().argmax()]
             raise InputError("time", f"repeats, for example {first!s}",
                              "pass units= for a panel, or one row per period")  # fmt: skip
         missing, example = _left_out(periods.labels)
         return Series(periods, 1, missing, example)
-    panel = _groups(rows, units, "units")
-    pair = panel.codes * len(periods) + periods.codes
-    unique, counts = np.unique(pair, return_counts=True)
-    if len(unique) < rows.used:
-        unit, period = divmod(int(unique[counts.argmax()]), len(periods))
-        raise InputError("time", f"has {counts.max()} rows of unit {panel.labels[unit]!s} at "
-                         f"{periods.labels[period]!s}",
+    panel = rows.groups(units, "units")
+    cells, (unit, period) = panel.crossed(periods)
+    counts = cells.sizes()
+    if len(cells) < rows.used:
+        worst = int(counts.argmax())
+        raise InputError("time", f"has {counts[worst]} rows of unit "
+                         f"{panel.labels[unit.codes[worst]]!s} at "
+                         f"{periods.labels[period.codes[worst]]!s}",
                          "pass one row per unit and period")  # fmt: skip
-    return Series(periods, len(panel), *_absent(panel, periods))
+    return Series(periods, len(panel), *_absent(unit, period))
 
 
 def _left_out(labels: NDArray[Any]) -> tuple[int, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 
 from etafree.checks import Check, check
@@ -13,7 +11,7 @@ from etafree.draws import Draws
 from etafree.errors import EtafreeError
 from etafree.leverage import cluster_leverages, effective_clusters
 from etafree.linalg import relative_eigenvalues
-from etafree.linear import LinearTotal
+from etafree.linear import LinearTotal, PredictorTotal
 from etafree.losses import ResidualLoss
 from etafree.optimize import Fit, minimise, subset_starts
 from etafree.posterior import GeneralizedPosterior
@@ -100,7 +98,10 @@ def checks_of_criterion(
     if dependence is None:
         out.append(serial_dependence(criterion, target))
     if not criterion.loss.convex:
-        out.append(rival_mode(criterion, target))
+        in_parts = isinstance(criterion.total, PredictorTotal) and not isinstance(
+            criterion.total, LinearTotal
+        )
+        out.append(unknown_rivals() if in_parts else rival_mode(criterion, target))
     return out
 
 
@@ -121,8 +122,8 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
 def few_clusters(count: int) -> Check:
     """Return the check of the number of clusters."""
     advice = (
-        f"{count} clusters are few: keep CR3 or CR2 with their t quantiles, and trust joint "
-        "regions least"
+        f"{count} clusters are few: take CR3 or CR2 where a model or criterion is known, keep t "
+        "quantiles, and trust joint regions least"
     )
     verdict = "ok" if count >= 40 else "warn"
     return Check("clusters", float(count), 40.0, verdict, "" if verdict == "ok" else advice)
@@ -164,24 +165,31 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
         return check("curvature noise", 0.0, 0.15, advice)
     total, p = criterion.total, criterion.p
     inverse = np.linalg.inv(target.hessian)
-    if not isinstance(total, LinearTotal):
+    if not isinstance(total, PredictorTotal):
         return check("curvature noise", _hessian_noise(total, target, inverse, groups), 0.15,
                      advice, fail=0.3)  # fmt: skip
     directions = inverse / np.sqrt(np.diagonal(inverse))  # columns v_j with v_j' A v_j = 1
-    mass, held = np.zeros(p), np.zeros(p)
-    for block in total.row_terms(target.center):
-        reach = np.square(block.rows @ directions)
-        mass += block.weights @ reach
-        held += (block.weights * block.curvature) @ reach
+
+    def hold(part: LinearTotal, mass: Array, held: Array) -> None:
+        for block in part.row_terms(target.center):
+            reach = np.square(block.rows @ directions)
+            mass += block.weights @ reach
+            held += (block.weights * block.curvature) @ reach
+
+    def stray(part: LinearTotal, square: Array, sums: Array) -> None:
+        codes = None if groups is None else part.codes(groups)
+        for block in part.row_terms(target.center):
+            off = (block.curvature[:, None] - average) * np.square(block.rows @ directions)
+            if codes is None:
+                square += _squared_weights(part, block.weights) @ np.square(off)
+            else:
+                first = block.first - part.first
+                np.add.at(sums, codes[first : first + len(off)], block.weights[:, None] * off)
+
+    mass, held = total.fold(hold, np.zeros(p), np.zeros(p))
     average = held / np.maximum(mass, 1e-300)
-    square, sums = np.zeros(p), np.zeros((0 if groups is None else len(groups), p))
-    for block in total.row_terms(target.center):
-        off = (block.curvature[:, None] - average) * np.square(block.rows @ directions)
-        if groups is None:
-            square += _squared_weights(total, block.weights) @ np.square(off)
-        else:
-            rows = slice(block.first, block.first + len(off))
-            np.add.at(sums, groups.codes[rows], block.weights[:, None] * off)
+    many = 0 if groups is None else len(groups)
+    square, sums = total.fold(stray, np.zeros(p), np.zeros((many, p)), groups=groups)
     square += np.einsum("ij,ij->j", sums, sums)
     return check("curvature noise", float(np.sqrt(square.max())), 0.15, advice, fail=0.3)
 
@@ -213,31 +221,50 @@ def serial_dependence(criterion: Criterion, target: Target) -> Check:
     independent rows whatever their variances.
     """
     total = criterion.total
-    if not isinstance(total, LinearTotal):
+    if not isinstance(total, PredictorTotal):
         scores = total.scores(target.center)
         w = np.ones(total.n) if total.weights is None else total.weights
         centred = scores - w[:, None] * (scores.sum(axis=0) / total.weight)
-        return _lag_one([centred[w > 0]], criterion.p)
+        products = LagProducts(criterion.p)
+        products.add(centred[w > 0])
+        return _serial(products)
     mean = total.derivatives(target.center).gradient / total.weight
 
-    def blocks() -> Iterator[Array]:
-        for block in total.row_terms(target.center):
+    def add(part: LinearTotal, products: LagProducts) -> None:
+        for block in part.row_terms(target.center):
             there = block.weights > 0
             scores = block.slope[there, None] * block.rows[there] - mean
-            yield scores * block.weights[there, None]
+            products.add(scores * block.weights[there, None])
 
-    return _lag_one(blocks(), criterion.p)
+    return _serial(*total.fold(add, LagProducts(criterion.p)))
 
 
-def _lag_one(blocks: Iterable[Array], p: int) -> Check:
-    lagged, square, last = np.zeros(p), np.zeros(p), None
-    for scores in blocks:
-        joined = scores if last is None else np.vstack([last, scores])
+class LagProducts:
+    """Sums of lag-1 products of rows (n, p) and of their squares, row after row."""
+
+    def __init__(self, p: int) -> None:
+        self.lagged, self.square = np.zeros(p), np.zeros(p)
+        self.first, self.last = np.zeros((0, p)), np.zeros((0, p))
+
+    def add(self, scores: Array) -> None:
+        """Add the rows that come next."""
+        joined = np.vstack([self.last, scores])
         product = joined[1:] * joined[:-1]
-        lagged += product.sum(axis=0)
-        square += np.square(product).sum(axis=0)
-        last = joined[-1:]
-    value = np.max(np.abs(lagged) / np.sqrt(np.maximum(square, 1e-300)))
+        self.lagged += product.sum(axis=0)
+        self.square += np.square(product).sum(axis=0)
+        self.first = self.first if len(self.first) else joined[:1]
+        self.last = joined[-1:]
+
+    def __iadd__(self, later: LagProducts) -> LagProducts:
+        self.add(later.first)
+        self.lagged += later.lagged
+        self.square += later.square
+        self.last = later.last if len(later.last) else self.last
+        return self
+
+
+def _serial(products: LagProducts) -> Check:
+    value = np.max(np.abs(products.lagged) / np.sqrt(np.maximum(products.square, 1e-300)))
     return check(
         "serial dependence", float(value), 3.5,
         "neighbouring rows are correlated: if the order of rows is time or groups, independent "
@@ -275,6 +302,14 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
         "rival mode", float(smallest), 2.5, verdict,
         "" if verdict == "ok" else "another minimum fits about as well: the estimate may jump "
         "between them, and normal intervals know nothing of it; add a penalty or a convex loss",
+    )  # fmt: skip
+
+
+def unknown_rivals() -> Check:
+    """Return the same of data that are read in parts: nobody looked."""
+    return Check(
+        "rival mode", np.nan, 2.5, "warn", "not looked for: every start is a fit of several passes "
+        "over the data; fit a sample of the rows in memory and see its diagnostics",
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etafree.adapters.stan import read_stan_csv
 from etafree.adapters.trees import read_tree, write_netcdf
 from etafree.api import calibrate
 from etafree.errors import InputError
@@ -49,6 +50,10 @@ def calibrate_files(
     """
     for path, option in ((out, "out"), (report, "report")):
         _check_output(path, option, force)
+    places = [path.resolve() for path in (*fit, out, report) if path is not None]
+    if len(set(places)) < len(places):
+        raise InputError("out" if out is not None else "report", "names one file twice",
+                         "fit, --out and --report are different files")  # fmt: skip
     labels = {"strata": strata, "time": time, "units": units}
     options: dict[str, Any] = {k: column(v, k) for k, v in labels.items() if v is not None}
     if clusters:
@@ -59,9 +64,9 @@ def calibrate_files(
     if len(fit) > 1 and not csv:
         raise InputError("fit", f"is {len(fit)} files", "only CSV files of CmdStan come as several")
     _say(quiet, f"reading {', '.join(map(str, fit))}")
-    source: Any = [str(path) for path in fit] if csv else read_tree(fit[0])
+    source: Any = read_stan_csv([str(path) for path in fit]) if csv else read_tree(fit[0])
     if var:
-        options["var_names"] = var if csv else matching(var, list(source["posterior"].data_vars))
+        options["var_names"] = matching(var, list(source["posterior"].data_vars))
     if log_likelihood:
         options["log_likelihood"] = list(log_likelihood)
     if not latent:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.errors import InputError
+from etafree.parts import as_frame, numbers
 from etafree.rows import Rows
-from etafree.validation import Array
+from etafree.validation import Array, check_finite
 
-__all__ = ["Design", "design", "plain_text", "screened"]
+__all__ = ["Design", "Recipe", "design", "formula_columns", "matrices", "plain_text", "screened"]
 
 #: What a formula from a file or the command line may call, and the keywords it may pass.
 CALLS = {"C", "I", "Treatment", "Sum", "Helmert", "Diff", "Poly", "bs", "cc", "cr", "cs", "center",
@@ -36,6 +40,7 @@ class Design(NamedTuple):
     names: tuple[str, ...]
     intercept: int | None
     rows: Rows
+    spec: Any
 
 
 def plain_text(error: Exception) -> str:
@@ -104,9 +109,7 @@ def design(formula: str, data: Any, context: Mapping[str, Any] | None = None) ->
     >>> d.names, d.X.shape, d.rows.dropped
     (('Intercept', 'x'), (2, 2), 1)
     """
-    import formulaic
     import pandas as pd
-    from pandas.api.types import is_numeric_dtype
 
     if not isinstance(data, pd.DataFrame):
         raise InputError("data", f"is a {type(data).__name__}", "pass a pandas DataFrame")
@@ -115,32 +118,42 @@ def design(formula: str, data: Any, context: Mapping[str, Any] | None = None) ->
     odd = [name for name in data.columns if data[name].dtype.kind == "c"]
     if any(re.search(rf"\b{re.escape(str(name))}\b", formula) for name in odd):
         raise InputError("formula", f"uses complex columns {odd}")
+    made = matrices(formula, data, context)
+    if len(made.X) == 0:
+        raise InputError("data", "has no complete row for this formula", "check missing values")
+    return made
+
+
+def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Design:
+    """Return the model matrices of a formula, or of the specification an earlier one left."""
+    import formulaic
+    import pandas as pd
+    from pandas.api.types import is_numeric_dtype
+
     table = data.reset_index(drop=True)
     try:
-        matrices = formulaic.model_matrix(
+        both = formulaic.model_matrix(
             formula, table, context={"np": np, **(context or {})}, na_action="drop"
         )
     except Exception as error:  # formulaic raises its own and Python's errors alike
         raise InputError(
             "formula",
-            f"{formula!r} cannot be evaluated: {plain_text(error)}",
+            f"{_text(formula)!r} cannot be evaluated: {plain_text(error)}",
             f"columns: {list(data.columns)}",
         ) from None
-    left, right = getattr(matrices, "lhs", None), getattr(matrices, "rhs", None)
+    left, right = getattr(both, "lhs", None), getattr(both, "rhs", None)
     if not isinstance(left, pd.DataFrame) or not isinstance(right, pd.DataFrame):
-        raise InputError("formula", f"{formula!r} needs one left and one right side")
+        raise InputError("formula", f"{_text(formula)!r} needs one left and one right side")
     words = [v for v in left.model_spec.variables if v in data and not is_numeric_dtype(data[v])]
     if words:
         raise InputError("formula", f"the response {words} is not numeric", "code it as numbers")
     if left.shape[1] != 1:
         raise InputError(
-            "formula", f"the left side of {formula!r} gives {left.shape[1]} columns",
+            "formula", f"the left side of {_text(formula)!r} gives {left.shape[1]} columns",
             "use one numeric response",
         )  # fmt: skip
-    if right.shape[0] == 0:
-        raise InputError("data", "has no complete row for this formula", "check missing values")
     if right.shape[1] == 0:
-        raise InputError("formula", f"{formula!r} has no predictors")
+        raise InputError("formula", f"{_text(formula)!r} has no predictors")
     names = tuple(str(c) for c in right.columns)
     kept = np.asarray(right.index, dtype=np.intp)
     return Design(
@@ -149,4 +162,139 @@ def design(formula: str, data: Any, context: Mapping[str, Any] | None = None) ->
         names,
         names.index("Intercept") if "Intercept" in names else None,
         Rows(len(data), None if len(kept) == len(data) else kept, data.index, data),
+        both.model_spec,
     )
+
+
+def _text(formula: Any) -> str:
+    return formula if isinstance(formula, str) else "the formula"
+
+
+def formula_columns(
+    formula: str, columns: Sequence[str], context: Mapping[str, Any] | None
+) -> tuple[str, ...]:
+    """Return the columns of a table that a formula uses, in the table's order.
+
+    Examples
+    --------
+    >>> formula_columns("y ~ np.log(x) + C(g)", ["g", "h", "x", "y"], None)
+    ('g', 'x', 'y')
+    """
+    import formulaic
+
+    if not isinstance(formula, str) or "~" not in formula:
+        raise InputError("formula", f"is {formula!r}", 'write it as "response ~ predictors"')
+    known = {"__formulaic_variables_available__": list(columns)}
+    try:
+        terms = formulaic.Formula(formula, _context=known)
+        used = {str(name) for name in terms.required_variables} - set(context or ())
+    except Exception as error:  # formulaic raises its own and Python's errors alike
+        raise InputError("formula", f"{formula!r} cannot be read: {plain_text(error)}") from None
+    missing = sorted(used - set(columns))
+    if missing:
+        raise InputError("formula", f"uses {missing}", f"columns: {list(columns)}")
+    # formulaic overlooks the arguments of some functions, such as center(x)
+    return tuple(c for c in columns if c in used or re.search(rf"\b{re.escape(c)}\b", formula))
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How the parts of one table become rows of one design matrix.
+
+    Attributes
+    ----------
+    names : tuple of str
+    intercept : int or None
+    columns : tuple of str
+        What a part must have.
+    plain : tuple of (str or None), or None
+        Each parameter's own column, None for the intercept, if the formula asks for no more.
+    response : str
+        Its column, if `plain`.
+    spec, context
+        What formulaic needs otherwise.
+    """
+
+    names: tuple[str, ...]
+    intercept: int | None
+    columns: tuple[str, ...]
+    plain: tuple[str | None, ...] | None
+    response: str
+    spec: Any
+    context: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, formula: str, sample: Any, context: Mapping[str, Any] | None) -> Recipe:
+        """Return the recipe that some rows show, all levels of all categories among them."""
+        made = design(formula, sample, context)
+        left, right = made.spec.lhs, made.spec.rhs
+        plain = [_column(term, sample) for term in (*left.terms, *right.terms)]
+        simple = len(plain) == len(made.names) + 1 and "" not in plain and plain[0] is not None
+        stateful = [*left.transform_state, *right.transform_state]
+        if stateful or not (simple or _row_by_row(made, sample, context)):
+            named = f"{stateful[0]!r}" if stateful else f"something in {formula!r}"
+            raise InputError("formula", f"{named} looks at other rows than its own, and these are "
+                             "read in parts", "store it as a column of the data")  # fmt: skip
+        return cls(
+            made.names, made.intercept, tuple(map(str, sample.columns)),
+            tuple(plain[1:]) if simple else None, str(plain[0]), made.spec, context,
+        )  # fmt: skip
+
+    def arrays(
+        self, chunk: Any, complete: bool = False
+    ) -> tuple[Array, Array, NDArray[np.intp] | None]:
+        """Return X, y and the rows kept, None for all, of a part of the table.
+
+        `complete` says that an earlier pass found no missing value.
+        """
+        if self.plain is None:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "Data has categories outside")
+                made = matrices(self.spec, as_frame(chunk, self.columns), self.context)
+            return made.X, made.y, made.rows.kept
+        y = numbers(chunk, self.response, "y")
+        found = [None if c is None else numbers(chunk, c, "X") for c in self.plain]
+        X = np.empty((len(y), len(found)), order="F")  # as columns come
+        for j, column in enumerate(found):
+            X[:, j] = 1.0 if column is None else column
+        kept = None
+        flat = X.reshape(-1, order="F")
+        if not complete and not np.isfinite(flat @ flat + y @ y):
+            whole = ~(np.isnan(X).any(axis=1) | np.isnan(y))
+            if not whole.all():
+                kept = np.flatnonzero(whole)
+                X, y = X[kept], y[kept]
+            check_finite(X, "X")
+            check_finite(y, "y")
+        return X, y, kept
+
+    def level_columns(self) -> list[list[str]]:
+        """Return the columns behind each category of the formula."""
+        found = []
+        for spec in (self.spec.lhs, self.spec.rhs):
+            for factor, variables in spec.factor_variables.items():
+                state = spec.encoder_state.get(factor.expr)
+                if state is not None and state[0].value == "categorical":
+                    found.append([c for c in self.columns if c in variables])
+        return found
+
+
+def _row_by_row(made: Design, sample: Any, context: Mapping[str, Any] | None) -> bool:
+    """Return whether half of the rows give what they give among all."""
+    half = len(sample) // 2
+    part = matrices(made.spec, sample.iloc[half:], context)
+    kept = np.arange(len(sample)) if made.rows.kept is None else made.rows.kept
+    return np.array_equal(made.X[kept >= half], part.X) and np.array_equal(
+        made.y[kept >= half], part.y
+    )
+
+
+def _column(term: Any, table: Any) -> str | None:
+    """Return the numeric column that a term is, None for the intercept, "" for anything else."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    name = ":".join(factor.expr for factor in term.factors)
+    if name == "1":
+        return None
+    known = name in table and is_numeric_dtype(table[name]) and not is_bool_dtype(table[name])
+    return name if known and len(term.factors) == 1 else ""

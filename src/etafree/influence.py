@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,14 +152,23 @@ def group_sums(values: Array, groups: Groups) -> Array:
     return np.bincount(groups.codes, values, len(groups)).astype(np.float64, copy=False)
 
 
-def curvature(
-    z: Array, energy: Array, edges: NDArray[np.intp], ess: float
-) -> tuple[Array, Array] | None:
-    r"""Return the curvature of an energy over draws (D, p), and how it varies by batch (K, p, p).
+class Curvature(NamedTuple):
+    r"""Curvature (p, p) of an energy over draws of covariance I, and changes by batch (K, p, p).
 
-    The second-order part of a quadratic regression, exact where the energy is quadratic. With z of
-    covariance I it should be I: None if it is not, within what the noise of the draws' covariance
-    allows (:math:`3(p/\mathrm{ESS})^{1/2}` in logarithms), or if the draws are too few.
+    It should be I, too: `agrees` says whether it is, within what the noise of the draws' covariance
+    allows (:math:`3(p/\mathrm{ESS})^{1/2}` in logarithms of `eigenvalues`).
+    """
+
+    matrix: Array
+    changes: Array
+    eigenvalues: Array
+    agrees: bool
+
+
+def curvature(z: Array, energy: Array, edges: NDArray[np.intp], ess: float) -> Curvature | None:
+    """Return the curvature of an energy over draws (D, p); None if the draws are too few.
+
+    The second-order part of a quadratic regression, exact where the energy is quadratic.
     """
     many, p = z.shape
     rows, columns = np.tril_indices(p)
@@ -178,9 +187,10 @@ def curvature(
     changes = np.linalg.solve(gram, parts.T).T
     matrix = _symmetric(found[p + 1 :], rows, columns, p)
     eigenvalues = np.linalg.eigvalsh(matrix)
-    if eigenvalues[0] <= 0 or np.abs(np.log(eigenvalues)).max() > 3 * np.sqrt(p / ess):
-        return None
-    return matrix, np.array([_symmetric(c[p + 1 :], rows, columns, p) for c in changes])
+    room = 3 * np.sqrt(p / ess)
+    agrees = eigenvalues[0] > 0 and np.abs(np.log(eigenvalues)).max() <= room
+    each = np.array([_symmetric(c[p + 1 :], rows, columns, p) for c in changes])
+    return Curvature(matrix, each, eigenvalues, bool(agrees))
 
 
 def _symmetric(entries: Array, rows: Any, columns: Any, p: int) -> Array:

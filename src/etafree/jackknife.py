@@ -38,6 +38,7 @@ from etafree.dependence import Clusters, Dependence, Series, Survey, Ways
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.influence import (
+    Curvature,
     PointwiseLosses,
     batch_edges,
     curvature,
@@ -112,7 +113,7 @@ def jackknife_target(
                          "report fewer parameters (var_names=)")  # fmt: skip
     correction = _correction(correction, bandwidth, dependence)
     groups = Groups(np.arange(n), np.arange(n)) if dependence is None else dependence.groups
-    parts, spread = influences(draws, losses, groups, eta, every)
+    parts, spread, found = influences(draws, losses, groups, eta, every)
     whiten = whitener(np.linalg.inv(spread))
     back = np.linalg.inv(whiten)
     for part in parts:  # scores, where A = I
@@ -134,16 +135,17 @@ def jackknife_target(
         clusters=made.clusters, design=made.design, n=n, size=float(n), method=NAME,
         estimand="the minimiser of the expected loss, minus the stored log-likelihood",
         se_error=error,
-        checks=(*made.checks, *_checks(draws, eta * n, error)),
+        checks=(*made.checks, *_agreement(found, eta, draws), *_checks(draws, eta * n, error)),
     )  # fmt: skip
 
 
 def influences(
     draws: Draws, losses: PointwiseLosses, groups: Groups, eta: float, every: Draws | None = None
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Curvature | None]:
     """Return influences of groups on these parameters by batch (K, G, p), and the inverse Hessian.
 
-    By batch to first order: what a batch says of slopes and curvature, others as they are.
+    By batch to first order: what a batch says of slopes and curvature, others as they are. With
+    them the curvature of the total loss over the draws, which is used where it agrees with theirs.
     """
     spread = draws.covariance()
     full = _usable(draws, every)
@@ -152,12 +154,12 @@ def influences(
     z = (full.array - full.mean) @ np.linalg.inv(lower).T
     energy = eta * total_losses(losses, len(z))
     found = curvature(z, energy, edges, full.effective_size())
-    if found is None:
+    if found is None or not found.agrees:
         edges = batch_edges(draws, len(groups) * draws.p)
         parts = scores_by_batch(draws.array, losses, groups, edges)
         parts *= eta
-        return parts, eta * spread
-    matrix, changes = found
+        return parts, eta * spread, found
+    matrix, changes = found.matrix, found.changes
     parts = scores_by_batch(z, losses, groups, edges)
     slopes = parts.mean(axis=0)
     inverse = np.linalg.inv(matrix)
@@ -169,7 +171,7 @@ def influences(
         off = own - np.eye(full.p) + inverse @ changes[b]
         out[b] = (parts[b] - slopes @ off) @ report
     hessian_inverse = eta * lower @ inverse @ lower.T
-    return out, hessian_inverse[np.ix_(where, where)]
+    return out, hessian_inverse[np.ix_(where, where)], found
 
 
 def _usable(draws: Draws, every: Draws | None) -> Draws:
@@ -196,6 +198,30 @@ def without_noise(parts: Array, mean: Array, form: Form) -> tuple[Array, Array]:
     covariance = base - noise / many
     error: Array = 0.5 * np.sqrt(turned / many) / np.diagonal(covariance)
     return covariance, error
+
+
+def _agreement(found: Curvature | None, eta: float, draws: Draws) -> tuple[Check, ...]:
+    """Return the check of the draws' spread against the log-likelihood's curvature.
+
+    A log-concave prior can only make draws narrower than the log-likelihood says.
+    """
+    if found is None:
+        return ()
+    middle, largest = np.median(found.eigenvalues), float(found.eigenvalues[-1])
+    value, off = np.log(max(largest, 1e-300)), -np.log(max(float(middle), 1e-300))
+    room = 0.25 + 3 * np.sqrt(draws.p / draws.effective_size())
+    if value > room or off < np.log(2.0):
+        advice = (
+            f"the draws' variance is up to {largest:.2g} times what eta = {eta:g} and this "
+            f"log-likelihood allow: was eta about {eta / max(float(middle), 1e-300):.2g}, or are "
+            "these not their log-likelihoods?"
+        )
+        return (check("draws against log-likelihood", max(value, 0.0), room, advice, 0.7 + room),)
+    advice = (
+        "the draws are narrower than this log-likelihood makes them: an informative prior, parts "
+        f"of the likelihood that are not stored, or eta about {eta / float(middle):.2g}"
+    )
+    return (check("draws against log-likelihood", off, np.log(2.0), advice),)
 
 
 def _checks(draws: Draws, size: float, error: Array) -> tuple[Check, ...]:

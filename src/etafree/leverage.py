@@ -69,11 +69,10 @@ def cluster_table(criterion: Criterion, target: Target, kind: str, groups: Group
     assert target.hessian is not None
     scores, _, _ = cluster_parts(criterion, target.center, groups, target.centered)
     shift = np.abs(np.linalg.solve(target.hessian, scores.T)).T / target.se
-    weights = np.bincount(groups.codes, criterion.total.weights, len(groups)).astype(float)
     table = pd.DataFrame(
         {
-            "rows": np.bincount(groups.codes, minlength=len(groups)),
-            "weight": weights,
+            "rows": groups.sizes(),
+            "weight": groups.weights(criterion.total.weights),
             "leverage": cluster_leverages(criterion, target.center, target.hessian, groups),
             "shift": shift.max(axis=1),
         },

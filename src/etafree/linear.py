@@ -25,8 +25,10 @@ from etafree.sums import (
     Groups,
     add_group_sums,
     add_moments,
+    outer_sums,
     row_blocks,
     symmetric,
+    weighted,
 )
 from etafree.totals import ClusterBlock, ClusterTotals, Derivatives, Total
 from etafree.validation import Array
@@ -57,18 +59,15 @@ class PredictorTotal(Total):
     def trials(self) -> bool:
         """Whether responses come with a number of trials."""
 
-    @property
-    @abstractmethod
-    def constant(self) -> int | None:
-        """The first column that does not vary."""
-
     @abstractmethod
     def with_loss(self, loss: LinearLoss) -> Self:
         """Return the total of another loss over the same rows."""
 
     @abstractmethod
-    def fold(self, step: Callable[..., None], *out: Any) -> tuple[Any, ...]:
-        """Call ``step(part, *out)``, which adds to `out`, for the rows of every part in order."""
+    def fold(
+        self, step: Callable[..., None], *out: Any, groups: Groups | None = None
+    ) -> tuple[Any, ...]:
+        """Call ``step(part, *out)``, which adds to `out`, for every part; it may ask for codes."""
 
     @abstractmethod
     def least_squares(self) -> tuple[Array, Array]:
@@ -79,8 +78,8 @@ class PredictorTotal(Total):
         """Return the gradient and Hessian expected under a normal parameter."""
 
     @abstractmethod
-    def exact_fits(self, count: int, rng: np.random.Generator) -> list[Array]:
-        """Return least-squares fits to `count` random subsets of p rows."""
+    def take(self, rows: NDArray[np.intp]) -> LinearTotal:
+        """Return the total of some rows, by their numbers."""
 
     @abstractmethod
     def moments(self, theta: Array, majorize: bool) -> tuple[Any, Array, Array, Any]:
@@ -141,13 +140,9 @@ class LinearTotal(PredictorTotal):
         """Whether responses come with a number of trials."""
         return self.y.ndim == 2
 
-    @property
-    def constant(self) -> int | None:
-        """The first column that does not vary."""
-        found = np.flatnonzero(np.ptp(self.X, axis=0) == 0)
-        return int(found[0]) if len(found) else None
-
-    def fold(self, step: Callable[..., None], *out: Any) -> tuple[Any, ...]:
+    def fold(
+        self, step: Callable[..., None], *out: Any, groups: Groups | None = None
+    ) -> tuple[Any, ...]:
         """Call ``step(self, *out)``: there is one part."""
         step(self, *out)
         return out
@@ -155,6 +150,11 @@ class LinearTotal(PredictorTotal):
     def codes(self, groups: Groups) -> NDArray[np.intp]:
         """Return the group of every row."""
         return groups.codes
+
+    def take(self, rows: NDArray[np.intp]) -> LinearTotal:
+        """Return the total of some rows, by their numbers."""
+        offset, weights = (None if v is None else v[rows] for v in (self.offset, self.weights))
+        return replace(self, X=self.X[rows], y=self.y[rows], offset=offset, weights=weights)
 
     def with_loss(self, loss: LinearLoss) -> LinearTotal:
         """Return the total of another loss over the same rows."""
@@ -189,13 +189,13 @@ class LinearTotal(PredictorTotal):
     def values(self, theta: Array) -> Array:
         """Return each observation's weighted loss (n,); they add up to the total."""
         value = self.loss.values(self.predictor(theta), self.y)
-        return value if self.weights is None else _weighted(value, self.weights)
+        return value if self.weights is None else weighted(value, self.weights)
 
     def scores(self, theta: Array) -> Array:
         """Return each observation's weighted gradient (n, p); they add up to the total's."""
         slope = self.loss.first(self.predictor(theta), self.y)
         if self.weights is not None:
-            slope = _weighted(slope, self.weights)
+            slope = weighted(slope, self.weights)
         return slope[:, None] * self.X
 
     def moments(self, theta: Array, majorize: bool) -> tuple[float, Array, Array, float]:
@@ -209,7 +209,7 @@ class LinearTotal(PredictorTotal):
             loss, slope, curvature = self.loss.values(u, y), self.loss.first(u, y), curve(u, y)
             if self.weights is not None:
                 w = self.weights[rows]
-                loss, slope, curvature = (_weighted(part, w) for part in (loss, slope, curvature))
+                loss, slope, curvature = (weighted(part, w) for part in (loss, slope, curvature))
             value += float(loss.sum())
             add_moments(gradient, hessian, X, slope, curvature, self._compiled)
             slope_square += float(slope @ slope)
@@ -217,7 +217,7 @@ class LinearTotal(PredictorTotal):
 
     @property
     def _compiled(self) -> bool:
-        return self.n * self.p >= COMPILE_FROM
+        return (self.first + self.n) * self.p >= COMPILE_FROM
 
     @property
     def column_norms(self) -> Array:
@@ -241,14 +241,6 @@ class LinearTotal(PredictorTotal):
                 guess = guess - self.offset[rows]
             add_moments(moment, gram, X, w * guess, w, self._compiled)
         return symmetric(gram), moment
-
-    def exact_fits(self, count: int, rng: np.random.Generator) -> list[Array]:
-        """Return least-squares fits to `count` random subsets of p rows."""
-        there = np.arange(self.n) if self.weights is None else np.flatnonzero(self.weights)
-        response = self.y if self.offset is None else self.y - self.offset
-        size = min(len(there), self.p)
-        subsets = [rng.choice(there, size=size, replace=False) for _ in range(count)]
-        return [np.linalg.lstsq(self.X[rows], response[rows], rcond=None)[0] for rows in subsets]
 
     def totals(self, thetas: Array) -> Array:
         """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
@@ -290,7 +282,7 @@ class LinearTotal(PredictorTotal):
             slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
             if self.weights is not None:
                 w = self.weights[rows]
-                slope, curvature = _weighted(slope, w), _weighted(curvature, w)
+                slope, curvature = weighted(slope, w), weighted(curvature, w)
             add_moments(gradient, hessian, X, slope, curvature, self._compiled)
             add_group_sums(sums, groups.codes[rows], slope, X, self._compiled)
         weights = np.bincount(groups.codes, self.weights, len(groups)).astype(np.float64)
@@ -314,8 +306,8 @@ class LinearTotal(PredictorTotal):
     ) -> ClusterBlock:
         X, y, w = self.X[rows], self.y[rows], self._weights(rows)
         u = self._predictor(rows, theta)
-        slope, curvature = _weighted(self.loss.first(u, y), w), _weighted(self.loss.second(u, y), w)
-        hessians = _outer_sums(X, curvature, starts)
+        slope, curvature = weighted(self.loss.first(u, y), w), weighted(self.loss.second(u, y), w)
+        hessians = outer_sums(X, curvature, starts)
         return ClusterBlock(
             first,
             np.add.reduceat(slope[:, None] * X, starts[:-1], axis=0),
@@ -329,7 +321,7 @@ class LinearTotal(PredictorTotal):
     ) -> Array:
         if self.frequency and self.loss.convex:
             return hessians
-        return _outer_sums(X, np.abs(curvature) * (1.0 if self.frequency else w), starts)
+        return outer_sums(X, np.abs(curvature) * (1.0 if self.frequency else w), starts)
 
     def row_terms(self, theta: Array) -> Iterator[RankOneBlock]:
         """Yield slopes and curvatures of rows in blocks, unweighted, zero where weights are."""
@@ -341,25 +333,8 @@ class LinearTotal(PredictorTotal):
             yield RankOneBlock(self.first + rows.start, self.X[rows], slope, curvature, w)
 
 
-def _weighted(values: Array, weights: Array) -> Array:
-    """Return values times weights; a row of weight zero is not there, were its value infinite."""
-    with np.errstate(invalid="ignore"):
-        product: Array = values * weights
-    product[weights == 0] = 0.0
-    return product
-
-
 @cache
 def _normal_nodes() -> tuple[Array, Array]:
     """Return Gauss-Hermite nodes and masses of the standard normal."""
     nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
     return nodes, mass / mass.sum()
-
-
-def _outer_sums(X: Array, curvature: Array, starts: NDArray[np.intp]) -> Array:
-    """Return the sums of curvature x x' over consecutive rows, (g, p, p)."""
-    if len(starts) == 2:  # one large cluster: no outer products
-        return ((X.T * curvature) @ X)[None]
-    outer = (curvature[:, None] * X)[:, :, None] * X[:, None, :]
-    sums: Array = np.add.reduceat(outer, starts[:-1], axis=0)
-    return sums

@@ -35,7 +35,7 @@ import numpy as np
 from etafree.checks import Check
 from etafree.criterion import Criterion
 from etafree.errors import InputError
-from etafree.linear import LinearTotal
+from etafree.linear import LinearTotal, PredictorTotal
 from etafree.satterthwaite import Satterthwaite
 from etafree.sums import Groups
 from etafree.totals import ClusterTotals
@@ -135,22 +135,27 @@ def independent(
     centered : bool
     """
     total, p = criterion.total, criterion.p
-    if not isinstance(total, LinearTotal):
+    if not isinstance(total, PredictorTotal):
         return _row_by_row(criterion, theta, hessian, correction, centered)
     whiten: Array = whitener(hessian)
     share = whiten @ criterion.penalty_share(theta) @ whiten.T
     shrink, turn = np.linalg.eigh(0.5 * (share + share.T))
     whiten = turn.T @ whiten  # coordinates in which the penalty's share is diagonal too
     mean = whiten @ mean_score(criterion, gradient, centered)
-    whitened = np.zeros((p, p))
-    for block in total.row_terms(theta):
-        z = block.rows @ whiten.T
-        score: Array = block.slope[:, None] * z - mean
-        copies = np.sign(block.weights) if total.frequency else block.weights
-        if correction in ("HC2", "HC3"):
-            score = _adjust_rows(score, z, copies, block.curvature, shrink, correction, block.first)
-        weight = block.weights if total.frequency else np.square(block.weights)
-        whitened += (score.T * weight) @ score
+
+    def add(part: LinearTotal, whitened: Array) -> None:
+        for block in part.row_terms(theta):
+            z = block.rows @ whiten.T
+            score: Array = block.slope[:, None] * z - mean
+            copies = np.sign(block.weights) if part.frequency else block.weights
+            if correction in ("HC2", "HC3"):
+                score = _adjust_rows(
+                    score, z, copies, block.curvature, shrink, correction, block.first
+                )
+            weight = block.weights if part.frequency else np.square(block.weights)
+            whitened += (score.T * weight) @ score
+
+    (whitened,) = total.fold(add, np.zeros((p, p)))
     if correction == "HC1":
         whitened *= total.small_sample_factor()
     matrix, covariance = finish(whitened, whiten)

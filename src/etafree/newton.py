@@ -16,7 +16,7 @@ import numpy as np
 from etafree.criterion import Criterion
 from etafree.errors import ConvergenceError, InputError
 from etafree.linalg import CONDITION_FAIL, correlation_eigenvalues
-from etafree.linear import LinearTotal
+from etafree.linear import PredictorTotal
 from etafree.losses import Huber, ResidualLoss
 from etafree.threads import one_blas_thread
 from etafree.totals import Derivatives
@@ -88,7 +88,7 @@ def newton_minimise(criterion: Criterion, start: Any = None) -> Fit:
 def _minimise(criterion: Criterion, start: Any) -> Fit:
     if start is not None:
         return _newton(criterion, criterion.point(start, "start"))
-    if not isinstance(criterion.total, LinearTotal):
+    if not isinstance(criterion.total, PredictorTotal):
         return _newton(criterion, criterion.point(criterion.start, "start"))
     gram, moment = criterion.total.least_squares()
     if not (np.isfinite(gram).all() and np.isfinite(moment).all()):
@@ -113,10 +113,12 @@ def subset_starts(criterion: Criterion, count: int) -> list[Array]:
     """Return exact fits to `count` random subsets of p rows: starts spread like the data."""
     total, rng = criterion.total, np.random.default_rng(0)
     there = np.arange(total.n) if total.weights is None else np.flatnonzero(total.weights)
-    response = total.y if total.offset is None else total.y - total.offset
     size = min(len(there), total.p)
     subsets = [rng.choice(there, size=size, replace=False) for _ in range(count)]
-    return [np.linalg.lstsq(total.X[rows], response[rows], rcond=None)[0] for rows in subsets]
+    some = total.take(np.concatenate(subsets))
+    response = some.y if some.offset is None else some.y - some.offset
+    cuts = [slice(k * size, (k + 1) * size) for k in range(count)]
+    return [np.linalg.lstsq(some.X[rows], response[rows], rcond=None)[0] for rows in cuts]
 
 
 def _best(criterion: Criterion, starts: list[Array]) -> Fit:
@@ -218,7 +220,7 @@ def _stuck(criterion: Criterion, theta: Array, gap: float, reach: float) -> Conv
     """Return the error for a point that no step leaves downhill, or say which columns do it."""
     if criterion.loss.unit_free and reach > 0.1:
         return separated(criterion, theta)
-    if isinstance(criterion.total, LinearTotal):
+    if isinstance(criterion.total, PredictorTotal):
         gram, _ = criterion.total.least_squares()
         share = criterion.total.weight * criterion.penalty_share(theta)
         check_collinear(criterion, gram + share)
@@ -236,7 +238,7 @@ def check_collinear(criterion: Criterion, curvature: Array) -> None:
         return
     loads = np.abs(vectors[:, 0])
     named = [criterion.names[j] for j in np.flatnonzero(loads > 0.1 * loads.max())]
-    if not isinstance(criterion.total, LinearTotal):
+    if not isinstance(criterion.total, PredictorTotal):
         raise InputError("loss", f"does not tell {named} apart (its Hessian's condition number is "
                          f"above {CONDITION_FAIL:.0e})",
                          "fix one of them or add a penalty")  # fmt: skip

@@ -17,6 +17,7 @@ import numpy as np
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
+from etafree.linear import LinearTotal
 from etafree.penalties import KinkedPenalty, Penalty
 from etafree.validation import Array, as_array, as_positive
 
@@ -115,6 +116,17 @@ class _Energy(Penalty):
         return c.strength * c.penalty.hessian(theta) - prior / (self.eta * n)
 
 
+@dataclass(eq=False)
+class Largest:
+    """The largest of all values seen: ``+=`` takes the larger."""
+
+    values: Array
+
+    def __iadd__(self, other: Largest) -> Largest:
+        np.maximum(self.values, other.values, out=self.values)
+        return self
+
+
 @dataclass(frozen=True, eq=False)
 class GeneralizedPosterior:
     r"""The generalized posterior of a criterion at a learning rate.
@@ -187,14 +199,24 @@ class GeneralizedPosterior:
         if np.isinf(exponent) or self.log_prior is not None or self.criterion.strength > 0:
             return np.inf
         total, rng = self.criterion.total, np.random.default_rng(0)
-        weights = np.ones(total.n) if total.weights is None else total.weights
         directions = [np.eye(total.p)]
-        for _ in range(DIRECTIONS if 1 < total.p <= total.n else 0):
-            rows = total.X[rng.choice(total.n, size=total.p - 1, replace=False)]
-            directions.append(np.linalg.svd(rows)[2][-1:])
-        size = np.abs(total.X @ np.concatenate(directions).T)
-        speaks = size > 1e-9 * np.maximum(size.max(axis=0), 1e-300)
-        return float(self.eta * exponent * np.min(weights @ speaks))
+        if 1 < total.p <= total.n:
+            picked = [rng.choice(total.n, total.p - 1, replace=False) for _ in range(DIRECTIONS)]
+            rows = total.take(np.concatenate(picked)).X.reshape(DIRECTIONS, total.p - 1, total.p)
+            directions += [np.linalg.svd(some)[2][-1:] for some in rows]
+        every = np.concatenate(directions).T
+
+        def reach(part: LinearTotal, largest: Largest) -> None:
+            largest += Largest(np.abs(part.X @ every).max(axis=0))
+
+        def speak(part: LinearTotal, heard: Array) -> None:
+            speaks = np.abs(part.X @ every) > 1e-9 * np.maximum(largest.values, 1e-300)
+            weights = np.ones(part.n) if part.weights is None else part.weights
+            heard += weights @ speaks
+
+        (largest,) = total.fold(reach, Largest(np.zeros(every.shape[1])))
+        (heard,) = total.fold(speak, np.zeros(every.shape[1]))
+        return float(self.eta * exponent * np.min(heard))
 
     def _check_proper(self) -> None:
         """Refuse a learning rate so small that the density has no finite variance."""

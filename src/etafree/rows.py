@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import InputError
+from etafree.sums import Groups
+from etafree.validation import Array, as_array
 
-__all__ = ["Rows", "shared_index"]
+__all__ = ["Rows", "checked_arrays", "shared_index"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +86,19 @@ class Rows:
             self.advice,
         )
 
+    def groups(self, labels: Any, argument: str, *, numeric: bool = False) -> Groups:
+        """Return the groups of rows that labels make, whatever `align` takes."""
+        if isinstance(labels, Groups):
+            return labels
+        values = self.align(labels, argument)
+        if numeric:
+            values = as_array(values, argument, shape=(self.used,))
+        return Groups.of(values, self.used, argument)
+
+    def each(self, argument: str) -> Groups:
+        """Return every row as a group of its own."""
+        return Groups(np.arange(self.used), np.arange(self.used))
+
     def _by_label(self, values: Any, label_index: Any, argument: str) -> NDArray[Any]:
         wanted = self.index if self.kept is None else self.index[self.kept]
         if not label_index.is_unique:
@@ -110,3 +125,18 @@ def shared_index(X: Any, y: Any) -> Any:
     if len(found) == 2 and not found[0].equals(found[1]):
         raise InputError("y", "has an index that differs from X's", "sort both by the same index")
     return found[0] if found else None
+
+
+def checked_arrays(data: Any) -> tuple[Array, Array, Rows]:
+    """Return the design matrix and the response of a tuple (X, y), and their rows."""
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise InputError("data", f"is a {type(data).__name__}", "pass a tuple (X, y)")
+    if getattr(data[0], "ndim", 2) == 1:
+        raise InputError("X", "is a vector but must have 2 dimensions", "pass X[:, None]")
+    X = np.ascontiguousarray(as_array(data[0], "X", ndim=2))
+    if X.shape[0] == 0 or X.shape[1] == 0:
+        raise InputError("X", f"has shape {X.shape}", "pass at least one row and one column")
+    y = as_array(data[1], "y", ndim=1)
+    if len(y) != len(X):
+        raise InputError("y", f"has {len(y)} entries but X has {len(X)} rows")
+    return X, y, Rows(len(X), None, shared_index(*data))

@@ -15,7 +15,7 @@ from etafree.criterion import Criterion
 from etafree.dependence import Clusters, Dependence, Series, Survey, Ways, find_dependence
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
-from etafree.linear import LinearTotal
+from etafree.linear import LinearTotal, PredictorTotal
 from etafree.meat import (
     CR,
     HC,
@@ -137,8 +137,8 @@ def target_of(
     """Return the target of a criterion whose rows depend on each other as described."""
     p = criterion.p
     if isinstance(dependence, Clusters):
-        codes, weights = dependence.groups.codes, criterion.total.weights
-        check_count(int(np.count_nonzero(np.bincount(codes, weights))), p)
+        weights = dependence.groups.weights(criterion.total.weights)
+        check_count(int(np.count_nonzero(weights)), p)
     leverages = criterion.total.leverages and criterion.loss.curvature() is None
     correction = _correction(correction, dependence, meat, bandwidth, leverages)
     degrees_of_freedom(dof, np.inf, p)
@@ -273,10 +273,11 @@ def _meat(
 
 
 def _intercept(criterion: Criterion) -> int | None:
-    if not isinstance(criterion.total, LinearTotal):
-        return None
-    constant = np.flatnonzero(np.ptp(criterion.total.X, axis=0) == 0)
-    return int(constant[0]) if len(constant) else None
+    if isinstance(criterion.total, LinearTotal):
+        constant = np.flatnonzero(np.ptp(criterion.total.X, axis=0) == 0)
+        return int(constant[0]) if len(constant) else None
+    found = isinstance(criterion.total, PredictorTotal) and "Intercept" in criterion.names
+    return criterion.names.index("Intercept") if found else None
 
 
 def _custom(

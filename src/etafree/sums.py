@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from etafree.errors import InputError
 from etafree.validation import Array
 
-__all__ = ["Groups", "add_group_sums", "add_moments", "row_blocks", "symmetric"]
+__all__ = [
+    "Groups",
+    "add_group_sums",
+    "add_moments",
+    "outer_sums",
+    "row_blocks",
+    "symmetric",
+    "weighted",
+]
 
 #: Numbers per block: half a megabyte, so that a block is read from memory once.
 BLOCK = 1 << 16
@@ -54,6 +62,23 @@ def symmetric(hessian: Array) -> Array:
     full: Array = lower + lower.T
     full[np.diag_indices(len(full))] *= 0.5
     return full
+
+
+def weighted(values: Array, weights: Array) -> Array:
+    """Return values times weights; a row of weight zero is not there, were its value infinite."""
+    with np.errstate(invalid="ignore"):
+        product: Array = values * weights
+    product[weights == 0] = 0.0
+    return product
+
+
+def outer_sums(X: Array, curvature: Array, starts: NDArray[np.intp]) -> Array:
+    """Return the sums of curvature x x' over consecutive rows, (g, p, p)."""
+    if len(starts) == 2:  # one large cluster: no outer products
+        return ((X.T * curvature) @ X)[None]
+    outer = (curvature[:, None] * X)[:, :, None] * X[:, None, :]
+    sums: Array = np.add.reduceat(outer, starts[:-1], axis=0)
+    return sums
 
 
 def add_group_sums(
@@ -135,6 +160,37 @@ class Groups:
                     "make them one type",
                 ) from None
         return cls(codes.astype(np.intp).reshape(-1), labels)
+
+    def sizes(self) -> NDArray[np.intp]:
+        """Return the number of rows in every group (G,)."""
+        return np.bincount(self.codes, minlength=len(self))
+
+    def weights(self, weights: Array | None) -> Array:
+        """Return the sum of the rows' weights in every group (G,), None for one each."""
+        return np.bincount(self.codes, weights, len(self)).astype(np.float64)
+
+    def crossed(self, *others: Groups) -> tuple[Groups, tuple[Groups, ...]]:
+        """Return the cells of rows that share all their groups, and every cell's own groups.
+
+        Examples
+        --------
+        >>> cells, (a, b) = Groups.of([1, 1, 2], 3).crossed(Groups.of(["x", "y", "x"], 3))
+        >>> cells.codes.tolist(), a.codes.tolist(), b.codes.tolist()
+        ([0, 1, 2], [0, 0, 1], [0, 1, 0])
+        """
+        every = (self, *others)
+        codes = np.column_stack([groups.codes for groups in every])
+        cells, cell = np.unique(codes, axis=0, return_inverse=True)
+        made = [Groups(cells[:, k].astype(np.intp), part.labels) for k, part in enumerate(every)]
+        return Groups(cell.reshape(-1).astype(np.intp), np.arange(len(cells))), tuple(made)
+
+    def labelled(self, labels: NDArray[Any]) -> Groups:
+        """Return the same groups with other labels."""
+        return Groups(self.codes, labels)
+
+    def merged(self, into: Groups) -> Groups:
+        """Return the groups of rows when these groups belong to larger ones."""
+        return Groups(into.codes[self.codes], into.labels)
 
     def order(self) -> tuple[NDArray[np.intp] | None, NDArray[np.intp]]:
         """Return the rows sorted by group (None if they are) and where each group starts."""

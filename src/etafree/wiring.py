@@ -24,6 +24,12 @@ from etafree.validation import as_array, as_choice, as_names, as_positive
 
 __all__ = ["estimated", "find_fit", "given_target", "jackknifed", "named"]
 
+#: What calibrate() takes as draws.
+DRAWS = (
+    "draws as an array (draw, p) or (chain, draw, p), or a fit: InferenceData, DataTree, its file, "
+    "a Stan fit or a NumPyro MCMC"
+)
+
 
 def find_fit(
     draws: Any, stored: bool, *, log_likelihood: Any, eta: float | None, names: Any, model: Any,
@@ -33,6 +39,11 @@ def find_fit(
 
     `stored` says that the fit must bring its own losses.
     """
+    if draws is None:
+        raise InputError("draws", "is None", f"pass {DRAWS}")
+    if callable(draws) or any(cls.__name__.endswith("Model") for cls in type(draws).__mro__):
+        raise InputError("draws", "is a model, not what was drawn from it",
+                         f"pass {DRAWS}; the model goes to model=")  # fmt: skip
     if prior is not None:
         as_choice(prior, "prior", ("scaled", "unscaled"))
         if model is None:
@@ -106,6 +117,9 @@ def jackknifed(
         fit.draws, losses, dependence, eta=fit.draws.eta, every=fit.every, correction=correction,
         bandwidth=bandwidth, dof=dof,
     )  # fmt: skip
+    named_loss: str | None = getattr(losses, "estimand", None)
+    if named_loss is not None:
+        goal = replace(goal, estimand=named_loss, checks=(*losses.checks, *goal.checks))
     return replace(goal, center=point, center_kind=kind), dependence
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from etafree.adapters.latent import computed_along
 from etafree.adapters.stored import stored_losses
 from etafree.adapters.trees import SAMPLE_DIMS, flatten, unflatten
 from etafree.checks import Check
@@ -37,9 +39,11 @@ def arviz_fit(
     var_names, filter_vars
         Parameters to report, as in ArviZ: names, ``"~name"`` to leave one out, with "like" or
         "regex" parts of names or regular expressions. Default: all that are not one value per
-        observation. The others are accounted for by the draws.
+        observation, along all dimensions of the log-likelihood, or computed along some of them.
+        The others are accounted for by the draws.
     log_likelihood : str or list of str, optional
-        Which variables, added up; "sum" for all. Needed if there are several.
+        Which variables, added up; "sum" for all. Needed if there are several; those not named
+        are held fixed.
     eta : float, optional
         Learning rate of the draws, 1 by default.
     stored : bool
@@ -49,13 +53,17 @@ def arviz_fit(
     losses = stored_losses(tree, log_likelihood) if stored else None
     long = [] if losses is None else [
         str(name) for name, array in posterior.data_vars.items()
-        if set(array.dims) & set(losses.dims)
+        if set(losses.dims) <= set(array.dims)
     ]  # fmt: skip
+    computed = [] if losses is None else computed_along(posterior, losses, long)
     names = chosen_names(posterior, var_names, filter_vars)
     checks: list[Check] = []
     if var_names is None:
-        names = [name for name in names if name not in long]
-        checks += _left_out(long, "per observation")
+        names = [name for name in names if name not in long and name not in computed]
+        checks += _left_out(long, "per observation") + _left_out(computed, "computed from others")
+        if not names:
+            raise InputError("draws", f"have one value per observation only: {long}",
+                             "name the parameters with var_names=")  # fmt: skip
     if not names:
         raise InputError("var_names", "leaves no parameter", f"choose from {[*posterior]}")
     rate = 1.0 if eta is None else as_positive(eta, "eta")
@@ -65,7 +73,7 @@ def arviz_fit(
     if filled is not None:
         checks += _left_out(filled.described(), "constant or copies")
         draws = draws.select(filled.names)
-    every = _every(posterior, long, names)
+    every = _every(posterior, [*long, *computed], names)
     return Fit(draws, tree, losses=losses, every=every, constrain=filled, checks=tuple(checks))
 
 
@@ -109,9 +117,14 @@ def chosen_names(posterior: Any, var_names: Any, filter_vars: str | None) -> lis
     names = [str(name) for name in posterior.data_vars]
     if var_names is None:
         return names
-    asked = [var_names] if isinstance(var_names, str) else list(var_names)
+    asked = [var_names] if isinstance(var_names, str) else var_names
+    if not isinstance(asked, Iterable) or not all(isinstance(name, str) for name in asked):
+        raise InputError("var_names", f"is {var_names!r}", f"pass names out of {names}")
     try:
-        found: Any = _var_names(asked, posterior, filter_vars)  # type: ignore[arg-type]
+        found: Any = _var_names(list(asked), posterior, filter_vars)  # type: ignore[arg-type]
+    except re.error as error:
+        raise InputError("var_names", f"is no regular expression: {error}",
+                         f"choose from {names}") from None  # fmt: skip
     except (KeyError, ValueError) as error:
         raise InputError("var_names", str(error.args[0]), f"choose from {names}") from None
     return [str(name) for name in found]

@@ -10,6 +10,7 @@ log-likelihood.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from etafree.errors import InputError
 from etafree.sums import Groups
 from etafree.validation import Array
 
-__all__ = ["refuse_latent"]
+__all__ = ["computed_along", "refuse_latent"]
 
 #: A variable this well explained by the other parameters is computed from them.
 COMPUTED = 0.9
@@ -32,9 +33,10 @@ LEVELS = 5
 def refuse_latent(tree: Any, losses: StoredLosses, dependence: Dependence | None) -> None:
     """Raise if the posterior has group effects that the stored log-likelihood is conditional on.
 
-    Seen are variables named like ``1|school``, variables along the observations, and variables
-    along a dimension of as many entries as there are clusters, or levels of an index in
-    ``constant_data``. What the other parameters determine is computed, not latent.
+    Seen are variables named like ``1|school``, variables along a dimension of the observations
+    that has at least `LEVELS` entries (fewer are outcomes, say), and variables along a dimension
+    of as many entries as there are clusters, or levels of an index in ``constant_data``. What the
+    other parameters determine is computed, not latent.
     """
     posterior = tree["posterior"].to_dataset()
     groups = [] if dependence is None else [*dependence.row_groups().values()]
@@ -53,13 +55,27 @@ def refuse_latent(tree: Any, losses: StoredLosses, dependence: Dependence | None
     )  # fmt: skip
 
 
+def computed_along(posterior: Any, losses: StoredLosses, besides: Sequence[str]) -> list[str]:
+    """Return more variables along the observations' dimensions that other variables determine."""
+    seen = [str(n) for n, a in posterior.data_vars.items() if _sizes_along(a, losses)]
+    plain = [str(name) for name in posterior.data_vars if name not in seen]
+    return [name for name in seen if name not in besides and _computed(posterior, name, plain)]
+
+
+def _sizes_along(array: Any, losses: StoredLosses) -> list[int]:
+    """Return the numbers of entries along dimensions that are the observations' own."""
+    sizes = {str(dim): int(array.sizes[dim]) for dim in array.dims if dim not in SAMPLE_DIMS}
+    return [size for dim, size in sizes.items()
+            if size >= LEVELS and (dim in losses.dims or size == losses.n)]  # fmt: skip
+
+
 def _indices(tree: Any, losses: StoredLosses) -> list[Groups]:
     """Return the groups of whole-number variables in constant_data along the observations."""
     if "constant_data" not in tree.children:
         return []
     found = []
     for array in tree["constant_data"].to_dataset().data_vars.values():
-        if array.dtype.kind in "iu" and array.ndim and set(array.dims) <= set(losses.dims):
+        if array.dtype.kind in "iu" and losses.has(array):
             index = Groups.of(losses.spread(array), losses.n)
             if LEVELS <= len(index) < losses.n:
                 found.append(index)
@@ -68,10 +84,12 @@ def _indices(tree: Any, losses: StoredLosses) -> list[Groups]:
 
 def _groups_along(name: str, array: Any, losses: StoredLosses, groups: list[Groups]) -> int:
     """Return the number of groups that a variable has an entry for each of, or zero."""
-    dims = [str(dim) for dim in array.dims if dim not in SAMPLE_DIMS]
-    for dim in dims:
+    along = _sizes_along(array, losses)
+    if along:
+        return along[0]
+    for dim in (str(dim) for dim in array.dims if dim not in SAMPLE_DIMS):
         size = int(array.sizes[dim])
-        if dim in losses.dims or "|" in name or (size == losses.n and size >= LEVELS):
+        if "|" in name:
             return size
         labels = {str(label) for label in array[dim].values.tolist()}
         for found in groups:
@@ -85,6 +103,8 @@ def _groups_along(name: str, array: Any, losses: StoredLosses, groups: list[Grou
 
 def _computed(posterior: Any, name: str, plain: list[str]) -> bool:
     """Return whether the other parameters determine a variable."""
+    if posterior[name].dtype.kind not in "iuf":
+        return False
     values = posterior[name].transpose(*SAMPLE_DIMS, ...).values
     wanted = values.reshape(values.shape[0] * values.shape[1], -1)
     wanted = wanted[:, np.linspace(0, wanted.shape[1] - 1, min(10, wanted.shape[1])).astype(int)]

@@ -9,13 +9,11 @@ are group effects: a group's loss is then its marginal log-likelihood.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etafree.adapters.densities import Density, Function, observations, over_draws, refuse_silent
 from etafree.checks import Check, check
 from etafree.criterion import Criterion
 from etafree.draws import Draws
@@ -36,67 +34,9 @@ from etafree.validation import Array, as_choice, as_positive
 
 __all__ = ["Density", "fit_of", "over_draws"]
 
-#: z (q,) to a number or a vector, written in JAX.
-Function = Callable[[Any], Any]
-#: Draws that a compiled function takes at a time.
-BATCH = 64
 #: Nodes of the quadrature, and of the one that checks it.
 NODES, MORE_NODES = 41, 81
 OVERRIDE = "latent=None takes them for parameters, which is right only if groups are few and large"
-
-
-@dataclass(frozen=True, eq=False)
-class Density:
-    """A model in JAX, over the flat vector z (q,) of its free variables, unconstrained.
-
-    Attributes
-    ----------
-    package : str
-    shapes : mapping
-        Free variables and the shapes they have in z, in its order.
-    labels : mapping
-        Names of the entries of every free variable in z.
-    dims : mapping
-        Observed variables and the names of their dimensions, None if they have none.
-    log_likelihood : callable
-        z to log-likelihoods of the observed variables, by name, an entry per observation.
-    log_prior : callable
-        (z, jacobian) to log densities of the free variables, by name: on the model's own scale, or
-        with the Jacobian of the transform.
-    constrain : callable
-        z to the model's variables, by name, computed ones too.
-    unconstrain : callable
-        Values of free variables, by name, to their entries of z, by name.
-    """
-
-    package: str
-    shapes: Mapping[str, tuple[int, ...]]
-    labels: Mapping[str, tuple[str, ...]]
-    dims: Mapping[str, tuple[str | None, ...] | None]
-    log_likelihood: Callable[[Any], dict[str, Any]]
-    log_prior: Callable[[Any, bool], dict[str, Any]]
-    constrain: Callable[[Any], dict[str, Any]]
-    unconstrain: Callable[[dict[str, Any]], dict[str, Any]]
-
-    @property
-    def size(self) -> int:
-        """Length of z."""
-        return sum(int(np.prod(shape)) for shape in self.shapes.values())
-
-    def place(self, names: Any) -> NDArray[np.intp]:
-        """Return where the named variables are in z."""
-        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self.shapes.values())])
-        where = dict(zip(self.shapes, pairwise(ends), strict=True))
-        parts = [np.arange(*where[name]) for name in self.shapes if name in names]
-        return np.concatenate([np.zeros(0, dtype=np.intp), *parts])
-
-
-def over_draws(function: Callable[[Any], Any], points: Any) -> dict[str, Array]:
-    """Return by name what a JAX function makes of many points (D, ...), or of arrays by name."""
-    jax = import_jax()
-    with double_precision():
-        made = jax.jit(lambda all_: jax.lax.map(function, all_, batch_size=BATCH))(points)
-        return {name: np.asarray(value) for name, value in made.items()}
 
 
 def fit_of(
@@ -119,13 +59,13 @@ def fit_of(
         Integrate group effects out, or take them for parameters.
     log_likelihood : str or several, optional
         The observed variables whose entries are the observations, added up; the others then count
-        with the prior. All by default.
+        with the prior. All by default, or by "sum".
     info : mapping, optional
         What the sampler reports of itself.
     """
     eta = 1.0 if eta is None else as_positive(eta, "eta")
     weight, known_as = _prior_weight(eta, prior)
-    title, rows, rest, n = _observations(density, log_likelihood)
+    title, rows, rest, n = observations(density, log_likelihood)
     z = _unconstrained(density, samples)
     mean, spread = z.mean(axis=(0, 1)), z.std(axis=(0, 1))
     noise = np.random.default_rng(0).standard_normal(len(mean))
@@ -137,8 +77,10 @@ def fit_of(
         effects = _group_effects(density, rows, probe)
     lacking = [name for name in density.shapes if name not in samples and name not in effects]
     if lacking:
+        offsets = density.package == "bambi" and all(name.endswith("_offset") for name in lacking)
         raise InputError("fit", f"has no draws of {', '.join(lacking)}", "sample again and keep "
-                         "them; in Bambi by model.fit(omit_offsets=False)")  # fmt: skip
+                         "them by model.fit(omit_offsets=False)" if offsets
+                         else "pass the model that made the draws, and all of these")  # fmt: skip
     free = [name for name in density.shapes if name not in effects]
     own, other = density.place(free), density.place(effects)
 
@@ -148,11 +90,11 @@ def fit_of(
 
     def log_prior(z: Any) -> Any:
         made = density.log_prior(z, False)
-        return sum(made[name].sum() for name in free) + rest(z)
+        return sum(made[name].sum() for name in free) + (0.0 if rest is None else rest(z))
 
     unit = f"negative log-likelihood of {title}"
-    loss, index = PointwiseLoss(lambda theta: -rows(theta), n, unit), None
-    finer = None
+    losses: Function = lambda theta: -rows(theta)  # noqa: E731
+    loss, index, finer = PointwiseLoss(losses, n, unit), None, None
     if effects:
         if touch(lambda u: log_prior(joined(probe[own], u))[None], probe[other]).nnz:
             raise InputError("model", "has priors or observations that depend on the group effects "
@@ -168,6 +110,8 @@ def fit_of(
         loss = PointwiseLoss(losses, groups.count, f"marginal {unit}", n)
         index = GroupRows(n, members=groups.rows)
     names = tuple(label for name in free for label in density.labels[name])
+    if rest is not None:
+        refuse_silent(losses, probe[own], names, title)
     penalty = JaxPenalty.of(lambda theta: -log_prior(joined(theta)), weight, known_as)
     criterion = Criterion(loss, None, penalty, start=mean[own], names=names)
     if index is not None:
@@ -203,42 +147,6 @@ def _prior_weight(eta: float, prior: str | None) -> tuple[float, str]:
     if prior != "unscaled" or eta == 1.0:
         return 1.0, "prior as a"
     return 1.0 / eta, f"prior over eta = {eta:g}, which moves with eta, as a"
-
-
-def _observations(
-    density: Density, chosen: str | Sequence[str] | None
-) -> tuple[str, Function, Function, int]:
-    """Return the observations' name, log-likelihoods (n,), those of the others, and n."""
-    jax = import_jax()
-    with double_precision():
-        made = jax.eval_shape(density.log_likelihood, jax.numpy.zeros(density.size))
-    shapes = {name: value.shape for name, value in made.items()}
-    if not shapes:
-        raise InputError("model", "has no observed variables", "pass the model with its data")
-    used = [chosen] if isinstance(chosen, str) else list(shapes if chosen is None else chosen)
-    if not used or not set(used) <= set(shapes):
-        raise InputError("log_likelihood", f"is {chosen!r}", f"choose from {', '.join(shapes)}")
-    alike = {(shapes[name], density.dims[name]) for name in used}
-    if len(alike) > 1:
-        found = ", ".join(f"{name} {shapes[name]}" for name in used)
-        raise InputError("model", f"has observed variables of different shape or dims: {found}",
-                         "name the one whose entries are observations, log_likelihood=...; the "
-                         "others then count with the prior")  # fmt: skip
-    n = int(np.prod(shapes[used[0]]))
-    if n < 2:
-        raise InputError("model", f"gives one log-likelihood for all of {used[0]}, so nothing "
-                         "says how its parts vary", "write the likelihood observation by "
-                         "observation")  # fmt: skip
-
-    def rows(z: Any) -> Any:
-        values = density.log_likelihood(z)
-        return sum(values[name].reshape(-1) for name in used)
-
-    def rest(z: Any) -> Any:
-        values = density.log_likelihood(z)
-        return sum(values[name].sum() for name in shapes if name not in used)
-
-    return " + ".join(used), rows, rest if len(used) < len(shapes) else lambda z: 0.0, n
 
 
 def _unconstrained(density: Density, samples: Mapping[str, Array]) -> Array:

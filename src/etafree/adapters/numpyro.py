@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 
 from etafree.adapters.marginal import Density, fit_of
-from etafree.adapters.pymc import posterior_samples
+from etafree.adapters.pymc import check_data, posterior_samples
 from etafree.adapters.trees import as_tree
 from etafree.errors import InputError, MissingExtraError
 from etafree.fits import Fit
@@ -17,6 +20,10 @@ from etafree.pytrees import double_precision, import_jax
 from etafree.validation import Array
 
 __all__ = ["numpyro_density", "numpyro_fit"]
+
+NUMBERS = (np.float32, np.float64, np.int32, np.int64)
+#: What JAX says of a float32 copy that it keeps of a NumPy array, where float64 is on.
+STALE = ("verifier errors", "RuntimeProgramInputMismatch")
 
 
 def numpyro_fit(
@@ -42,6 +49,7 @@ def numpyro_fit(
         model = sampler.sampler.model
     if not callable(model):
         raise InputError("model", f"is a {type(model).__name__}", "pass the NumPyro function")
+    _check_arguments(model, tuple(args), dict(kwargs or {}), sampler)
     density, sites = numpyro_density(model, tuple(args), dict(kwargs or {}))
     if sampler is not None:
         extra = sampler.get_extra_fields(group_by_chain=True)
@@ -50,11 +58,44 @@ def numpyro_fit(
         tree = _as_tree(posterior=_by_chain(fit, sites))
     else:
         tree = as_tree(fit)
+    check_data(tree, {name: site["value"] for name, site in sites.items() if site["is_observed"]})
     samples, info = posterior_samples(tree)
     return fit_of(
         density, samples, tree, eta=eta, prior=prior, latent=latent,
         log_likelihood=log_likelihood, info=info,
     )  # fmt: skip
+
+
+def _check_arguments(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sampler: Any
+) -> None:
+    """Refuse what the model cannot be called with, and arrays of another run than the sampler's."""
+    leaves, advice = import_jax().tree.leaves, "pass what mcmc.run was called with"
+    try:
+        given = _by_name(model, args, kwargs)
+    except TypeError as error:
+        raise InputError("model_args", f"do not fit the model: {error}", advice) from error
+    try:
+        known = _by_name(sampler.sampler.model, sampler._args, sampler._kwargs)
+    except (AttributeError, TypeError):  # there is no run to compare with
+        return
+    for name in (name for name in given if name in known):
+        for mine, theirs in zip(leaves(given[name]), leaves(known[name]), strict=False):
+            here, there = np.shape(mine), np.shape(theirs)
+            if here != there:
+                raise InputError("model_args", f"have {name} of shape {here}, but mcmc.run had "
+                                 f"{there}", advice)  # fmt: skip
+            numbers = here and all(getattr(part, "dtype", None) in NUMBERS
+                                   for part in (mine, theirs))  # fmt: skip
+            if numbers and not np.allclose(mine, theirs, rtol=1e-4, equal_nan=True):
+                raise InputError("model_args", f"have other data for {name} than mcmc.run", advice)
+
+
+def _by_name(model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return what a model is called with, by name."""
+    while callable(getattr(model, "fn", None)):  # of a handler
+        model = model.fn
+    return dict(inspect.signature(model).bind(*args, **kwargs).arguments)
 
 
 def _as_tree(**groups: Mapping[str, Any]) -> Any:
@@ -75,9 +116,10 @@ def _as_tree(**groups: Mapping[str, Any]) -> Any:
 def _by_chain(samples: Mapping[str, Any], sites: Mapping[str, Any]) -> dict[str, Array]:
     """Return samples as (chain, draw, ...), of samples with or without chains."""
     arrays = {name: np.asarray(value) for name, value in samples.items()}
-    known = [name for name in arrays if name in sites]
+    free = [name for name, site in sites.items() if not site["is_observed"]]
+    known = [name for name in arrays if name in free]
     if not known:
-        raise InputError("fit", f"has no samples of {', '.join(sites)}", "pass get_samples()")
+        raise InputError("fit", f"has no samples of {', '.join(free)}", "pass get_samples()")
     extra = {arrays[name].ndim - np.ndim(sites[name]["value"]) for name in known}
     if extra == {1}:
         return {name: array[None] for name, array in arrays.items()}
@@ -91,13 +133,14 @@ def _by_chain(samples: Mapping[str, Any], sites: Mapping[str, Any]) -> dict[str,
 def numpyro_density(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Density, dict[str, Any]]:
-    """Return a model's log densities as functions that JAX can trace, and its free sites."""
+    """Return a model's log densities as functions that JAX can trace, and its sample sites."""
     try:
         handlers: Any = importlib.import_module("numpyro.handlers")
         biject_to: Any = importlib.import_module("numpyro.distributions.transforms").biject_to
     except ImportError as error:
         raise MissingExtraError("numpyro", "NumPyro models") from error
     jax = import_jax()
+    model = _with_own_arrays(model)
     args, kwargs = (jax.tree.map(_doubled, part) for part in (args, kwargs))
 
     def traced(value_of: Any) -> dict[str, Any]:
@@ -113,16 +156,36 @@ def numpyro_density(
         transform = biject_to(site["fn"].support)
         return transform(jax.numpy.zeros(transform.inverse_shape(site["fn"].shape())))
 
+    def log_density(site: Any) -> Any:
+        value = site["fn"].log_prob(site["value"])
+        return value if site["scale"] is None else site["scale"] * value
+
+    def stale() -> bool:
+        """Return whether JAX takes float32 copies for arrays that are out of reach here."""
+
+        def densities() -> list[Any]:
+            sites = traced(somewhere).values()
+            return [log_density(site) for site in sites if site["type"] == "sample"]
+
+        try:
+            jax.jit(densities).lower()
+        except (RuntimeError, ValueError) as error:
+            if any(mark in str(error) for mark in STALE):
+                return True
+            raise
+        return False
+
     with double_precision():
+        if stale():  # the error is gone and holds no copy
+            jax.clear_caches()
         trace = traced(somewhere)
         _refuse(trace)
-        sites = {name: site for name, site in trace.items()
-                 if site["type"] == "sample" and not site["is_observed"]}  # fmt: skip
-        watched = [name for name, site in trace.items()
-                   if site["type"] == "sample" and site["is_observed"]]  # fmt: skip
-        transforms = {name: biject_to(site["fn"].support) for name, site in sites.items()}
-        shapes = {name: tuple(transforms[name].inverse_shape(np.shape(site["value"])))
-                  for name, site in sites.items()}  # fmt: skip
+        sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
+        watched = [name for name, site in sites.items() if site["is_observed"]]
+        transforms = {name: biject_to(site["fn"].support) for name, site in sites.items()
+                      if not site["is_observed"]}  # fmt: skip
+        shapes = {name: tuple(transform.inverse_shape(np.shape(sites[name]["value"])))
+                  for name, transform in transforms.items()}  # fmt: skip
     ends = dict(zip(shapes, np.cumsum([int(np.prod(s)) for s in shapes.values()]), strict=True))
 
     def free(z: Any, name: str) -> Any:
@@ -135,10 +198,6 @@ def numpyro_density(
             return biject_to(site["fn"].support)(free(z, site["name"]))
 
         return traced(value_of)
-
-    def log_density(site: Any) -> Any:
-        value = site["fn"].log_prob(site["value"])
-        return value if site["scale"] is None else site["scale"] * value
 
     def log_prior(z: Any, jacobian: bool) -> dict[str, Any]:
         found, made = at(z), {}
@@ -177,10 +236,62 @@ def numpyro_density(
 
 
 def _doubled(leaf: Any) -> Any:
-    """Return float32 arrays as float64, so that data do not bound the precision."""
-    return (
-        np.asarray(leaf, dtype=np.float64) if getattr(leaf, "dtype", None) == np.float32 else leaf
-    )
+    """Return a copy of an array, of float64 for float32.
+
+    So data do not bound the precision, and JAX does not take the copy in float32 or int32 for it
+    that it keeps of every NumPy array it has seen.
+    """
+    if not isinstance(leaf, np.ndarray | np.generic | import_jax().Array):
+        return leaf
+    if leaf.dtype in (np.float32, np.float64):
+        return np.array(leaf, dtype=np.float64)
+    return leaf.copy()
+
+
+def _with_own_arrays(model: Any) -> Any:
+    """Return a model with copies of the arrays that it refers to, through its module's functions.
+
+    JAX keeps one copy of a NumPy array as long as a compiled function uses it: in float64 here, it
+    would fail the sampler that runs in float32 later, as the sampler's fails what is done here.
+    """
+    made: dict[int, Any] = {}
+    if callable(getattr(model, "fn", None)):  # of a handler
+        outer = copy.copy(model)
+        outer.fn = _with_own_arrays(model.fn)
+        return outer
+
+    def module(function: Any) -> str:
+        return str(function.__globals__.get("__name__", "")).split(".")[0]
+
+    def own(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return _doubled(value)
+        if type(value) is dict and any(isinstance(part, np.ndarray) for part in value.values()):
+            return {name: own(part) for name, part in value.items()}
+        if not isinstance(value, FunctionType) or module(value) != module(model):
+            return value
+        if id(value) not in made:
+            space, cells = dict(value.__globals__), [CellType() for _ in value.__closure__ or ()]
+            again = FunctionType(value.__code__, space, value.__name__, None, tuple(cells))
+            made[id(value)] = again  # before its own names, as it may call itself
+            again.__defaults__, again.__kwdefaults__ = value.__defaults__, value.__kwdefaults__
+            for name in set(_names(value.__code__)) & set(space):
+                space[name] = own(space[name])
+            for cell, known in zip(cells, value.__closure__ or (), strict=True):
+                if known != CellType():  # which is empty
+                    cell.cell_contents = own(known.cell_contents)
+        return made[id(value)]
+
+    library = not isinstance(model, FunctionType) or module(model) in ("jax", "numpyro")
+    return model if library else own(model)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names that a function's code and that of the functions in it may look up."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
 
 
 def _labels(name: str, transform: Any, shape: tuple[int, ...]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import functools
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -24,7 +24,7 @@ from etafree.fits import Fit
 from etafree.pytrees import double_precision, import_jax
 from etafree.validation import Array
 
-__all__ = ["check_model", "posterior_samples", "pymc_density", "pymc_fit"]
+__all__ = ["check_data", "check_model", "posterior_samples", "pymc_density", "pymc_fit"]
 
 
 def pymc_fit(
@@ -206,19 +206,31 @@ def check_model(tree: Any, model: Any) -> None:
     ):
         if names:
             raise InputError("model", f"{', '.join(names)} {problem}", advice)
-    _check_data(tree, model)
+    check_data(tree, _observed(model))
 
 
-def _check_data(tree: Any, model: Any) -> None:
-    """Refuse a model whose data are not those of the fit."""
+def check_data(tree: Any, observed: Mapping[str, Any]) -> None:
+    """Refuse a model whose observed variables are not those that the fit stores, if it does."""
     if "observed_data" not in tree.children:
         return
     known = tree["observed_data"].to_dataset()
-    for rv in model.observed_RVs:
-        if rv.name not in known:
-            continue
-        stored, value = known[rv.name].values, model.rvs_to_values[rv]
-        data = np.asarray(value.data if hasattr(value, "data") else value.get_value())
-        if data.shape != stored.shape or not np.allclose(data, stored, equal_nan=True):
-            raise InputError("model", f"has other data for {rv.name} than the fit",
+    for name, data in observed.items():
+        if name not in known:
+            raise InputError("model", f"observes {name}, the fit {', '.join(map(str, known))}",
+                             "pass the model that made the draws")  # fmt: skip
+        stored = known[name].values
+        if np.shape(data) != stored.shape or not np.allclose(data, stored, equal_nan=True):
+            raise InputError("model", f"has other data for {name} than the fit",
                              "pass the model with the data that were sampled")  # fmt: skip
+
+
+def _observed(model: Any) -> dict[str, Any]:
+    """Return the data of a model's observed variables, but for those that are computed."""
+    data_of: Any = importlib.import_module("pymc.pytensorf").extract_obs_data
+    found = {}
+    for rv in model.observed_RVs:
+        try:
+            found[rv.name] = data_of(model.rvs_to_values[rv])
+        except TypeError:  # PyMC does not store them either
+            continue
+    return found

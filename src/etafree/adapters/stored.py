@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.adapters.trees import SAMPLE_DIMS
+from etafree.checks import Check
 from etafree.errors import InputError
 from etafree.rows import Rows
 from etafree.validation import Array
@@ -32,10 +34,13 @@ class StoredLosses:
         (chain, draw, ...), in memory, on disk or behind dask.
     tables : tuple of xarray.Dataset
         Where names of clusters, times and so on are looked up.
+    others : tuple of str
+        Log-likelihoods of the same fit that are not among `arrays`: held fixed.
     """
 
     arrays: tuple[Any, ...]
     tables: tuple[Any, ...] = ()
+    others: tuple[str, ...] = ()
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -51,6 +56,24 @@ class StoredLosses:
     def n(self) -> int:
         """Number of observations."""
         return int(np.prod(self.shape))
+
+    @property
+    def estimand(self) -> str | None:
+        """What the draws' mean estimates, in words; None if there is one log-likelihood only."""
+        if len(self.arrays) == 1 and not self.others:
+            return None
+        used = " + ".join(str(array.name) for array in self.arrays)
+        fixed = f" ({', '.join(self.others)} held fixed, not resampled)" if self.others else ""
+        return f"the minimiser of the expected minus log-likelihood of {used}{fixed}"
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """A warning if other log-likelihoods are held fixed."""
+        if not self.others:
+            return ()
+        advice = (f"{', '.join(self.others)} informed the draws but count as fixed: standard "
+                  "errors miss how they vary; log_likelihood='sum' adds them")  # fmt: skip
+        return (Check("log-likelihoods held fixed", float(len(self.others)), 0.0, "warn", advice),)
 
     def blocks(self, most: int) -> Iterator[Array]:
         """Yield the losses (draws, n) of consecutive draws, chain after chain."""
@@ -69,30 +92,65 @@ class StoredLosses:
         """The observations, with the fit's own variables and coordinates along them by name."""
         import pandas as pd
 
-        columns = {}
+        columns: dict[str, Any] = {}
+        elsewhere: dict[str, tuple[int, ...]] = {}
         for table in (*self.tables, self.arrays[0]):
             variables = getattr(table, "data_vars", {})
-            for name, array in (*variables.items(), *table.coords.items()):
-                if str(name) not in columns and set(array.dims) and set(array.dims) <= {*self.dims}:
-                    columns[str(name)] = self.spread(array)
+            for key, array in (*variables.items(), *table.coords.items()):
+                name = str(key)
+                own = name in variables or {*array.dims} <= {*self.dims}
+                if name not in columns and own and self.has(array):
+                    columns[name] = self.spread(array)
+                elif name in variables:
+                    elsewhere[name] = array.shape
         advice = f"pass one value per observation of log_likelihood {self.dims}"
-        return Rows(self.n, table=pd.DataFrame(columns), advice=advice)
+        found = {name: shape for name, shape in elsewhere.items() if name not in columns}
+        return _Named(self.n, table=pd.DataFrame(columns), advice=advice, elsewhere=found)
+
+    def has(self, array: Any) -> bool:
+        """Return whether a DataArray is along the observations: their dimensions, or one unnamed.
+
+        ArviZ calls the first dimension of a variable ``g`` without dimensions ``g_dim_0``.
+        """
+        if array.ndim == len(self.dims) == 1 and str(array.dims[0]).endswith("_dim_0"):
+            return bool(array.size == self.n)
+        sizes = dict(zip(self.dims, self.shape, strict=True))
+        return array.ndim > 0 and all(sizes.get(d) == size for d, size in array.sizes.items())
 
     def spread(self, array: Any) -> Any:
         """Return a DataArray along some of the observations' dimensions as one value each."""
         frame = self.arrays[0].isel(dict.fromkeys(SAMPLE_DIMS, 0), drop=True)
-        if not set(array.dims) <= set(self.dims) or any(
-            array.sizes[dim] != frame.sizes[dim] for dim in array.dims
-        ):
+        if not self.has(array):
             raise InputError(
                 "clusters", f"has dimensions {dict(array.sizes)}, the log-likelihood "
                 f"{dict(frame.sizes)}", "pass one label per observation",
             )  # fmt: skip
         bare = array.drop_vars([*array.coords])
+        if len(self.dims) == 1:
+            bare = bare.rename({bare.dims[0]: self.dims[0]})
         wide = bare.expand_dims(
             {dim: frame.sizes[dim] for dim in self.dims if dim not in bare.dims}
         )
         return wide.transpose(*self.dims).values.reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Named(Rows):
+    """Rows of a fit; `elsewhere` has the shapes of variables that are not along them."""
+
+    elsewhere: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def align(self, values: Any, argument: str) -> NDArray[Any]:
+        """Return one value per row, with a list of the names there are if one is not."""
+        if isinstance(values, str) and values not in self.table.columns:
+            shape = self.elsewhere.get(values)
+            what = f"names no column {values!r}" if shape is None else (
+                f"names {values!r}, which has shape {shape} for {self.original} observations"
+            )  # fmt: skip
+            other = [f"{name!r} of shape {shape}" for name, shape in self.elsewhere.items()]
+            there = f"; not along the observations: {', '.join(other[:8])}" if other else ""
+            raise InputError(argument, what, f"choose from {[*self.table.columns]}{there}")
+        return super().align(values, argument)
 
 
 def stored_losses(tree: Any, chosen: Any = None) -> StoredLosses:
@@ -101,29 +159,62 @@ def stored_losses(tree: Any, chosen: Any = None) -> StoredLosses:
         raise InputError("log_likelihood", "is not stored in this fit", HOW)
     group = tree["log_likelihood"].to_dataset()
     names = [str(name) for name in group.data_vars]
-    asked = [chosen] if isinstance(chosen, str) else chosen
+    asked = [chosen] if isinstance(chosen, str) else None if chosen is None else list(chosen)
     if asked is None and len(names) > 1:
         raise InputError("log_likelihood", f"has several variables: {names}",
                          "pass the name of one, a list to add up, or 'sum'")  # fmt: skip
     if asked is None or (asked == ["sum"] and "sum" not in names):
         asked = names
+    if not asked:
+        raise InputError("log_likelihood", "is an empty list", f"choose from {names}, or 'sum'")
     for name in asked:
         if name not in names:
             raise InputError("log_likelihood", f"has no variable {name!r}", f"choose from {names}")
-    arrays = tuple(group[name].transpose(*SAMPLE_DIMS, ...) for name in asked)
+        if asked.count(name) > 1:
+            raise InputError("log_likelihood", f"names {name!r} twice", "name each once")
+    arrays = [group[name].transpose(*SAMPLE_DIMS, ...) for name in asked]
     for name, array in zip(asked, arrays, strict=True):
-        if array.dims != arrays[0].dims or array.shape != arrays[0].shape:
-            raise InputError(
-                "log_likelihood", f"has {asked[0]!r} along {dict(arrays[0].sizes)} and {name!r} "
-                f"along {dict(array.sizes)}", "only variables of the same observations add up",
-            )  # fmt: skip
         _same_draws(tree["posterior"].to_dataset(), array)
         if array.ndim < 3:
             raise InputError("log_likelihood", f"{name!r} is one number per draw",
                              "store one per observation")  # fmt: skip
+    arrays = _same_observations(arrays)
+    others = tuple(name for name in names if name not in asked)
     tables = [tree[name].to_dataset() for name in ("constant_data", "observed_data")
               if name in tree.children]  # fmt: skip
-    return StoredLosses(arrays, tuple(tables))
+    return StoredLosses(tuple(arrays), tuple(tables), others)
+
+
+def _same_observations(arrays: Sequence[Any]) -> list[Any]:
+    """Return log-likelihoods along the dimensions of the first; unnamed ones go by position."""
+    first, out = arrays[0], []
+    for array in arrays:
+        shapes = [part.shape[2:] for part in (first, array)]
+        if shapes[0] != shapes[1]:
+            raise InputError(
+                "log_likelihood", f"has {first.name!r} of shape {shapes[0]} and {array.name!r} of "
+                f"shape {shapes[1]}, so they are of different observations and do not add up",
+                "pass the name of one, or model=",
+            )  # fmt: skip
+        if array.dims != first.dims and _unnamed(array) and _unnamed(first):
+            array = array.rename(dict(zip(array.dims[2:], first.dims[2:], strict=True)))
+        if array.dims != first.dims or any(
+            dim in array.coords and dim in first.coords
+            and not np.array_equal(array[dim].values, first[dim].values) for dim in first.dims[2:]
+        ):  # fmt: skip
+            raise InputError(
+                "log_likelihood", f"has {first.name!r} along {first.dims[2:]} and {array.name!r} "
+                f"along {array.dims[2:]}, or other labels there", "only variables of the same "
+                "observations add up: give them the same dims and coords",
+            )  # fmt: skip
+        out.append(array)
+    return out
+
+
+def _unnamed(array: Any) -> bool:
+    """Return whether a log-likelihood's dimensions have the names ArviZ gives if it has none."""
+    made = tuple(f"{array.name}_dim_{k}" for k in range(array.ndim - 2))
+    return bool(array.dims[2:] == made)
 
 
 def _same_draws(posterior: Any, array: Any) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from etafree.errors import NotPositiveDefiniteError
-from etafree.linear import LinearTotal
+from etafree.linear import PredictorTotal
 from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior
 from etafree.validation import Array
@@ -52,7 +52,7 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
     if covariance is None:
         smallest = float(np.linalg.eigvalsh(precision)[0])
         raise NotPositiveDefiniteError("Hessian at the mode", smallest, "add a penalty")
-    if not isinstance(energy.total, LinearTotal):  # no expectations in closed form: Laplace
+    if not isinstance(energy.total, PredictorTotal):  # no expectations in closed form: Laplace
         return Normal(mean, np.linalg.cholesky(covariance), fit.theta)
     for _ in range(MAX_ITERATIONS):
         with np.errstate(over="ignore", invalid="ignore"):

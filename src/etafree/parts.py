@@ -1,0 +1,339 @@
+"""Tables that are read in parts, as often as needed: Parquet, Arrow, Dask, or any DataFrames.
+
+A part is a pandas DataFrame or an Arrow batch. `Source.map` hands the parts of every piece of the
+table to a function and gives the results in the order of the pieces: here, or on a Dask cluster.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.errors import EtafreeError, InputError, MissingExtraError
+from etafree.sums import Groups
+from etafree.validation import Array, as_array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Source", "as_frame", "as_source", "factorized", "numbers"]
+
+#: Rows of a part: large enough that Python's overhead does not count, small against memory.
+BATCH = 1 << 17
+#: Parts that Arrow reads ahead, and parts that make a piece of a file.
+READAHEAD, PIECE = 4, 8
+#: Seconds that a scheduler has to answer.
+PATIENCE = 10
+#: How often Dask tries a part again whose worker died.
+RETRIES = 3
+
+Work = Callable[[int, Iterator[Any]], Any]
+
+
+class Source(ABC):
+    """A table that is read in parts."""
+
+    columns: tuple[str, ...]
+
+    @abstractmethod
+    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the parts of the table in order, with these columns."""
+
+    def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield ``work(k, parts)`` for every piece k of the table, in order."""
+        yield work(0, self.chunks(columns))
+
+
+@dataclass(frozen=True, eq=False)
+class Frames(Source):
+    """DataFrames or Arrow tables, made anew whenever they are asked for."""
+
+    make: Callable[[], Iterable[Any]]
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, make: Callable[[], Iterable[Any]]) -> Frames:
+        """Return the source with the columns of the first table."""
+        for table in make():
+            return cls(make, _names(table))
+        raise InputError("data", "yields nothing", "pass at least one DataFrame")
+
+    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+        for table in self.make():
+            missing = [name for name in columns if name not in _names(table)]
+            if missing:
+                raise InputError("data", f"has a part without the columns {missing}",
+                                 "every part must have the same columns")  # fmt: skip
+            yield table
+
+
+@dataclass(frozen=True, eq=False)
+class Arrow(Source):
+    """A dataset of Arrow's, read by row groups; Arrow reads ahead while a part is worked on."""
+
+    dataset: Any
+    batch: int
+    client: Any
+    columns: tuple[str, ...]
+
+    @cached_property
+    def pieces(self) -> list[Any]:
+        """Consecutive row groups of a file that have some parts' rows together."""
+        files = self.dataset.get_fragments()
+        return [piece for file in files for piece in _row_groups(file, PIECE * self.batch)]
+
+    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+        for piece in self.pieces:
+            yield from _batches(piece, self.dataset.schema, columns, self.batch)
+
+    def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
+        if self.client is None:
+            yield from super().map(work, columns)
+            return
+        rest = self.dataset.schema, columns, self.batch
+        yield from _in_order([
+            self.client.submit(_on_piece, work, k, piece, *rest, pure=False, retries=RETRIES)
+            for k, piece in enumerate(self.pieces)
+        ])  # fmt: skip
+
+
+def _row_groups(file: Any, rows: int) -> Iterator[Any]:
+    """Yield parts of a Parquet file with at least so many rows; other tables whole."""
+    if not hasattr(file, "row_groups"):
+        yield file
+        return
+    some: list[int] = []
+    held = 0
+    for group in file.row_groups:
+        some.append(group.id)
+        held += group.num_rows
+        if held >= rows:
+            yield file.subset(row_group_ids=some)
+            some, held = [], 0
+    if some:
+        yield file.subset(row_group_ids=some)
+
+
+def _batches(
+    piece: Any, schema: Any, columns: Sequence[str], batch: int, threads: bool = True
+) -> Iterator[Any]:
+    arrow = _module("pyarrow")
+    try:
+        yield from piece.to_batches(
+            schema=schema, columns=list(columns), batch_size=batch, batch_readahead=READAHEAD,
+            use_threads=threads,
+        )  # fmt: skip
+    except (arrow.ArrowException, OSError) as error:
+        raise _unreadable(repr(str(getattr(piece, "path", "the table"))), error) from None
+
+
+def _on_piece(work: Work, k: int, piece: Any, schema: Any, columns: Any, batch: int) -> Any:
+    # one thread: the cluster has other workers for the other cores
+    return work(k, _batches(piece, schema, columns, batch, threads=False))
+
+
+@dataclass(frozen=True, eq=False)
+class Dask(Source):
+    """A Dask DataFrame, whose partitions are worked on where they are."""
+
+    frame: Any
+    client: Any
+    columns: tuple[str, ...]
+
+    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+        for part in self.frame[list(columns)].to_delayed():
+            yield part.compute(scheduler="synchronous" if self.client is None else self.client)
+
+    def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
+        run = _module("dask").delayed(_on_frame, pure=False)
+        parts = self.frame[list(columns)].to_delayed()
+        tasks = [run(work, k, part) for k, part in enumerate(parts)]
+        if self.client is None:
+            yield from (task.compute(scheduler="synchronous") for task in tasks)
+        else:
+            yield from _in_order(self.client.compute(tasks, retries=RETRIES))
+
+
+def _on_frame(work: Work, k: int, frame: Any) -> Any:
+    return work(k, iter([frame]))
+
+
+def _in_order(futures: list[Any]) -> Iterator[Any]:
+    """Yield results as they are needed; Dask gives the parts of a lost worker to others."""
+    distributed = _module("distributed")
+    lost = (distributed.scheduler.KilledWorker, distributed.CancelledError,
+            distributed.comm.CommClosedError)  # fmt: skip
+    futures.reverse()
+    try:
+        while futures:
+            yield futures.pop().result()
+    except lost as error:
+        raise EtafreeError(
+            f"the cluster lost a part of the data ({type(error).__name__}: {error}): is the "
+            "scheduler there, and do its workers have memory enough?"
+        ) from None
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def as_source(data: Any, batch: int = BATCH, scheduler: Any = None) -> Source:
+    """Return the source of a Parquet file or folder, an Arrow dataset or table, a Dask DataFrame,
+    or of DataFrames: an iterable that can be run through again, or a function that returns one.
+    """  # fmt: skip
+    home = type(data).__module__.partition(".")[0]
+    if isinstance(data, str | os.PathLike):
+        found = _parquet(os.fspath(data))
+        return Arrow(found, batch, _client(scheduler), tuple(found.schema.names))
+    if home == "pyarrow" and hasattr(data, "schema"):
+        found = data if hasattr(data, "get_fragments") else _module("pyarrow.dataset").dataset(data)
+        return Arrow(found, batch, _client(scheduler), tuple(found.schema.names))
+    if home == "dask" and hasattr(data, "to_delayed") and hasattr(data, "columns"):
+        return Dask(data, _client(scheduler, active=True), tuple(map(str, data.columns)))
+    if scheduler is not None:
+        raise InputError("scheduler", "is for Parquet files and Dask DataFrames", "leave it out")
+    if hasattr(data, "columns") and hasattr(data, "iloc"):
+        return Frames.of(lambda: [data])
+    if callable(data):
+        return Frames.of(data)
+    if isinstance(data, Iterator) or not isinstance(data, Iterable):
+        raise InputError(
+            "data", f"is a {type(data).__name__}, which can be read at most once",
+            "pass a function that returns a new iterator of DataFrames whenever it is called",
+        )  # fmt: skip
+    return Frames.of(lambda: data)
+
+
+def _parquet(path: str) -> Any:
+    """Return the dataset of a file or folder; every file's footer is read, so all are whole."""
+    arrow, datasets = _module("pyarrow"), _module("pyarrow.dataset")
+    if not os.path.exists(path):
+        raise InputError("data", f"there is no file or folder {path!r}")
+    # a row group at a time, not the whole file
+    options = datasets.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
+    parquet = datasets.ParquetFileFormat(default_fragment_scan_options=options)
+    try:
+        dataset = datasets.dataset(path, format=parquet, partitioning="hive")
+    except (arrow.ArrowException, OSError) as error:
+        raise _unreadable(repr(path), error) from None
+    files = list(dataset.get_fragments())
+    if not files:
+        raise InputError("data", f"the folder {path!r} has no Parquet files")
+    for fragment in files:
+        try:
+            fragment.ensure_complete_metadata()
+        except (arrow.ArrowException, OSError) as error:
+            raise _unreadable(repr(str(fragment.path)), error) from None
+        in_path = datasets.get_partition_keys(fragment.partition_expression)
+        missing = sorted(set(dataset.schema.names) - {*fragment.physical_schema.names, *in_path})
+        if missing:
+            raise InputError("data", f"{str(fragment.path)!r} has no columns {missing}, which "
+                             "other files have")  # fmt: skip
+    return dataset
+
+
+def _unreadable(name: str, error: Exception) -> InputError:
+    told = " ".join(str(error).split())[:200]
+    return InputError("data", f"{name} cannot be read as Parquet ({told})", "write it again")
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingExtraError("dask", "Parquet files and Dask DataFrames") from None
+
+
+def _client(scheduler: Any, active: bool = False) -> Any:
+    """Return a client of the scheduler, None for none; `active` takes one that is running."""
+    if scheduler is None and not active:
+        return None
+    distributed = _module("distributed")
+    if scheduler is None:
+        try:
+            return distributed.default_client()
+        except ValueError:
+            return None
+    if isinstance(scheduler, distributed.Client):
+        return scheduler
+    try:
+        return distributed.Client(scheduler, timeout=PATIENCE, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError("scheduler", f"{scheduler!r} does not answer ({type(error).__name__})",
+                         "pass a distributed.Client or an address") from None  # fmt: skip
+
+
+def _names(table: Any) -> tuple[str, ...]:
+    if hasattr(table, "column_names"):
+        return tuple(table.column_names)
+    if hasattr(table, "schema"):  # an Arrow batch
+        return tuple(table.schema.names)
+    if not hasattr(table, "iloc") or not hasattr(table, "columns"):
+        raise InputError("data", f"has a {type(table).__name__} among its parts",
+                         "every part must be a pandas DataFrame or an Arrow table")  # fmt: skip
+    return tuple(map(str, table.columns))
+
+
+def as_frame(chunk: Any, columns: Sequence[str]) -> pd.DataFrame:
+    """Return these columns of a part as a DataFrame, categories and text of Arrow's as objects."""
+    frame: pd.DataFrame
+    arrow = not hasattr(chunk, "iloc")
+    frame = chunk.select(list(columns)).to_pandas() if arrow else chunk[list(columns)]
+    plain = [name for name, kind in frame.dtypes.items()
+             if kind.name.startswith("string") or (arrow and kind.name == "category")]  # fmt: skip
+    return frame.astype(dict.fromkeys(plain, object)) if plain else frame
+
+
+def raw(chunk: Any, name: str) -> NDArray[Any]:
+    """Return a column of a part as numpy has it."""
+    if hasattr(chunk, "iloc"):
+        return np.asarray(chunk[name])
+    return np.asarray(chunk.column(name).to_numpy(zero_copy_only=False))
+
+
+def numbers(chunk: Any, name: str, argument: str) -> Array:
+    """Return a column of a part as numbers, NaN where there is none."""
+    values = chunk[name] if hasattr(chunk, "iloc") else raw(chunk, name)
+    try:
+        if hasattr(values, "to_numpy"):
+            values = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        return as_array(values, argument, finite=False)
+    except (InputError, TypeError, ValueError):
+        raise InputError(
+            argument, f"column {name!r} is not numeric", "code it as numbers"
+        ) from None
+
+
+def _is_whole(chunk: Any, name: str) -> bool:
+    """Return whether a column is of integers, none missing."""
+    if hasattr(chunk, "iloc"):
+        kind = chunk[name].dtype
+        return isinstance(kind, np.dtype) and kind.kind in "iu"
+    column = chunk.column(name)
+    return str(column.type) in ("int64", "int32", "uint32") and column.null_count == 0
+
+
+def factorized(chunk: Any, name: str) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """Return the distinct labels of a column and each row's place among them, -1 for none."""
+    whole = raw(chunk, name) if _is_whole(chunk, name) else None
+    if whole is not None and len(whole) and np.ptp(whole) <= len(whole):
+        found = Groups.of(whole, len(whole))  # a table of counts is cheaper than hashing
+        return found.labels, found.codes
+    if hasattr(chunk, "iloc"):
+        import pandas as pd
+
+        codes, labels = pd.factorize(chunk[name])
+        return np.asarray(labels), np.asarray(codes, dtype=np.intp)
+    column = chunk.column(name)
+    column = getattr(column, "combine_chunks", lambda: column)()
+    found = column if hasattr(column, "dictionary") else column.dictionary_encode()
+    codes = found.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.asarray(found.dictionary.to_numpy(zero_copy_only=False)), codes.astype(np.intp)
