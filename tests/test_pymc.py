@@ -79,6 +79,18 @@ def test_clustered_standard_errors_are_those_of_statsmodels(epil):
     assert "negative log-likelihood of y plus the prior" in target.estimand
 
 
+def test_clusters_may_be_named_by_the_fits_data(epil):
+    data, _, model, idata, _ = epil
+    groups = data.subject.to_numpy()
+    tree = xr.DataTree.from_dict({name: idata[name] for name in idata.groups()})
+    tree["constant_data"] = xr.DataTree(xr.Dataset({"subject": ("subject_dim_0", groups)}))
+    by_name = ef.calibrate(tree, model=model, clusters="subject", correction="CR1")
+    by_labels = ef.calibrate(tree, model=model, clusters=groups, correction="CR1")
+    np.testing.assert_array_equal(by_name.target.covariance, by_labels.target.covariance)
+    refused("clusters", "names no column 'school'",
+            lambda: ef.calibrate(tree, model=model, clusters="school"))  # fmt: skip
+
+
 def test_losses_scores_and_prior_are_the_models(epil):
     data, X, model, _, fit = epil
     theta = fit.draws.mean

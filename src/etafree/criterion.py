@@ -191,6 +191,12 @@ class Criterion(FromTables):
         other._set(self.total, fitted, self.names, self.rows, self.intercept, self.start)
         return other
 
+    def with_rows(self, rows: Rows) -> Criterion:
+        """Return the same criterion whose labels are lined up with other rows."""
+        other = Criterion.__new__(Criterion)
+        other._set(self.total, self.penalty, self.names, rows, self.intercept, self.start)
+        return other
+
     def _with_total(self, total: Total) -> Criterion:
         other = Criterion.__new__(Criterion)
         other._set(total, self.penalty, self.names, self.rows, self.intercept, self.start)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.kernels import Kernels
-from etafree.linalg import absolute
+from etafree.linalg import absolute, majorized
 from etafree.pytrees import double_precision, import_jax
 from etafree.sums import COMPILE_FROM, Groups, add_group_sums, add_moments, symmetric
 from etafree.totals import ClusterBlock, ClusterTotals, Derivatives, Total
@@ -170,9 +170,8 @@ class JaxTotal(Total):
         """Return value, gradient and Hessian; `majorize` makes its eigenvalues safely positive."""
         value, gradient, square, hessian = self._sums("derivatives", theta)
         hessian, scale = 0.5 * (hessian + hessian.T), np.sqrt(square) @ self._reach
-        if majorize and np.isfinite(hessian).all():
-            unit = np.where(scale > 0, scale, 1.0)  # eigenvalues without units
-            hessian = absolute(hessian / unit / unit[:, None], FLOOR) * unit * unit[:, None]
+        if majorize:
+            hessian = majorized(hessian, scale, FLOOR)
         return Derivatives(float(value), gradient, hessian, scale)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:

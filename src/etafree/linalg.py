@@ -15,6 +15,7 @@ __all__ = [
     "absolute",
     "check_covariance",
     "correlation_eigenvalues",
+    "majorized",
     "relative_eigenvalues",
     "symmetric_root",
     "transport",
@@ -161,4 +162,13 @@ def absolute(matrices: Array, floor: float = 0.0) -> Array:
     most = size.max(axis=-1, keepdims=True)
     size = np.maximum(size, floor * np.where(most > 0, most, 1.0))
     made: Array = (vectors * size[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+    return made
+
+
+def majorized(hessian: Array, scale: Array, floor: float) -> Array:
+    """Return a safe positive Hessian: absolute eigenvalues where parameters have these scales."""
+    if not np.isfinite(hessian).all():
+        return hessian
+    unit = np.where(scale > 0, scale, 1.0)  # eigenvalues without units
+    made: Array = absolute(hessian / unit / unit[:, None], floor) * unit * unit[:, None]
     return made

@@ -14,7 +14,7 @@ import numpy as np
 
 from etafree.differences import PairwiseDifference, Wilcoxon
 from etafree.errors import InputError
-from etafree.linalg import absolute
+from etafree.linalg import majorized
 from etafree.pairs import PER_UNIT, PairTotal, RowSums, checked_units, tiles
 from etafree.pytrees import double_precision, import_jax, rebuild
 from etafree.totals import GeneralLoss
@@ -246,7 +246,7 @@ class _TileSums:
 def _positive(hessian: Array) -> Array:
     """Return the matrix with eigenvalues made positive, in units where its diagonal is one."""
     unit = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))
-    return absolute(hessian / unit / unit[:, None], 1e-4) * unit * unit[:, None]
+    return majorized(hessian, unit, 1e-4)
 
 
 def _columns(data: Any) -> tuple[Any, int]:

@@ -100,7 +100,23 @@ def as_fit(
 
         posterior = fit.tree["posterior"].to_dataset()
         fit = replace(fit, shown=tuple(chosen_names(posterior, var_names, filter_vars)))
-    return replace(fit, kind=kind)
+    return replace(_with_table(fit), kind=kind)
+
+
+def _with_table(fit: Fit) -> Fit:
+    """Return a model's fit with labels by name: variables of its data, one value per row."""
+    if fit.criterion is None:
+        return fit
+    import pandas as pd
+
+    rows = fit.criterion.rows
+    columns: dict[str, Any] = {}
+    for group in ("constant_data", "observed_data"):
+        for name, array in fit.tree[group].data_vars.items() if group in fit.tree else ():
+            if array.shape == (rows.original,):
+                columns.setdefault(str(name), array.values)
+    known = replace(rows, table=pd.DataFrame(columns))
+    return replace(fit, criterion=fit.criterion.with_rows(known))
 
 
 def _origin(obj: Any) -> str:

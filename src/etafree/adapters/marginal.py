@@ -115,7 +115,7 @@ def fit_of(
     penalty = JaxPenalty.of(lambda theta: -log_prior(joined(theta)), weight, known_as)
     criterion = Criterion(loss, None, penalty, start=mean[own], names=names)
     if index is not None:
-        object.__setattr__(criterion, "rows", index)
+        criterion = criterion.with_rows(index)
     moving = _moving(density, lambda u: joined(probe[own], u), probe[other]) if effects else set()
 
     def constrain(theta: Array) -> dict[str, Array]:
