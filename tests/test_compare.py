@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from conftest import refused
 from etafree.cli import app
 from etafree.optimize import minimise
-from etafree.studies.compare import WAYS, run_compare, slow
+from etafree.studies.compare import WAYS, pace, run_compare
 from etafree.studies.designs import DESIGNS
 from etafree.tabulated import select_file
 
@@ -48,9 +48,9 @@ def test_the_study_resumes_and_ranks_honestly(tmp_path: Path) -> None:
 
 
 def test_slow_ways_are_known() -> None:
-    assert slow("median, errors grow", "safebayes R")
-    assert not slow("variance = |x|^2", "safebayes R")
-    assert not slow("median, errors grow", "gpc")
+    assert pace("median, errors grow", "safebayes R") == "slow"
+    assert pace("variance = |x|^2", "safebayes R") == "cheap"
+    assert pace("median, errors grow", "gpc") == "fair"
 
 
 def test_the_command_writes_table_picture_and_page(tmp_path: Path) -> None:

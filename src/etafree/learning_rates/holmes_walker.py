@@ -125,7 +125,8 @@ def holmes_walker(problem: Problem, simulations: Any = 200) -> LearningRate:
     gains, observed = np.array([gain(y) for y in responses]), gain(total.y)
     expected = float(share @ gains)
     eta = float(np.sqrt(expected / observed))
-    spread = 0.0 if isinstance(loss, Squared) else float(gains.std() / np.sqrt(len(gains)))
+    known = isinstance(loss, Squared) or not np.isfinite(gains).all()
+    spread = 0.0 if known else float(gains.std() / np.sqrt(len(gains)))
     return learning_rate(
         problem, eta, "holmes_walker", "information", mc_error=0.5 * eta * spread / expected,
         diagnostics={"expected_gain": expected, "observed_gain": observed},

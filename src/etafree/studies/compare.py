@@ -28,10 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["WAYS", "run_compare", "write_compare"]
 
-#: Draws per posterior and per bootstrap, data sets in a piece of the study, and data sets at most
-#: for a way that draws posteriors of many prefixes of the data.
-DRAWS, BLOCK, SLOW_BLOCK, SLOW_DATASETS = 1000, 25, 2, 40
+#: Draws per posterior and per bootstrap.
+DRAWS = 1000
+#: Data sets in a piece of the study, by how long a way takes.
+BLOCKS = {"slow": 2, "fair": 25, "cheap": 100}
+#: Data sets at most for a slow way, and how many times as many for a cheap one.
+SLOW_DATASETS, CHEAPER = 40, 4
 QUICK = 4
+#: Ways that minimise or draw many times.
+RESAMPLED = ("gpc", "matsubara", "kl_to_bayes", "loss-likelihood bootstrap", "bootstrap")
 #: Designs in which SafeBayes has a closed form.
 CLOSED_FORM = ("correctly specified", "wrong variance (4)", "variance = |x|^2")
 
@@ -88,9 +93,11 @@ WAYS: dict[str, Drawn] = {
 }
 
 
-def slow(design: str, way: str) -> bool:
-    """Return whether a way takes seconds: SafeBayes where it has no closed form."""
-    return way.startswith("safebayes") and design not in CLOSED_FORM
+def pace(design: str, way: str) -> str:
+    """Return whether a way takes seconds ("slow"), tenths of them ("fair") or less ("cheap")."""
+    if way.startswith("safebayes") and design not in CLOSED_FORM:
+        return "slow"
+    return "fair" if way in RESAMPLED else "cheap"
 
 
 def work(parameters: Mapping[str, Any], seed: np.random.SeedSequence) -> dict[str, NDArray[Any]]:
@@ -134,8 +141,10 @@ def run_compare(
 ) -> pd.DataFrame:  # fmt: skip
     """Run the study, resuming what `out` holds, and return the long table.
 
-    A row per design, way and parameter: coverage with its Monte Carlo error, mean width, median
-    eta, median CPU seconds per data set, the most frequent status with its share, and data sets.
+    `datasets` counts those of ways that resample; four times as many of those that do not, and at
+    most forty of SafeBayes without its closed form. A row per design, way and parameter: coverage
+    with its Monte Carlo error, mean width, median eta, median CPU seconds per data set, the most
+    frequent status with its share, and data sets.
     """
     import pandas as pd
 
@@ -144,15 +153,16 @@ def run_compare(
     if not names:
         raise InputError("only", f"is {only!r}", f"designs are {list(DESIGNS)}")
     cells = []
+    many = {"slow": 1 if quick else min(count, SLOW_DATASETS), "fair": count,
+            "cheap": count if quick else CHEAPER * count}  # fmt: skip
     for name in names:
-        for kind, most, block in ((True, 1 if quick else min(count, SLOW_DATASETS), SLOW_BLOCK),
-                                  (False, count, BLOCK)):  # fmt: skip
-            ways = [way for way in WAYS if slow(name, way) == kind]
+        for speed, block in BLOCKS.items():
+            ways = [way for way in WAYS if pace(name, way) == speed]
             cells += [
-                Cell(f"{list(DESIGNS).index(name)}-{'slow' if kind else 'fast'}-{first:06d}",
+                Cell(f"{list(DESIGNS).index(name)}-{speed}-{first:06d}",
                      {"design": name, "ways": ways, "first": first, "seed": seed,
-                      "count": min(block, most - first)})
-                for first in range(0, most if ways else 0, block)
+                      "count": min(block, many[speed] - first)})
+                for first in range(0, many[speed] if ways else 0, block)
             ]  # fmt: skip
     settings = {"datasets": count, "designs": names, "ways": list(WAYS), "draws": DRAWS}
     first = sorted(cells, key=lambda cell: "slow" not in cell.key)
@@ -211,7 +221,7 @@ def write_compare(out: Path | str, **options: Any) -> pd.DataFrame:
     with whole_file(folder / "compare.png") as file:
         compare_picture(table).savefig(file, format="png", dpi=110)
     settings = {"seed": options.get("seed", 1), "draws": DRAWS,
-                "data sets": int(table["datasets"].max())}  # fmt: skip
+                "data sets": f"{table['datasets'].min()} to {table['datasets'].max()}"}  # fmt: skip
     with whole_file(folder / "report.html") as file:
         page = compare_page(table, (folder / "compare.png").read_bytes(), settings)
         file.write(page.encode())
