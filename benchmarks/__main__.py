@@ -21,6 +21,7 @@ BENCHMARKS = {
     "fit": "fit",
     "sampler": "sampler",
     "losses": "losses",
+    "bootstrap": "bootstrap",
     "gibbs": "gibbs",
     "figure1": "figure1",
 }
