@@ -134,6 +134,7 @@ ORDER = [
     "tabulated",
     "models.mixed",
     "models",
+    "studies.outputs",
     "studies.workers",
     "studies.engine",
     "studies.random_intercept",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import types
@@ -16,6 +17,7 @@ import etafree as ef
 from conftest import refused
 from etafree.adapters import as_fit
 from etafree.adapters.trees import as_tree, flat_names, read_tree, unflatten, write_netcdf
+from etafree.errors import MissingExtraError
 
 N, G, CHAINS, DRAWS = 240, 40, 2, 500
 SCHOOL = np.array([f"s{k:02}" for k in np.arange(N) // 6])
@@ -692,3 +694,13 @@ def test_a_page_is_written_once(result, bounded, tmp_path):
     assert "both[1]" in path.read_text()
     refused("path", "does not exist", lambda: result.report(tmp_path / "no" / "page.html"))
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_missing_extra_is_one_line(monkeypatch):
+    pymc, numpyro = (importlib.import_module(f"etafree.adapters.{n}") for n in ("pymc", "numpyro"))
+    for module in ("pymc.sampling.jax", "numpyro"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r'^[^\n]*pip install "etafree\[pymc\]"$'):
+        pymc._jax_backend.__wrapped__()
+    with pytest.raises(MissingExtraError, match=r'^[^\n]*pip install "etafree\[numpyro\]"$'):
+        numpyro.numpyro_fit({"a": np.zeros((1, 10))}, lambda: None)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from conftest import refused
 from etafree.cli import app
 from etafree.optimize import minimise
+from etafree.studies import families
 from etafree.studies.coverage import ETAS, METHODS, run_coverage
 from etafree.studies.scenarios import SCENARIOS, SLOW, simulate
 
@@ -33,6 +34,33 @@ def test_estimates_are_centred_at_the_truth(name: str) -> None:
     off = off[:, problems[0].truth != 0]
     z = off.mean(axis=0) / (off.std(axis=0, ddof=1) / np.sqrt(many))
     assert np.abs(z).max() < 4.5
+
+
+def test_truths_by_quadrature_are_known_to_a_fiftieth_of_a_width(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twice the nodes and four times the quantiles move them by less; others are closed forms."""
+    width = pd.read_csv(RECORDED).query("method == 'location-scale, Wald'")
+    width = width.set_index(["scenario", "parameter"])["width"]
+    cases = {
+        "quantile 0.3, smoothed": lambda: families._truth("quantile"),
+        "Student-t, skewed errors": lambda: families._truth("student"),
+        "modal, skewed errors": lambda: families._truth("modal"),
+        "logistic, omitted clusters": families._marginal_logistic,
+    }
+    coarse = {name: truth() for name, truth in cases.items()}
+    nodes, middles = families._normal_nodes, families._middles
+    monkeypatch.setattr(families, "_normal_nodes", lambda count: nodes(2 * count + 1))
+    monkeypatch.setattr(families, "_middles", lambda count=2000: middles(4 * count))
+    for known in (families._truth, families._skewed_quantiles, families._marginal_logistic):
+        known.cache_clear()
+    try:
+        for name, truth in cases.items():
+            off = np.abs(truth() - coarse[name]) / width[name].to_numpy()
+            assert off.max() < 0.02, (name, off)
+    finally:
+        for known in (families._truth, families._skewed_quantiles, families._marginal_logistic):
+            known.cache_clear()
 
 
 def test_the_study_resumes_and_covers(tmp_path: Path) -> None:

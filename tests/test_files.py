@@ -73,6 +73,16 @@ def test_tempered_fits_and_levels(folder: Path) -> None:
     assert "HC0" in told
 
 
+def test_a_diagnostic_that_fails_is_exit_code_3_and_the_files_are_there(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The fit's eta is 1; told 16, its log-likelihood does not fit the draws."""
+    out = tmp_path / "out.nc"
+    told = run(folder / "fit.nc", "--var", "beta", "--eta", "16", "-o", out, code=3)
+    assert "draws against log-likelihood" in told
+    assert out.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -482,3 +482,17 @@ def test_missing_jax_names_the_extra(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(MissingExtraError, match=r"etafree\[jax\]"):
         ef.Criterion(PairLoss(huber_pairs), {"y": np.ones(3)}, start=0.0)
+
+
+def test_labels_and_weights_of_pairs_are_refused() -> None:
+    """No pair has a score that is independent of the others': everything is given per unit."""
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((12, 1)), rng.standard_normal(12)
+    criterion = ef.Criterion(ef.PairwiseDifference(ef.losses.Huber(1.0)), (X, y))
+    pairs = np.arange(12 * 11 // 2)
+    advice = "one value per unit"
+    refused("clusters", advice, lambda: ef.target(criterion, clusters=pairs))
+    refused("time", advice, lambda: ef.target(criterion, time=pairs))
+    refused("weights", advice, lambda: ef.Criterion(
+        ef.PairwiseDifference(ef.losses.Huber(1.0)), (X, y), weights=1.0 + pairs,
+        weight_kind="sampling"))  # fmt: skip

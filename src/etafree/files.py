@@ -17,7 +17,7 @@ from etafree.result import Calibration
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["calibrate_files", "column", "matching"]
+__all__ = ["calibrate_files", "column", "matching", "read_table"]
 
 #: Exit code of the command line when a diagnostic fails outright; files are written all the same.
 FAILED = 3
@@ -110,19 +110,27 @@ def column(name: str, option: str) -> pd.Series[Any] | str:
     file, colon, label = name.rpartition(":")
     if not colon:
         return name
+    table = read_table(Path(file), option)
+    if label not in table:
+        raise InputError(option, f"{file!r} has no column {label!r}", f"it has {list(table)}")
+    read: pd.Series[Any] = table[label]
+    return read
+
+
+def read_table(path: Path, option: str) -> pd.DataFrame:
+    """Return a CSV file as a table; nothing in it is evaluated."""
     import pandas as pd
 
-    if not Path(file).is_file():
-        raise InputError(option, f"there is no file {file!r}", "write data.csv:column")
+    if not path.is_file():
+        raise InputError(option, f"there is no file {str(path)!r}")
     try:
-        header = list(pd.read_csv(file, nrows=0).columns)
-        if label not in header:
-            raise InputError(option, f"{file!r} has no column {label!r}", f"it has {header}")
-        read: pd.Series[Any] = pd.read_csv(file, usecols=[label])[label]
+        table = pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         told = str(error).splitlines()[0]
-        raise InputError(option, f"{file!r} cannot be read as CSV ({told})") from None
-    return read.reset_index(drop=True)
+        raise InputError(option, f"{str(path)!r} cannot be read as CSV ({told})") from None
+    if table.columns.duplicated().any() or table.empty:
+        raise InputError(option, f"{str(path)!r} has no rows or two columns of one name")
+    return table
 
 
 def matching(patterns: Sequence[str], names: Sequence[Any]) -> list[str]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from etafree.kernels import Kernels
 from etafree.linalg import absolute, majorized
-from etafree.pytrees import double_precision, import_jax
+from etafree.pytrees import double_precision, import_jax, in_bundles
 from etafree.sums import COMPILE_FROM, Groups, add_group_sums, add_moments, symmetric
 from etafree.totals import ClusterBlock, ClusterTotals, Derivatives, Total
 from etafree.validation import Array
@@ -184,18 +184,16 @@ class JaxTotal(Total):
 
         Where the loss is not a number it counts as infinite: such parameters have density zero.
         """
-        out, kernels = np.zeros(len(thetas)), self._kernels
         numbers = min(TOTALS, 16 * TOTALS // self._width)
         step = 1 << max(0, (numbers // len(self._chunks[0].where)).bit_length() - 1)
-        for first in range(0, len(thetas), step):
-            some = thetas[first : first + step]
-            batch = 1 << (len(some) - 1).bit_length()  # few sizes, few compilations
-            filled = some[np.minimum(np.arange(batch), len(some) - 1)]
+
+        def summed(some: Array) -> Array:
             with double_precision():
-                made = [kernels.totals(filled, c.rows, c.weights) for c in self._chunks]
-                added = np.sum([np.asarray(m) for m in made], axis=0)
-                out[first : first + step] = added[: len(some)]
-        return np.where(np.isnan(out), np.inf, out)
+                made = [self._kernels.totals(some, c.rows, c.weights) for c in self._chunks]
+                total: Array = np.sum([np.asarray(m) for m in made], axis=0)
+                return total
+
+        return in_bundles(thetas, step, summed)
 
     def log_density_parts(self) -> Callable[[Any], Any]:
         """Return a function of theta (p,) that JAX can trace: the total loss, data closed over.

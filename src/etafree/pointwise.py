@@ -17,7 +17,7 @@ import numpy as np
 from etafree.errors import InputError
 from etafree.linalg import absolute, majorized
 from etafree.penalties import SmoothPenalty
-from etafree.pytrees import double_precision, import_jax
+from etafree.pytrees import double_precision, import_jax, in_bundles
 from etafree.sums import COMPILE_FROM, Groups, add_group_sums
 from etafree.totals import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
 from etafree.validation import Array, as_array
@@ -157,14 +157,8 @@ class PointwiseTotal(Total):
 
         Where the loss is not a number it counts as infinite: such parameters have density zero.
         """
-        out = np.zeros(len(thetas))
         step = 1 << max(0, (BUNDLE // self.n).bit_length() - 1)
-        for first in range(0, len(thetas), step):
-            some = thetas[first : first + step]
-            batch = 1 << (len(some) - 1).bit_length()  # few sizes, few compilations
-            filled = some[np.minimum(np.arange(batch), len(some) - 1)]
-            out[first : first + step] = self._call("totals", filled)[: len(some)]
-        return np.where(np.isnan(out), np.inf, out)
+        return in_bundles(thetas, step, lambda some: self._call("totals", some))
 
     def log_density_parts(self) -> Callable[[Any], Any]:
         """Return a function of theta (p,) that JAX can trace: the total loss, data closed over.

@@ -151,3 +151,22 @@ def as_columns(data: Any) -> tuple[Any, int]:
     if any(not index.equals(indexes[0]) for index in indexes[1:]):
         raise InputError("data", "has columns whose indexes differ", "sort them by one index")
     return jax.tree.unflatten(tree, [np.ascontiguousarray(a) for a in arrays.values()]), n
+
+
+def in_bundles(thetas: Array, step: int, call: Callable[[Array], Array]) -> Array:
+    """Return what `call` makes of parameters (D, p), `step` at a time; not a number is infinite.
+
+    The last bundle is filled up to a power of two: few sizes, few compilations.
+
+    Examples
+    --------
+    >>> in_bundles(np.array([[1.0], [np.nan], [3.0]]), 2, lambda t: 2 * t[:, 0])
+    array([ 2., inf,  6.])
+    """
+    out = np.zeros(len(thetas))
+    for first in range(0, len(thetas), step):
+        some = thetas[first : first + step]
+        bundle = 1 << (len(some) - 1).bit_length()
+        filled = some[np.minimum(np.arange(bundle), len(some) - 1)]
+        out[first : first + step] = call(filled)[: len(some)]
+    return np.where(np.isnan(out), np.inf, out)

@@ -10,6 +10,7 @@ import numpy as np
 from etafree.api import calibrate
 from etafree.criterion import Criterion
 from etafree.errors import EtafreeError, InputError
+from etafree.files import read_table
 from etafree.formula import screened
 from etafree.learning_rates import METHODS, select
 from etafree.losses import (
@@ -30,7 +31,7 @@ from etafree.validation import as_choice, as_positive
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LOSSES", "read_table", "select_file"]
+__all__ = ["LOSSES", "select_file"]
 
 #: Losses by the name on the command line.
 LOSSES: dict[str, LinearLoss] = {
@@ -43,22 +44,6 @@ LOSSES: dict[str, LinearLoss] = {
     "gamma": Gamma(),
 }
 DRAWS = 4000
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """Return a CSV file as a table; nothing in it is evaluated."""
-    import pandas as pd
-
-    if not path.is_file():
-        raise InputError("data", f"there is no file {str(path)!r}")
-    try:
-        table = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        told = str(error).splitlines()[0]
-        raise InputError("data", f"{str(path)!r} cannot be read as CSV ({told})") from None
-    if table.columns.duplicated().any() or table.empty:
-        raise InputError("data", f"{str(path)!r} has no rows or two columns of one name")
-    return table
 
 
 def select_file(
@@ -91,7 +76,7 @@ def select_file(
         raise InputError("bandwidth", "goes with the median, and the median needs one", "pass one "
                          "in units of the response, about a tenth of its spread")  # fmt: skip
     chosen = LOSSES[loss] if bandwidth is None else Quantile(0.5, bandwidth)
-    table = read_table(path)
+    table = read_table(path, "data")
     criterion = Criterion.from_formula(screened(formula, table.columns), table, chosen)
     p, prior = criterion.p, None
     if prior_sd is not None:

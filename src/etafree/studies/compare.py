@@ -18,9 +18,9 @@ from etafree.learning_rates import METHODS, select
 from etafree.posterior import GeneralizedPosterior
 from etafree.q_posterior import q_posterior
 from etafree.samplers import sample
-from etafree.storage import whole_file
 from etafree.studies.designs import DESIGNS, Comparison
 from etafree.studies.engine import Cell, run_study
+from etafree.studies.outputs import coverage, write_outputs
 from etafree.validation import Array, as_count
 
 if TYPE_CHECKING:
@@ -199,14 +199,12 @@ def _rows(design: str, way: str, arrays: Mapping[str, NDArray[Any]]) -> list[dic
     rows = []
     for j, parameter in enumerate(names):
         low, high = limits[there, 0, j], limits[there, 1, j]
-        n = max(len(low), 1)
-        share = float(((low <= truth[there, j]) & (truth[there, j] <= high)).sum() / n)
-        noise = float(np.sqrt(max(share * (1 - share), 0.5 / n) / n))
-        rows.append({
-            **common, "parameter": parameter, "coverage": share if len(low) else np.nan,
-            "coverage_se": noise if len(low) else np.nan,
-            "width": float((high - low).mean()) if len(low) else np.nan,
-        })  # fmt: skip
+        share, noise, width = np.nan, np.nan, np.nan
+        if len(low):
+            share, noise = coverage(low, high, truth[there, j])
+            width = float((high - low).mean())
+        rows.append({**common, "parameter": parameter, "coverage": share, "coverage_se": noise,
+                     "width": width})  # fmt: skip
     return rows
 
 
@@ -215,17 +213,9 @@ def write_compare(out: Path | str, **options: Any) -> pd.DataFrame:
     from etafree.report.compare import compare_page, compare_picture, overview
 
     table = run_compare(out, **options)
-    folder = Path(out)
-    with whole_file(folder / "compare.csv") as file:
-        file.write(table.to_csv(index=False, float_format="%.6g").encode())
-    with whole_file(folder / "compare.png") as file:
-        compare_picture(table).savefig(file, format="png", dpi=110)
     settings = {"seed": options.get("seed", 1), "draws": DRAWS,
                 "data sets": f"{table['datasets'].min()} to {table['datasets'].max()}"}  # fmt: skip
-    with whole_file(folder / "report.html") as file:
-        page = compare_page(table, (folder / "compare.png").read_bytes(), settings)
-        file.write(page.encode())
     print(overview(table).to_string(na_rep="-"))
-    print("files: " + ", ".join(str(folder / name) for name in
-                                ("compare.csv", "compare.png", "report.html")))  # fmt: skip
+    write_outputs(out, "compare", table, compare_picture(table),
+                  lambda png: compare_page(table, png, settings))  # fmt: skip
     return table

@@ -20,8 +20,8 @@ from etafree.linear import LinearTotal
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
 from etafree.sandwich import target
-from etafree.storage import whole_file
 from etafree.studies.engine import Cell, run_study
+from etafree.studies.outputs import coverage, write_outputs
 from etafree.studies.problem import Problem
 from etafree.studies.scenarios import SCENARIOS, SLOW, simulate
 from etafree.targets import Target
@@ -184,10 +184,9 @@ def _summaries(
         many = int(there.sum())
         if many == 0 or many < 0.5 * len(low):
             continue  # mostly without an interval
-        share = float(((low <= truth[:, j]) & (truth[:, j] <= high))[there].mean())
+        share, noise = coverage(low[there], high[there], truth[there, j])
         rows.append({
-            **labels, "parameter": parameter, "coverage": share,
-            "coverage_se": float(np.sqrt(max(share * (1 - share), 0.5 / many) / many)),
+            **labels, "parameter": parameter, "coverage": share, "coverage_se": noise,
             "width": float((high - low)[there].mean()), "flagged": flagged, "check": check,
             "replicates": many,
         })  # fmt: skip
@@ -199,17 +198,9 @@ def write_coverage(out: Path | str, **options: Any) -> pd.DataFrame:
     from etafree.report.coverage import coverage_page, coverage_picture, league
 
     table = run_coverage(out, **options)
-    folder, picture = Path(out), coverage_picture(table, BAND)
-    with whole_file(folder / "coverage.csv") as file:
-        file.write(table.to_csv(index=False, float_format="%.6g").encode())
-    with whole_file(folder / "coverage.png") as file:
-        picture.savefig(file, format="png", dpi=110)
-    png = (folder / "coverage.png").read_bytes()
     settings = {"seed": options.get("seed", 1), "draws per posterior": DRAWS,
                 "replicates": int(table["replicates"].max())}  # fmt: skip
-    with whole_file(folder / "report.html") as file:
-        file.write(coverage_page(table, png, settings, BAND).encode())
     print(league(table).to_string(float_format=lambda v: f"{v:.3f}", na_rep="-"))
-    print("files: " + ", ".join(str(folder / n) for n in
-                                ("coverage.csv", "coverage.png", "report.html")))  # fmt: skip
+    write_outputs(out, "coverage", table, coverage_picture(table, BAND),
+                  lambda png: coverage_page(table, png, settings, BAND))  # fmt: skip
     return table

@@ -89,8 +89,8 @@ def _marginal_logistic() -> Array:
     """Return the population's logistic coefficients, effects integrated out."""
     nodes, mass = _normal_nodes(81)
     chance = (1 / (1 + np.exp(-(0.3 + 0.8 * nodes[:, None] + 1.2 * nodes)))) @ mass
-    X = np.column_stack([np.ones(81), nodes])
-    rows, y = np.vstack([X, X]), np.r_[np.ones(81), np.zeros(81)]
+    X = np.column_stack([np.ones(len(nodes)), nodes])
+    rows, y = np.vstack([X, X]), np.repeat([1.0, 0.0], len(nodes))
     return _minimiser(Logistic(), rows, y, np.r_[mass * chance, mass * (1 - chance)])
 
 

@@ -22,8 +22,8 @@ from etafree.models.mixed import KINDS, RandomIntercept
 from etafree.optimize import minimise
 from etafree.samplers.quadrature import distribution, stratified
 from etafree.samplers.variational import Normal
-from etafree.storage import whole_file
 from etafree.studies.engine import Cell, run_study
+from etafree.studies.outputs import write_outputs
 from etafree.studies.random_intercept import Design, pseudo_true
 from etafree.targets import Target
 from etafree.validation import Array
@@ -257,26 +257,18 @@ def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
     from etafree.report.figure1 import figure1_page, figure1_picture, ranges
 
     table = run_figure1(out, **options)
-    z, folder = deviations(table), Path(out)
-    picture = figure1_picture(table, published_curves())
+    z = deviations(table)
     settings = {
         "data sets": int(table["replicates"].iloc[0]), "seed": options.get("seed", 1),
         "target": f"{pseudo_true(options.get('design') or Design()):.6f}",
         "etafree": __version__, "numpy": np.__version__,
     }  # fmt: skip
-    with whole_file(folder / "figure1.csv") as file:
-        file.write(table.to_csv(index=False).encode())
-    for suffix in ("png", "svg"):
-        with whole_file(folder / f"figure1.{suffix}") as file:
-            picture.savefig(file, format=suffix, dpi=110)
-    png = (folder / "figure1.png").read_bytes()
-    with whole_file(folder / "report.html") as file:
-        file.write(figure1_page(table, z, png, settings).encode())
     print(ranges(table).to_string(float_format=lambda v: f"{v:.3f}"))
     print(
         f"published curves: largest deviation {z.abs().to_numpy().max():.2f} standard errors, mean "
         f"{z.abs().to_numpy().mean():.2f}"
     )
-    print("files: " + ", ".join(str(folder / name) for name in
-          ("figure1.csv", "figure1.png", "figure1.svg", "report.html")))  # fmt: skip
+    write_outputs(out, "figure1", table, figure1_picture(table, published_curves()),
+                  lambda png: figure1_page(table, z, png, settings), digits=None,
+                  formats=("png", "svg"))  # fmt: skip
     return table
