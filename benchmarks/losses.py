@@ -1,4 +1,4 @@
-"""Compare losses written in JAX with closed forms, L1 solvers and samplers, and pairs in memory."""
+"""Compare losses in JAX with closed forms and L1 samplers; memory of pairs and the jackknife."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ import numpy as np
 
 import etafree as ef
 from benchmarks.sandwich import COLUMNS, clustered_data, without_compiled_code
-from benchmarks.timing import REPETITIONS, Row, announce, cpu_seconds, interleaved_ratios
+from benchmarks.timing import Row, announce, cpu_seconds, interleaved_ratios
 
 __all__ = ["run"]
 
 GOAL_JAX = 1.5
 GOAL_PAIRS = 1024.0
+GOAL_JACKKNIFE = 2048.0
 
 
 def run(quick: bool) -> list[Row]:
-    """Return ratios of CPU time, compiled code warm, and the memory of a loss over pairs."""
-    return [*_jax(quick), _kinks(quick), _pairs(quick)]
+    """Return ratios of CPU time, compiled code warm, and memory beyond the data."""
+    units, rows, draws = (2_000, 2_000, 1_000) if quick else (20_000, 100_000, 4_000)
+    return [
+        *_jax(quick),
+        _kinks(quick),
+        _memory("pairs, memory", "pairs_memory", GOAL_PAIRS, units),
+        _memory("jackknife, memory", "jackknife_memory", GOAL_JACKKNIFE, rows, draws),
+    ]
 
 
 def _jax(quick: bool) -> list[Row]:
@@ -94,17 +101,15 @@ def _kinks(quick: bool) -> Row:
     return Row("L1 sampler against slices", 1.0, True, ratios)
 
 
-def _pairs(quick: bool) -> Row:
-    """Return the memory beyond the data of a target over all pairs, in a fresh process."""
-    n = 2_000 if quick else 20_000
-    announce(f"pairwise Huber, n = {n}")
+def _memory(name: str, module: str, goal: float, *sizes: int) -> Row:
+    """Return the memory that a call needs beyond its data, each time in a fresh process."""
+    announce(f"{name}, {' x '.join(map(str, sizes))}")
     values = []
-    for repetition in range(1 if quick else min(3, REPETITIONS)):
+    for repetition in range(3):
         made = subprocess.run(
-            [sys.executable, "-m", "benchmarks.pairs_memory", str(n)], check=True,
+            [sys.executable, "-m", f"benchmarks.{module}", *map(str, sizes)], check=True,
             capture_output=True, text=True, cwd=Path(__file__).parents[1],
         )  # fmt: skip
         values.append(float(made.stdout))
-        announce(f"pairs, memory {repetition + 1}: {values[-1]:.1f} MB")
-    return Row("pairs, memory", GOAL_PAIRS, False, tuple(values), "MB",
-               "fit and target, beyond the data, loading compiled code included")  # fmt: skip
+        announce(f"{name} {repetition + 1}: {values[-1]:.1f} MB")
+    return Row(name, goal, False, tuple(values), "MB", "peak beyond the data, compiled code too")

@@ -698,7 +698,8 @@ def test_a_page_is_written_once(result, bounded, tmp_path):
 
 def test_a_missing_extra_is_one_line(monkeypatch):
     pymc, numpyro = (importlib.import_module(f"etafree.adapters.{n}") for n in ("pymc", "numpyro"))
-    for module in ("pymc.sampling.jax", "numpyro"):
+    loaded = [name for name in sys.modules if name.startswith("numpyro.")]  # found first
+    for module in ("pymc.sampling.jax", "numpyro", *loaded):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r'^[^\n]*pip install "etafree\[pymc\]"$'):
         pymc._jax_backend.__wrapped__()
