@@ -221,7 +221,9 @@ print([m for m in {HEAVY!r} if m in sys.modules])
 
 
 DOCUMENTS = sorted(
-    p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    p.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/*.md", "docs/guides/*.md", "docs/theory/*.md")
+    for p in ROOT.glob(pattern)
 )
 
 
