@@ -674,3 +674,14 @@ def test_safebayes_refuses_what_has_no_sequence() -> None:
     squared = ef.Criterion(ef.losses.Squared(), (x, y))
     refused("conjugate", "infinite",
             lambda: select(squared, "safebayes", conjugate=prior, version="I"))  # fmt: skip
+
+
+def test_a_prefix_is_what_weights_of_zero_make_of_it() -> None:
+    """Rows that are left out and rows of weight zero give the same criterion, labels included."""
+    criterion = make_case("huber", n=60).criterion()
+    rows = np.arange(60)[::3]
+    part, zeros = criterion.subset(rows), criterion.reweighted(np.isin(np.arange(60), rows) * 1.0)
+    assert part.n == 20
+    np.testing.assert_allclose(ef.minimise(part).theta, ef.minimise(zeros).theta, atol=1e-10)
+    labels = np.arange(60) // 6
+    np.testing.assert_array_equal(part.rows.align(labels, "clusters"), labels[rows])

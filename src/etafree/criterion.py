@@ -6,10 +6,11 @@ r"""Criterion = data + loss + penalty: the penalized total loss and its derivati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.errors import InputError
 from etafree.linear import LinearTotal, PredictorTotal
@@ -26,7 +27,9 @@ __all__ = ["Criterion"]
 
 @dataclass(frozen=True, eq=False, init=False)
 class Criterion(FromTables):
-    r"""Penalized total loss of a data set.
+    r"""Penalized total loss of a data set, :math:`L = M + \lambda_n s_n\rho`.
+
+    Methods take a parameter vector `theta`, (p,).
 
     Parameters
     ----------
@@ -62,6 +65,19 @@ class Criterion(FromTables):
         :math:`\lambda_n` at that scale.
     intercept : int or None
         Column that a ridge leaves alone; only the formula front end sets it.
+    plug_ins : mapping
+        Nuisance values that were estimated beforehand and are taken as known.
+
+    Raises
+    ------
+    InputError
+        Data, weights, names or penalty cannot be used with the loss or with each other.
+
+    See Also
+    --------
+    minimise : Its minimiser.
+    target : The minimiser with the sandwich covariance.
+    GeneralizedPosterior : Its posterior at a learning rate.
 
     Examples
     --------
@@ -70,6 +86,11 @@ class Criterion(FromTables):
     >>> c = ef.Criterion(ef.losses.Squared(), data=(X, y), penalty=ef.penalties.Ridge(1.0))
     >>> c.value(np.array([1.0])), c.gradient(np.array([1.0]))
     (3.0, array([0.]))
+    >>> c.hessian([1.0]), c.values_at([[1.0], [2.0]])
+    (array([[4.]]), array([3., 5.]))
+    >>> plain = c.with_loss(ef.losses.Huber(1.0)).with_penalty(ef.penalties.NoPenalty())
+    >>> plain.describe(), plain.reweighted([3, 1]).derivatives([1.0]).gradient
+    ('the minimiser of the expected Huber loss', array([-1.]))
     """
 
     total: Any
@@ -161,10 +182,47 @@ class Criterion(FromTables):
         """Return the same criterion under other observation weights.
 
         The penalty's strength is that of the new size; a plug-in scale stays as it was.
+
+        Parameters
+        ----------
+        weights : (n,) array
+            At least zero.
+        weight_kind : {"frequency", "sampling"}
+            As for the criterion.
+
+        Returns
+        -------
+        Criterion
+            Of the same data.
         """
         return self._with_total(
             self.total.reweighted(*checked_weights(self.rows, self.n, weights, weight_kind))
         )
+
+    def subset(self, rows: NDArray[np.intp]) -> Criterion:
+        """Return the criterion of some rows; a plug-in scale stays as it was.
+
+        Parameters
+        ----------
+        rows : (m,) int array
+            Numbers of rows, counted from 0 among those in use.
+
+        Returns
+        -------
+        Criterion
+            Its labels, clusters say, are lined up with these rows.
+
+        Examples
+        --------
+        >>> import etafree as ef
+        >>> X, y = np.ones((3, 1)), np.array([1.0, 3.0, 8.0])
+        >>> ef.minimise(ef.Criterion(ef.losses.Squared(), (X, y)).subset(np.array([0, 1]))).theta
+        array([2.])
+        """
+        if not isinstance(self.total, LinearTotal):
+            return self.reweighted(np.bincount(rows, minlength=self.n))
+        kept = rows if self.rows.kept is None else self.rows.kept[rows]
+        return self._with_total(self.total.take(rows)).with_rows(replace(self.rows, kept=kept))
 
     def with_plug_ins(self, plug_ins: Mapping[str, float]) -> Criterion:
         """Return the same criterion with nuisance values on record that were estimated before."""
@@ -173,7 +231,10 @@ class Criterion(FromTables):
         return other
 
     def with_loss(self, loss: LinearLoss) -> Criterion:
-        """Return the same data and penalty under another loss."""
+        """Return the same data and penalty under another `loss` over a linear predictor.
+
+        An `InputError` if it is none, or if the criterion's own loss is none.
+        """
         if not isinstance(loss, LinearLoss):
             raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
         if not isinstance(self.total, PredictorTotal):
@@ -183,7 +244,7 @@ class Criterion(FromTables):
         return self._with_total(self.total.with_loss(loss))
 
     def with_penalty(self, penalty: Penalty) -> Criterion:
-        """Return the same data and loss under another penalty."""
+        """Return the same data and loss under another `penalty`, an `InputError` if it is none."""
         if not isinstance(penalty, Penalty):
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
         other = Criterion.__new__(Criterion)
@@ -218,7 +279,20 @@ class Criterion(FromTables):
         return int(self.total.p)
 
     def derivatives(self, theta: Any, *, majorize: bool = False) -> Derivatives:
-        """Return value, gradient, Hessian of L and the size of the terms of the gradient."""
+        """Return value, gradient, Hessian of L and the size of the terms of the gradient.
+
+        Parameters
+        ----------
+        theta : (p,) array
+            Where.
+        majorize : bool
+            Use the curvature of a safe quadratic model, positive semi-definite everywhere.
+
+        Returns
+        -------
+        Derivatives
+            ``value``, ``gradient`` (p,), ``hessian`` (p, p) and ``gradient_scale`` (p,).
+        """
         theta = self.point(theta)
         part: Derivatives = self.total.derivatives(theta, majorize=majorize)
         weight = self.strength * self.size
@@ -245,7 +319,7 @@ class Criterion(FromTables):
         return self.derivatives(theta).hessian
 
     def values_at(self, thetas: Any) -> Array:
-        """Return L at many points, (D, p) -> (D,)."""
+        """Return L at many points `thetas`, (D, p) -> (D,); `InputError` for other shapes."""
         thetas = as_array(thetas, "thetas", ndim=2)
         if thetas.shape[1] != self.p:
             raise InputError("thetas", f"has {thetas.shape[1]} columns for {self.p} parameter(s)")

@@ -195,15 +195,13 @@ def _drawn(
     if done == 0:
         assert prior is not None
         return rng.multivariate_normal(*prior, draws, method="cholesky")
-    seen = np.zeros(problem.criterion.n)
-    seen[order[:done]] = 1.0
     own, size = problem.log_prior, problem.criterion.size
     fixed = None if own is None else LogPrior(
         lambda t, n: own.value(t, size), lambda t, n: own.gradient(t, size),
         lambda t, n: own.hessian(t, size), own.name,
     )  # fmt: skip
     try:
-        posterior = GeneralizedPosterior(problem.criterion.reweighted(seen), eta, fixed)
+        posterior = GeneralizedPosterior(problem.criterion.subset(order[:done]), eta, fixed)
         return sample(posterior, draws, seed=rng).array[:draws]
     except (ConvergenceError, InputError) as error:
         raise ConvergenceError(
