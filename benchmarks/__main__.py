@@ -1,4 +1,7 @@
-"""Run the benchmarks and print one table: ``python -m benchmarks [NAME ...] [--quick]``."""
+"""Run the benchmarks and print one table: ``python -m benchmarks [NAME ...] [--quick]``.
+
+``--record`` runs nothing: it writes docs/performance.md from the newest full run.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from benchmarks.record import machine, write_page
 
 if TYPE_CHECKING:
     from benchmarks.timing import Row
@@ -33,7 +38,8 @@ ENVIRONMENT = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
     "JAX_PLATFORMS": "cpu",
 }
-RESULTS = Path(__file__).parents[1] / "build" / "benchmarks.json"
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "build" / "benchmarks.json", ROOT / "docs" / "performance.md"
 QUICK_NOTICE = "Quick run: sizes are small, the numbers are not comparable with the goals."
 
 
@@ -42,21 +48,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="small sizes, not comparable")
+    parser.add_argument("--record", action="store_true", help="write docs/performance.md")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(BENCHMARKS))
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; choose from {', '.join(BENCHMARKS)}")
+    if arguments.record:
+        print(f"wrote {write_page(RESULTS, PAGE, BENCHMARKS)}")
+        return
     for variable, value in ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
-    rows: list[Row] = []
+    records: list[dict[str, object]] = []
     for name, module in BENCHMARKS.items():
         if arguments.names and name not in arguments.names:
             continue
         print(name, flush=True)
-        rows += import_module(f"benchmarks.{module}").run(arguments.quick)
-    records = [_record(row, arguments.quick) for row in rows]
+        rows: list[Row] = import_module(f"benchmarks.{module}").run(arguments.quick)
+        records += [{"benchmark": name, **_record(row, arguments.quick)} for row in rows]
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"quick": arguments.quick, "rows": records}, indent=1) + "\n")
+    whole = not arguments.names and not arguments.quick
+    told = {"quick": arguments.quick, "whole": whole, "machine": machine(), "rows": records}
+    RESULTS.write_text(json.dumps(told, indent=1) + "\n")
     print()
     print(_table(records))
     if arguments.quick:
@@ -68,7 +80,7 @@ def _record(row: Row, quick: bool) -> dict[str, object]:
     verdict = "met" if row.met else "missed"
     return {
         "name": row.name,
-        "goal": f"{'>=' if row.at_least else '<='} {row.goal:g} {row.unit}",
+        "goal": row.wanted,
         "median": row.median,
         "min": min(row.values),
         "max": max(row.values),

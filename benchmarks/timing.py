@@ -31,6 +31,14 @@ class Row:
         "x" for a ratio.
     note : str
         What the reader should know about this run.
+    lower : float or None
+        Least value of a goal with two sides, such as an exponent from 0.95 to 1.05.
+
+    Examples
+    --------
+    >>> row = Row("growth", 1.05, False, (0.9, 0.97, 1.0), unit="", lower=0.95)
+    >>> row.met, row.wanted
+    (True, '0.95 to 1.05')
     """
 
     name: str
@@ -39,6 +47,7 @@ class Row:
     values: tuple[float, ...]
     unit: str = "x"
     note: str = ""
+    lower: float | None = None
 
     @property
     def median(self) -> float:
@@ -48,7 +57,16 @@ class Row:
     @property
     def met(self) -> bool:
         """Whether the median reaches the goal."""
+        if self.lower is not None:
+            return self.lower <= self.median <= self.goal
         return self.median >= self.goal if self.at_least else self.median <= self.goal
+
+    @property
+    def wanted(self) -> str:
+        """The goal in words."""
+        if self.lower is not None:
+            return f"{self.lower:g} to {self.goal:g} {self.unit}".rstrip()
+        return f"{'>=' if self.at_least else '<='} {self.goal:g} {self.unit}".rstrip()
 
 
 def announce(message: str) -> None:

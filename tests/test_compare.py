@@ -11,10 +11,15 @@ from typer.testing import CliRunner
 
 from conftest import refused
 from etafree.cli import app
+from etafree.learning_rates import METHODS
 from etafree.optimize import minimise
 from etafree.studies.compare import WAYS, pace, run_compare
 from etafree.studies.designs import DESIGNS
 from etafree.tabulated import select_file
+
+RECORDED = Path(__file__).parents[1] / "docs" / "compare-500.csv"
+#: Ways that choose one learning rate for all coefficients.
+SCALAR = [way for way in WAYS if way.split()[0] in METHODS or way == "eta = 1"]
 
 
 @pytest.mark.parametrize("name", DESIGNS)
@@ -103,3 +108,20 @@ def test_bad_selections_are_refused(data: Path) -> None:
     empty = data.with_name("empty.csv")
     empty.write_text("")
     refused("data", "cannot be read", lambda: select_file(empty, "y ~ x", "huber"))
+
+
+def test_the_recorded_comparison_says_what_the_page_says() -> None:
+    """Calibration covers where it raises no warning; under |x|^2 no single learning rate does."""
+    table = pd.read_csv(RECORDED)
+    assert list(dict.fromkeys(table["design"])) == list(DESIGNS)
+    assert list(dict.fromkeys(table["way"])) == list(WAYS)
+    ours = table[table["way"] == "location-scale"]
+    assert (ours["datasets"] == 2000).all()
+    assert ((ours["coverage"] - 0.95).abs() < 0.015 + 3 * ours["coverage_se"]).all()
+    hard = table[table["design"] == "variance = |x|^2"].set_index("way")
+    inside = hard["coverage"].between(0.935, 0.965).groupby("way").all()
+    assert not inside[SCALAR].any()
+    assert inside["location-scale"]
+    easy = table[table["design"] == "wrong variance (4)"].groupby("way")["eta"].first()
+    for way in ("magnitude", "lyddon", "gpc", "matsubara"):
+        assert easy[way] == pytest.approx(0.25, rel=0.05)

@@ -111,7 +111,7 @@ KEYWORDS = {
 def test_every_structure_is_that_of_the_sandwich(name, few, monkeypatch):
     """Exact draws of a linear model: the se are those of exact scores up to their own error."""
     if few:
-        monkeypatch.setattr("etafree.jackknife.curvature", lambda *_: None)
+        monkeypatch.setattr("etafree.influence.curvature", lambda *_: None)
     keywords, correction = KEYWORDS[name]
     criterion, draws, losses = linear(np.random.default_rng(3), shocks=0.8, chains=4)
     dependence = find_dependence(Rows(N), **keywords)
@@ -138,7 +138,7 @@ def test_the_intersection_is_left_out_of_the_noise_too():
 
 
 def test_newey_and_west_choose_one_lag(monkeypatch):
-    monkeypatch.setattr("etafree.jackknife.curvature", lambda *_: None)
+    monkeypatch.setattr("etafree.influence.curvature", lambda *_: None)
     _, draws, losses = linear(np.random.default_rng(4))
     dependence = find_dependence(Rows(N), time=np.arange(N))
     auto = jackknife_target(draws, losses, dependence, correction="Bartlett")
@@ -150,7 +150,7 @@ def test_newey_and_west_choose_one_lag(monkeypatch):
 @pytest.mark.parametrize("rho", [0.0, 0.6])
 def test_the_told_error_is_the_error(rho, monkeypatch):
     """Over 40 posteriors the z-scores of the se have spread one, also in autocorrelated chains."""
-    monkeypatch.setattr("etafree.jackknife.curvature", lambda *_: None)
+    monkeypatch.setattr("etafree.influence.curvature", lambda *_: None)
     rng = np.random.default_rng(5)
     z = []
     for _ in range(40):

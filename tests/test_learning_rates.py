@@ -685,3 +685,18 @@ def test_a_prefix_is_what_weights_of_zero_make_of_it() -> None:
     np.testing.assert_allclose(ef.minimise(part).theta, ef.minimise(zeros).theta, atol=1e-10)
     labels = np.arange(60) // 6
     np.testing.assert_array_equal(part.rows.align(labels, "clusters"), labels[rows])
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "told", "reason"),
+    [
+        ("boundary", 0.0, {}, "end of what was searched"),
+        ("max_iter", 0.0, {}, "ran out"),
+        ("noisy", 0.3, {"failed_minimisers": 2}, "Monte Carlo error is 0.3"),
+        ("noisy", 0.01, {"failed_minimisers": 2}, "2 bootstrap minimisers failed"),
+        ("noisy", 0.01, {"ess_share": 0.02}, "only 2.0% of reweighted draws"),
+    ],
+)
+def test_a_rate_says_why_it_did_not_converge(status, error, told, reason) -> None:
+    rate = ef.LearningRate(1.0, status, error, {}, told, "gpc", "coverage", None)
+    assert any(f"status is {status!r}" in note and reason in note for note in rate.notes)

@@ -195,7 +195,7 @@ def test_a_failed_save_leaves_the_old_file_and_no_scraps(
         raise OSError("disk full")
 
     monkeypatch.setattr("numpy.savez", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InputError, match="disk full"):
         result.save(path)
     assert path.read_bytes() == old
     assert [f.name for f in tmp_path.iterdir()] == ["fit.npz"]

@@ -241,6 +241,126 @@ def test_draws_calibration_and_diagnostics(streamed, memory):
     assert boot[0].lower == pytest.approx(boot[1].lower, rel=1e-6)
 
 
+# The infinitesimal jackknife
+
+JACKKNIFE = {
+    "rows": {},
+    "HC0": {"correction": "HC0"},
+    "clusters": {"clusters": "school"},
+    "CR1S": {"clusters": "school", "correction": "CR1S"},
+    "two ways": {"clusters": ["school", "town"]},
+    "survey": {"clusters": "school", "strata": "town", "fpc": "population"},
+    "time": {"time": "t"},
+}
+
+
+def losses_at(criterion, draws):
+    """Return the log-likelihood of all draws and rows at once."""
+    return -np.array([criterion.total.values(theta) for theta in draws.array])
+
+
+def same_jackknife(made, expected):
+    for name in ("center", "covariance", "se_error", "dof"):
+        close(getattr(made.target, name), getattr(expected.target, name))
+    assert made.target.design == expected.target.design
+    assert made.target.correction == expected.target.correction
+    close([c.value for c in made.target.checks], [c.value for c in expected.target.checks], 1e-8)
+    close(made.draws.array, expected.draws.array)
+
+
+@pytest.mark.parametrize("few", [False, True], ids=["curvature", "covariance"])
+@pytest.mark.parametrize("design", JACKKNIFE)
+def test_the_jackknife_is_that_of_the_stored_log_likelihood(design, few, monkeypatch):
+    if few:
+        monkeypatch.setattr("etafree.influence.curvature", lambda *_: None)
+    table = TABLE.dropna()
+    memory = ef.Criterion.from_formula("y ~ x + z", table, HUBER)
+    streamed = ef.Criterion.from_parts(HUBER, pieces(table, [9, 9, 200, 414]), "y ~ x + z")
+    draws = ef.sample(ef.GeneralizedPosterior(memory, 0.8), draws=600, seed=5)
+    options = JACKKNIFE[design]
+    labels = {key: value if key == "correction" else table[value].to_numpy()
+              for key, value in options.items()}  # fmt: skip
+    if design == "two ways":
+        labels["clusters"] = dict(zip(options["clusters"], labels["clusters"].T, strict=True))
+    expected = ef.calibrate(draws, log_likelihood=losses_at(memory, draws), **labels)
+    for criterion in (streamed, memory):
+        same_jackknife(ef.calibrate(draws, log_likelihood=criterion, **options), expected)
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(cuts=st.lists(st.integers(0, len(TABLE)), max_size=8), options=st.sampled_from(WEIGHTS),
+       design=st.sampled_from(["rows", "clusters"]))  # fmt: skip
+def test_the_jackknife_does_not_know_the_cuts_or_the_kind_of_weights(cuts, options, design):
+    """Frequency weights are copies of rows; sampling weights multiply losses and shares."""
+    memory = ef.Criterion.from_formula("y ~ x + z", TABLE, HUBER, **options)
+    parts = pieces(TABLE, cuts)
+    streamed = ef.Criterion.from_parts(HUBER, parts, "y ~ x + z", **options)
+    draws = ef.sample(ef.GeneralizedPosterior(memory, 0.8), draws=600, seed=6)
+    asked = JACKKNIFE[design]
+    made = ef.calibrate(draws, log_likelihood=streamed, **asked)
+    same_jackknife(made, ef.calibrate(draws, log_likelihood=memory, **asked))
+    exact = ef.target(memory, correction="CR1" if asked else "HC1", **asked).se
+    assert np.all(np.abs(made.target.se / exact - 1) < 5 * made.target.se_error + 0.03)
+    if options.get("weight_kind") == "frequency":
+        copied = TABLE.loc[TABLE.index.repeat(TABLE.w.astype(int))]
+        copies = ef.Criterion.from_formula("y ~ x + z", copied, HUBER)
+        labels = copied.school[copies.rows.kept].to_numpy() if asked else None
+        array = losses_at(copies, draws)
+        same = ef.calibrate(draws, log_likelihood=array, clusters=labels)
+        close(made.target.covariance, same.target.covariance)
+
+
+def test_the_jackknife_takes_two_passes_and_no_memory_of_rows(passes):
+    def tables(parts):
+        for k in range(parts):
+            rng = np.random.default_rng(k)
+            x = rng.standard_normal(2000)
+            yield pd.DataFrame({"x": x, "y": x + rng.standard_normal(2000),
+                                "g": rng.integers(0, 50, 2000)})  # fmt: skip
+
+    def peak(parts, **options):
+        made = ef.Criterion.from_parts(ef.losses.Squared(), lambda: tables(parts), "y ~ x",
+                                       clusters="g")  # fmt: skip
+        some = ef.sample(ef.GeneralizedPosterior(made, 1.0), draws=500, seed=0)
+        passes.clear()
+        tracemalloc.start()
+        try:
+            ef.calibrate(some, log_likelihood=made, **options)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    for options in ({}, {"clusters": "g"}):
+        peak(1, **options)
+        assert peak(8, **options) < 1.25 * peak(2, **options)
+        assert len(passes) == 2
+
+
+def test_what_the_jackknife_of_rows_refuses(streamed, memory):
+    draws = ef.sample(ef.GeneralizedPosterior(memory, 0.8), draws=600, seed=5)
+
+    def jackknife(criterion, some=draws, **options):
+        return lambda: ef.calibrate(some, log_likelihood=criterion, **options)
+
+    refused("draws", "have 2 parameters", jackknife(streamed, draws.select(draws.names[:2])))
+    refused("log_likelihood", "cannot be combined",
+            lambda: ef.calibrate(draws, memory, log_likelihood=streamed))  # fmt: skip
+    refused("correction", "share of the Hessian", jackknife(streamed, correction="HC3"))
+    refused("clusters", "column's name", jackknife(streamed, clusters=TABLE.school))
+    pairs = ef.Criterion(ef.PairwiseDifference(HUBER), data=(np.eye(4)[:, :2], np.arange(4.0)))
+    refused("log_likelihood", "no linear predictor", jackknife(pairs, np.zeros((9, 2))))
+    counts = TABLE.dropna().assign(y=1)
+    far = ef.Criterion.from_parts(ef.losses.Poisson(), pieces(counts, [50]), "y ~ x")
+    wild = np.random.default_rng(0).standard_normal((500, 2)) * 1e4
+    with np.errstate(over="ignore"):
+        refused("log_likelihood", "is not finite at row 0", jackknife(far, wild))
+    loss = ef.calibrate(draws, log_likelihood=streamed)
+    assert loss.target.estimand == memory.describe()
+    weights = {"weights": "w", "weight_kind": "frequency"}
+    copies = ef.Criterion.from_parts(HUBER, [TABLE], FORMULA, **weights)
+    refused("time", "frequency weights", jackknife(copies, time="t"))
+
+
 def test_serial_dependence_joins_pieces_in_order(streamed, memory):
     from etafree.diagnostics import LagProducts
 
@@ -287,7 +407,7 @@ def test_memory_does_not_grow_with_rows():
                 rng = np.random.default_rng(k)
                 x = rng.standard_normal(20_000)
                 yield pd.DataFrame({"x": x, "y": x + rng.standard_normal(20_000),
-                                    "g": rng.integers(0, 500, 20_000)})  # fmt: skip
+                                    "g": rng.integers(0, 100, 20_000)})  # fmt: skip
 
         tracemalloc.start()
         try:
@@ -299,7 +419,7 @@ def test_memory_does_not_grow_with_rows():
             tracemalloc.stop()
 
     peak(1)
-    assert peak(20) < 1.1 * peak(5)
+    assert peak(20) < 1.25 * peak(5)  # a number per row would make it 1.6
 
 
 # Sources
@@ -346,6 +466,12 @@ def test_every_source(name, formula, folder):
     memory = ef.Criterion.from_formula(formula, TABLE, HUBER)
     for options in ({"clusters": "town"}, {"clusters": ["school", "town"]}):
         same_target(ef.target(made, **options), ef.target(memory, **options))
+    if formula == FORMULA:
+        return
+    some = ef.sample(ef.GeneralizedPosterior(memory, 1.0), draws=400, seed=2)
+    for options in ({}, {"clusters": "school"}):
+        a, b = (ef.calibrate(some, log_likelihood=c, **options) for c in (made, memory))
+        same_jackknife(a, b)
 
 
 def test_folders_partitioned_by_name(tmp_path):
@@ -411,6 +537,9 @@ def test_a_cluster_gives_the_same_numbers(cluster, folder, memory):
     for options in (DESIGNS["clusters"], DESIGNS["two ways"], DESIGNS["rows"]):
         same_target(ef.target(made, **options), ef.target(memory, **options))
     draws = ef.sample(ef.GeneralizedPosterior(made, 0.5), draws=300, seed=1)
+    for options in ({}, {"clusters": "school"}):
+        a, b = (ef.calibrate(draws, log_likelihood=c, **options) for c in (made, memory))
+        same_jackknife(a, b)
     tables = [ef.calibrate(draws, c).diagnostics() for c in (made, memory)]
     known = tables[0].index != "Newton offset"
     close(tables[0].value[known], tables[1].value[known], rtol=1e-7)

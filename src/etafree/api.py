@@ -20,8 +20,9 @@ from etafree.penalties import KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.result import Calibration
 from etafree.sandwich import target_of
+from etafree.storage import made_with
 from etafree.targets import Target
-from etafree.validation import as_choice, as_level, as_rng
+from etafree.validation import as_choice, as_level, as_rng, told_seed
 from etafree.wiring import estimated, find_fit, given_target, jackknifed, named
 
 __all__ = ["calibrate"]
@@ -67,23 +68,32 @@ def calibrate(
 ) -> Calibration:
     r"""Calibrate posterior draws so that their spread does not depend on the learning rate.
 
-    Every draw goes through :math:`\theta\mapsto c+\Omega(\theta-m)`, where :math:`m` is the draws'
-    mean, :math:`c` the centre and :math:`\Omega` takes the draws' covariance to the sandwich
-    covariance :math:`A^{-1}BA^{-1}` of the penalized estimator. Intervals then cover the minimiser
-    of the expected penalized loss.
+    Draws move by :math:`\theta\mapsto c+\Omega(\theta-m)` from their mean :math:`m` to the centre
+    :math:`c` and get the sandwich covariance :math:`A^{-1}BA^{-1}`, so that intervals cover.
+
+    >>> import etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> post = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), data=(X, y)), eta=0.1)
+    >>> ef.calibrate(ef.sample(post, seed=2), post).interval(kind="wald").round(2)
+              lower  upper
+    theta[0]  -0.44   4.44
 
     Parameters
     ----------
     draws : Draws, array (draw, p) or (chain, draw, p), or a fit of another package
-        Fits: ArviZ InferenceData or DataTree, a netCDF file or zarr store of one, CmdStan CSV
-        files, CmdStanMCMC, a pystan Fit, a NumPyro MCMC. With a stored pointwise log-likelihood
-        that is all; the infinitesimal jackknife makes the target.
+        A fit that has a pointwise log-likelihood needs nothing else.
     criterion : Criterion, GeneralizedPosterior or Target, optional
-        What the draws are of. Without it pass `center` and `covariance`, or draws that have a
-        log-likelihood.
+        What the draws are of.
     clusters : (n,) labels or column name, or several of them, optional
-        Rows with the same label may depend on each other; with a list, mapping or DataFrame, rows
-        that share a label in any of several ways.
+        Rows with the same label may depend on each other.
+
+    Returns
+    -------
+    Calibration
+        Calibrated draws, with tables, tests, plots and diagnostics.
+
+    Other Parameters
+    ----------------
     strata, fpc, single_psu : optional
         A survey design, `clusters` being its primary sampling units; see `target`.
     time, units, bandwidth : optional
@@ -128,9 +138,10 @@ def calibrate(
     var_names, filter_vars : optional
         Parameters of a fit to report, with ArviZ's meaning: names, ``"~name"``, and with "like" or
         "regex" parts of names or regular expressions. The others stay in the computation.
-    log_likelihood : str, list of str or array (draw, n), optional
+    log_likelihood : str, list of str, array (draw, n) or Criterion, optional
         Which stored variable to use; a list or "sum" adds up. For plain draws: the pointwise
-        log-likelihood itself.
+        log-likelihood itself, or a criterion (in memory or read in parts) whose losses are minus
+        it: they are computed for some rows at a time.
     latent : {"auto", None}
         "auto" refuses a log-likelihood that is conditional on group effects; None takes it.
     prior : {"scaled", "unscaled"}, optional
@@ -140,9 +151,36 @@ def calibrate(
     seed : int, SeedSequence or Generator
         For the Student-t factors, so that the same draws give the same result.
 
-    Returns
-    -------
-    Calibration
+    Raises
+    ------
+    InputError
+        An argument cannot be used, or draws and criterion do not fit together. Also when the
+        Hessian or the scores' variance is not positive definite (`NotPositiveDefiniteError`).
+    ConvergenceError
+        The penalized loss has no finite minimiser.
+    MissingExtraError
+        The fit is of a package that is not installed.
+
+    See Also
+    --------
+    target : The centre and the sandwich covariance alone.
+    sample : Draws of a generalized posterior.
+    select : A learning rate instead of a calibration.
+
+    Notes
+    -----
+    Fits: ArviZ InferenceData or DataTree, a netCDF file or zarr store of one, CmdStan CSV files,
+    CmdStanMCMC, a pystan Fit, a NumPyro MCMC. With a stored pointwise log-likelihood that is all;
+    the infinitesimal jackknife makes the target. Without criterion and log-likelihood pass
+    `center` and `covariance`. Clusters given as a list, mapping or DataFrame are several ways in
+    which rows may depend on each other. Intervals cover the minimiser of the expected penalized
+    loss; :math:`A` is the Hessian of the penalized total loss, :math:`B` the variance of its score.
+
+    References
+    ----------
+    Tamano, S. and Tomo, Y. (2025). Location-scale calibration for generalized posterior.
+    arXiv:2511.15320. Giordano, R. and Broderick, T. (2023). The Bayesian infinitesimal jackknife
+    for variance. arXiv:2305.06466.
 
     Examples
     --------
@@ -230,7 +268,8 @@ def calibrate(
         every[:, :, [full.names.index(name) for name in original.names]] = values
         values = every
     settings = {"kind": kind, "root": root, "working": working, "level": float(level),
-                "version": __version__}  # fmt: skip
+                "seed": told_seed(seed, rng), "version": __version__,
+                "made_with": made_with()}  # fmt: skip
     return Calibration(
         replace(full, values=values),
         full,

@@ -25,7 +25,7 @@ __all__ = ["JaxLoss", "JaxTotal", "double_precision"]
 
 @dataclass(frozen=True, repr=False)
 class JaxLoss(GeneralLoss):
-    """A loss of your own, written in JAX.
+    r"""A loss of your own, written in JAX, :math:`M(\theta)=\sum_i w_i f(\theta,\mathrm{row}_i)`.
 
     Its criterion takes ``data``: a dict (any pytree, a DataFrame) of arrays whose first axis is the
     observation, and ``start``: an array, or a pytree of arrays, that says what the parameters are.
@@ -41,6 +41,23 @@ class JaxLoss(GeneralLoss):
     convex : bool
         Whether it is convex in theta. If so, no rival minima are looked for.
 
+    Raises
+    ------
+    InputError
+        `function` is not callable. The criterion refuses one that does not turn a row into a
+        number, or whose derivatives are not finite at the start.
+    MissingExtraError
+        JAX is not installed (raised by the criterion).
+
+    See Also
+    --------
+    PairLoss : The same over pairs of observations.
+    losses.LinearLoss : A loss over a linear predictor, without JAX.
+
+    References
+    ----------
+    Bradbury, J. et al. (2018). JAX: composable transformations of Python+NumPy programs.
+
     Examples
     --------
     >>> import etafree as ef, jax.numpy as jnp
@@ -51,6 +68,8 @@ class JaxLoss(GeneralLoss):
     >>> c = ef.Criterion(JaxLoss(gaussian), data={"y": np.array([1.0, 3.0, 5.0])}, start=start)
     >>> c.names, ef.minimise(c).theta.round(6)
     (('log_sd', 'mean'), array([0.490415, 3.      ]))
+    >>> c.loss.describe()
+    'the expected loss gaussian'
     """
 
     function: Callable[[Any, Any], Any]

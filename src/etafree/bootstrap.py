@@ -23,7 +23,7 @@ from etafree.optimize import Fit, minimise
 from etafree.penalties import KinkedPenalty
 from etafree.sums import Groups
 from etafree.threads import one_blas_thread
-from etafree.validation import Array, as_count, as_seeds
+from etafree.validation import Array, as_count, as_seeds, told_seed
 
 __all__ = [
     "Resamples",
@@ -174,13 +174,27 @@ def loss_likelihood_bootstrap(
     criterion : Criterion
         With a smooth penalty, or none.
     draws : int
-    clusters : (n,) labels, optional
+        How many, at least 2.
+    clusters : (n,) labels or column name, optional
+        One way only.
     seed : int, SeedSequence or Generator, optional
+        The same seed gives the same draws.
 
     Returns
     -------
     Draws
         ``info["failed"]`` counts weightings without a minimiser; they are left out, with a warning.
+
+    Raises
+    ------
+    InputError
+        The penalty has a kink, clusters are of several ways, or the data are read in parts.
+    ConvergenceError
+        Too many weightings have no minimiser.
+
+    See Also
+    --------
+    bootstrap : The same with whole counts as weights.
 
     References
     ----------
@@ -214,13 +228,27 @@ def bootstrap(
     criterion : Criterion
         With a smooth penalty, or none.
     draws : int
-    clusters : (n,) labels, optional
+        How many, at least 2.
+    clusters : (n,) labels or column name, optional
+        One way only.
     seed : int, SeedSequence or Generator, optional
+        The same seed gives the same draws.
 
     Returns
     -------
     Draws
         ``info["failed"]`` counts resamples without a minimiser; they are left out, with a warning.
+
+    Raises
+    ------
+    InputError
+        The penalty has a kink, clusters are of several ways, or the data are read in parts.
+    ConvergenceError
+        Too many resamples have no minimiser.
+
+    See Also
+    --------
+    loss_likelihood_bootstrap : The same with smooth weights.
 
     References
     ----------
@@ -253,5 +281,6 @@ def _drawn(criterion: Criterion, draws: int, clusters: Any, seed: Any, kind: str
             CalibrationWarning,
             stacklevel=3,
         )
-    info = {"failed": made.failed, "clusters": None if groups is None else len(groups)}
+    info = {"failed": made.failed, "clusters": None if groups is None else len(groups),
+            "seed": told_seed(seed, seeds)}  # fmt: skip
     return Draws(made.thetas[None], criterion.names, None, float(len(made.thetas)), name, info)

@@ -1,11 +1,4 @@
-r"""The location-scale map, :math:`\theta \mapsto c + \Omega(\theta - m)`.
-
-References
-----------
-Tamano, S. and Tomo, Y. (2025). Location-scale calibration for generalized posterior.
-arXiv:2511.15320. Shaby, B. A. (2014). The open-faced sandwich adjustment for MCMC using estimating
-functions. J. Comput. Graph. Statist. 23, 853-876.
-"""
+r"""The location-scale map, :math:`\theta \mapsto c + \Omega(\theta - m)`."""
 
 from __future__ import annotations
 
@@ -42,7 +35,9 @@ BLOCK = 12800
 
 @dataclass(frozen=True, eq=False)
 class LocationScaleMap:
-    r"""An invertible affine map of draws.
+    r"""An invertible affine map of draws, :math:`\theta\mapsto c+\Omega(\theta-m)`.
+
+    Call it on draws to map them.
 
     Attributes
     ----------
@@ -53,6 +48,22 @@ class LocationScaleMap:
     scale : (p, p) array
         :math:`\Omega`.
     names : tuple of str
+        Parameter names.
+
+    Raises
+    ------
+    InputError
+        Shapes do not fit together, or `scale` is singular.
+
+    See Also
+    --------
+    etafree.calibrate : The map to a sandwich, and draws with t tails.
+
+    References
+    ----------
+    Tamano, S. and Tomo, Y. (2025). Location-scale calibration for generalized posterior.
+    arXiv:2511.15320. Shaby, B. A. (2014). The open-faced sandwich adjustment for MCMC using
+    estimating functions. J. Comput. Graph. Statist. 23, 853-876.
 
     Examples
     --------
@@ -62,6 +73,10 @@ class LocationScaleMap:
            [3.]])
     >>> m.inverse(m(np.array([[0.25]])))
     array([[0.25]])
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     LocationScaleMap.load(m.save(pathlib.Path(folder, "map.npz"))).scale
+    array([[2.]])
     """
 
     mean: Array
@@ -83,7 +98,33 @@ class LocationScaleMap:
         cls, mean: Any, covariance: Any, center: Any, target: Any, root: str = "affine",
         names: Any = None,
     ) -> LocationScaleMap:  # fmt: skip
-        """Return the map from mean and covariance to centre and target covariance."""
+        r"""Return the map from mean and covariance to centre and target covariance.
+
+        Parameters
+        ----------
+        mean : (p,) array
+            :math:`m`.
+        covariance : (p, p) array
+            :math:`S`, of the draws.
+        center : (p,) array
+            :math:`c`.
+        target : (p, p) array
+            :math:`V=\Omega S\Omega^\top`.
+        root : {"affine", "paper", "cholesky"}
+            Which of the matrices :math:`\Omega`; only "affine" does not depend on units.
+        names : sequence of str, optional
+            Parameter names.
+
+        Returns
+        -------
+        LocationScaleMap
+            With mean :math:`m`, offset :math:`c` and scale :math:`\Omega`.
+
+        Raises
+        ------
+        InputError
+            Shapes differ, or a covariance is not positive definite.
+        """
         m = as_array(mean, "mean").reshape(-1)
         if len(m) == 0:
             raise InputError("mean", "is empty")
@@ -95,14 +136,37 @@ class LocationScaleMap:
         return cls(m, c, transport(S, V, root), as_names(names, len(m)))
 
     def __call__(self, draws: Any, out: Array | None = None) -> Any:
-        """Map draws: a `Draws`, or an array (..., p), into `out` if given.
+        """Map draws.
 
-        After an error the contents of `out` are undefined.
+        Parameters
+        ----------
+        draws : Draws or array (..., p)
+            Of the map's parameters.
+        out : C-contiguous float64 array, optional
+            Of the shape of the draws, written to. After an error its contents are undefined.
+
+        Returns
+        -------
+        Draws or array
+            As `draws`.
         """
         return self._apply(draws, self.scale, self.offset - self.scale @ self.mean, out)
 
     def inverse(self, draws: Any, out: Array | None = None) -> Any:
-        """Undo the map."""
+        """Undo the map.
+
+        Parameters
+        ----------
+        draws : Draws or array (..., p)
+            Mapped draws.
+        out : C-contiguous float64 array, optional
+            As for a call.
+
+        Returns
+        -------
+        Draws or array
+            As `draws`.
+        """
         back = np.linalg.inv(self.scale)
         return self._apply(draws, back, self.mean - back @ self.offset, out)
 
@@ -135,13 +199,13 @@ class LocationScaleMap:
         return out
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the map to an ``.npz`` file and return its path."""
+        """Write the map to an ``.npz`` file at `path` and return its path."""
         arrays = {"mean": self.mean, "offset": self.offset, "scale": self.scale}
         return save_arrays(path, "map", arrays, {"names": list(self.names)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LocationScaleMap:
-        """Read a map that `save` wrote."""
+        """Return the map that `save` wrote to `path`."""
         arrays, meta = load_arrays(path, "map")
         with damaged(path):
             return cls(names=tuple(meta["names"]), **arrays)
@@ -220,7 +284,31 @@ def move_draws(
 
 
 class PaperMatrices(NamedTuple):
-    r"""The paper's matrices: per unit of effective scale :math:`s_n`."""
+    r"""The paper's matrices: per unit of effective scale :math:`s_n`.
+
+    Attributes
+    ----------
+    J, K : (p, p) array
+        Hessian of the penalized loss and variance of its score, :math:`A/s_n` and :math:`B/s_n`.
+    H0 : (p, p) array
+        Precision of the draws, :math:`(s_nS)^{-1}`.
+    V : (p, p) array
+        Target covariance, :math:`J^{-1}KJ^{-1}`.
+    Omega : (p, p) array
+        The map's scale.
+
+    See Also
+    --------
+    etafree.Calibration.paper : What returns it.
+
+    Examples
+    --------
+    >>> print(PaperMatrices(*5 * [np.eye(1)]))  # doctest: +ELLIPSIS
+    J_lambda =
+    [[1.]]
+    K =
+    ...
+    """
 
     J: Array
     K: Array

@@ -10,7 +10,28 @@ __all__ = ["Check", "check"]
 
 
 class Check(NamedTuple):
-    """One diagnostic: the value, the threshold it is held against and what to do beyond it."""
+    """One diagnostic: the value, the threshold it is held against and what to do beyond it.
+
+    Attributes
+    ----------
+    name : str
+        What is checked.
+    value, threshold : float
+        What was found, and what it is held against.
+    verdict : {"ok", "warn", "fail"}
+        How far to trust the result.
+    advice : str
+        What to do; empty if the verdict is ok.
+
+    See Also
+    --------
+    etafree.Calibration.diagnostics : The table of all.
+
+    Examples
+    --------
+    >>> check("Newton offset", 0.3, 0.1, "start nearer")
+    Check(name='Newton offset', value=0.3, threshold=0.1, verdict='warn', advice='start nearer')
+    """
 
     name: str
     value: float

@@ -1,7 +1,8 @@
-"""The command line: ``etafree calibrate``, ``figure1``, ``coverage``."""
+"""The command line: ``etafree calibrate``, ``select``, and the studies behind the documents."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,6 @@ from etafree.errors import EtafreeError
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    help="Generalized posteriors whose spread does not depend on the learning rate.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -23,7 +23,84 @@ app = typer.Typer(
 
 @app.callback()
 def _root() -> None:
-    """Generalized posteriors whose spread does not depend on the learning rate."""
+    """Generalized posteriors whose spread does not depend on the learning rate.
+
+    Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc
+
+    Every command has a --help of its own. In Python: help("etafree.calibrate").
+    """
+
+
+@app.command()
+def calibrate(
+    fit: Annotated[list[Path], typer.Argument(help="netCDF file, zarr store, or CmdStan CSVs.")],
+    clusters: Annotated[list[str], typer.Option(help="data.csv:column, or a name in the fit; "
+                                                "repeat for several ways.")] = [],  # noqa: B006
+    strata: Annotated[str | None, typer.Option(help="Strata, written like clusters.")] = None,
+    time: Annotated[str | None, typer.Option(help="Times, written like clusters.")] = None,
+    units: Annotated[str | None, typer.Option(help="Units of a panel, likewise.")] = None,
+    correction: Annotated[str | None, typer.Option(help="CR0, CR1, CR1S, HC0, HC1, ...")] = None,
+    var: Annotated[list[str], typer.Option(help="Variable or regular expression; "
+                                           "repeatable.")] = [],  # noqa: B006
+    log_likelihood: Annotated[list[str], typer.Option(help="Stored log-likelihoods to add "
+                                                      "up.")] = [],  # noqa: B006
+    eta: Annotated[float | None, typer.Option(help="Learning rate of the fit; default 1.")] = None,
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="netCDF file to write.")] = None,
+    report: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    conditional: Annotated[
+        bool, typer.Option("--conditional", help="Take a log-likelihood given group effects.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+) -> None:  # fmt: skip
+    """Calibrate a stored fit: print before and after, write calibrated draws and a page.
+
+    Exit code 0: done; 2: nothing was written, the message says why;
+    3: done, but a diagnostic failed.
+
+    Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc
+
+    Example: etafree calibrate chain-1.csv chain-2.csv --report page.html
+    """
+    from etafree.files import FAILED, calibrate_files
+
+    made = calibrate_files(
+        fit, clusters=clusters, strata=strata, time=time, units=units, correction=correction,
+        var=var, log_likelihood=log_likelihood, eta=eta, level=level, out=out, report=report,
+        force=force, latent=not conditional, quiet=quiet,
+    )  # fmt: skip
+    if any(check.verdict == "fail" for check in made.checks):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def select(
+    data: Annotated[Path, typer.Argument(help="CSV file.")],
+    formula: Annotated[str, typer.Option(help='For example "y ~ x + C(region)".')],
+    loss: Annotated[str, typer.Option(help="squared, huber, pseudo-huber, student, median, "
+                                      "logistic, poisson or gamma.")] = "huber",
+    clusters: Annotated[str | None, typer.Option(help="Column of cluster labels.")] = None,
+    bandwidth: Annotated[float | None, typer.Option(help="Of the smoothed median.")] = None,
+    prior_sd: Annotated[float | None, typer.Option(help="Normal prior about zero.")] = None,
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of draws and bootstraps.")] = 1,
+) -> None:  # fmt: skip
+    """Print the learning rate by every applicable method, and calibrated intervals beside them.
+
+    Example: etafree select data.csv --formula "y ~ x" --clusters school
+    """
+    from etafree.storage import made_with
+    from etafree.tabulated import select_file
+
+    table = select_file(data, formula, loss, clusters=clusters, bandwidth=bandwidth,
+                        prior_sd=prior_sd, level=level, seed=seed)  # fmt: skip
+    refused = table[table["eta"].isna() & (table.index != "calibrated")]
+    shown = table.drop(index=refused.index)
+    print(shown.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-"))
+    for method, told in refused["status"].items():
+        print(f"{method}: {told}")
+    print(f"seed {seed}, level {level:g}; {made_with()}")
 
 
 @app.command()
@@ -71,74 +148,6 @@ def coverage(
 
 
 @app.command()
-def calibrate(
-    fit: Annotated[list[Path], typer.Argument(help="netCDF file, zarr store, or CmdStan CSVs.")],
-    clusters: Annotated[list[str], typer.Option(help="data.csv:column, or a name in the fit; "
-                                                "repeat for several ways.")] = [],  # noqa: B006
-    strata: Annotated[str | None, typer.Option(help="Strata, written like clusters.")] = None,
-    time: Annotated[str | None, typer.Option(help="Times, written like clusters.")] = None,
-    units: Annotated[str | None, typer.Option(help="Units of a panel, likewise.")] = None,
-    correction: Annotated[str | None, typer.Option(help="CR0, CR1, CR1S, HC0, HC1, ...")] = None,
-    var: Annotated[list[str], typer.Option(help="Variable or regular expression; "
-                                           "repeatable.")] = [],  # noqa: B006
-    log_likelihood: Annotated[list[str], typer.Option(help="Stored log-likelihoods to add "
-                                                      "up.")] = [],  # noqa: B006
-    eta: Annotated[float | None, typer.Option(help="Learning rate of the fit; default 1.")] = None,
-    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="netCDF file to write.")] = None,
-    report: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
-    conditional: Annotated[
-        bool, typer.Option("--conditional", help="Take a log-likelihood given group effects.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
-) -> None:  # fmt: skip
-    """Calibrate a stored fit: print before and after, write calibrated draws and a page.
-
-    Exit code 0: done; 2: nothing was written, the message says why; 3: done, but a diagnostic
-    failed.
-
-    Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc --report page.html
-    """
-    from etafree.files import FAILED, calibrate_files
-
-    made = calibrate_files(
-        fit, clusters=clusters, strata=strata, time=time, units=units, correction=correction,
-        var=var, log_likelihood=log_likelihood, eta=eta, level=level, out=out, report=report,
-        force=force, latent=not conditional, quiet=quiet,
-    )  # fmt: skip
-    if any(check.verdict == "fail" for check in made.checks):
-        raise typer.Exit(FAILED)
-
-
-@app.command()
-def select(
-    data: Annotated[Path, typer.Argument(help="CSV file.")],
-    formula: Annotated[str, typer.Option(help='For example "y ~ x + C(region)".')],
-    loss: Annotated[str, typer.Option(help="squared, huber, pseudo-huber, student, median, "
-                                      "logistic, poisson or gamma.")] = "huber",
-    clusters: Annotated[str | None, typer.Option(help="Column of cluster labels.")] = None,
-    bandwidth: Annotated[float | None, typer.Option(help="Of the smoothed median.")] = None,
-    prior_sd: Annotated[float | None, typer.Option(help="Normal prior about zero.")] = None,
-    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="Seed of draws and bootstraps.")] = 1,
-) -> None:  # fmt: skip
-    """Print the learning rate by every applicable method, and calibrated intervals beside them.
-
-    Example: etafree select data.csv --formula "y ~ x" --loss huber --clusters school
-    """
-    from etafree.tabulated import select_file
-
-    table = select_file(data, formula, loss, clusters=clusters, bandwidth=bandwidth,
-                        prior_sd=prior_sd, level=level, seed=seed)  # fmt: skip
-    refused = table[table["eta"].isna() & (table.index != "calibrated")]
-    shown = table.drop(index=refused.index)
-    print(shown.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-"))
-    for method, told in refused["status"].items():
-        print(f"{method}: {told}")
-
-
-@app.command()
 def compare(
     out: Annotated[Path, typer.Option(help="Folder for the results; a rerun resumes there.")],
     datasets: Annotated[int, typer.Option(help="Data sets per design.")] = 500,
@@ -162,14 +171,22 @@ def compare(
 
 @app.command()
 def version() -> None:
-    """Print the version."""
+    """Print the version.
+
+    Example: etafree version
+    """
     print(__version__)
 
 
 def main() -> None:
-    """Run the command line; the library's own errors become one line and exit code 2."""
+    """Run the command line; the library's errors and the disk's become one line and exit code 2."""
     try:
-        app()
-    except EtafreeError as error:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except (EtafreeError, OSError) as error:
         print(f"etafree: {error}", file=sys.stderr)
+        if isinstance(error, OSError):  # nor can the rest of what was printed go anywhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(2) from None

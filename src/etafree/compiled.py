@@ -9,6 +9,9 @@ import numpy as np
 
 __all__ = ["kinked_sweeps", "moments", "scatter"]
 
+#: Rows that `moments` takes at a time.
+STRIP = 512
+
 
 @numba.njit(cache=True, error_model="numpy")
 def scatter(out, codes, factor, rows):  # type: ignore[no-untyped-def]  # pragma: no cover
@@ -22,37 +25,36 @@ def scatter(out, codes, factor, rows):  # type: ignore[no-untyped-def]  # pragma
 
 
 @numba.njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def moments(gradient, hessian, rows, slope, curvature):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Add rows' slope to the gradient and rows' diag(curvature) rows to the lower triangle.
+def moments(gradient, hessian, columns, slope, curvature):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Add columns times slope to the gradient, columns diag(curvature) columns' to the Hessian.
 
-    Columns are copied out first, so that every sum runs over contiguous memory.
+    Its lower triangle only. A few rows at a time: all columns of them stay in the inner cache.
     """
-    n, p = rows.shape
-    columns = np.empty((p + 1, n))
-    for i in range(n):
+    p, n = columns.shape
+    scaled = np.empty(STRIP)
+    for start in range(0, n, STRIP):
+        stop = min(start + STRIP, n)
+        a, b = slope[start:stop], curvature[start:stop]
         for j in range(p):
-            columns[j, i] = rows[i, j]
-    scaled = columns[p]
-    for j in range(p):
-        column = columns[j]
-        total = 0.0
-        for i in range(n):
-            total += slope[i] * column[i]
-            scaled[i] = curvature[i] * column[i]
-        gradient[j] += total
-        for k in range(0, j, 2):
-            one, two = columns[k], columns[k + 1]
-            first, second = 0.0, 0.0
-            for i in range(n):
-                first += scaled[i] * one[i]
-                second += scaled[i] * two[i]
-            hessian[j, k] += first
-            hessian[j, k + 1] += second
-        if j % 2 == 0:
+            column = columns[j, start:stop]
             total = 0.0
-            for i in range(n):
-                total += scaled[i] * column[i]
-            hessian[j, j] += total
+            for i in range(stop - start):
+                total += a[i] * column[i]
+                scaled[i] = b[i] * column[i]
+            gradient[j] += total
+            for k in range(0, j, 2):
+                one, two = columns[k, start:stop], columns[k + 1, start:stop]
+                first, second = 0.0, 0.0
+                for i in range(stop - start):
+                    first += scaled[i] * one[i]
+                    second += scaled[i] * two[i]
+                hessian[j, k] += first
+                hessian[j, k + 1] += second
+            if j % 2 == 0:
+                total = 0.0
+                for i in range(stop - start):
+                    total += scaled[i] * column[i]
+                hessian[j, j] += total
 
 
 @numba.njit(cache=True, error_model="numpy")

@@ -91,6 +91,8 @@ class Criterion(FromTables):
     >>> plain = c.with_loss(ef.losses.Huber(1.0)).with_penalty(ef.penalties.NoPenalty())
     >>> plain.describe(), plain.reweighted([3, 1]).derivatives([1.0]).gradient
     ('the minimiser of the expected Huber loss', array([-1.]))
+    >>> ef.minimise(plain.subset(np.array([1]))).theta
+    array([3.])
     """
 
     total: Any
@@ -186,38 +188,21 @@ class Criterion(FromTables):
         Parameters
         ----------
         weights : (n,) array
-            At least zero.
         weight_kind : {"frequency", "sampling"}
             As for the criterion.
 
         Returns
         -------
         Criterion
-            Of the same data.
         """
         return self._with_total(
             self.total.reweighted(*checked_weights(self.rows, self.n, weights, weight_kind))
         )
 
     def subset(self, rows: NDArray[np.intp]) -> Criterion:
-        """Return the criterion of some rows; a plug-in scale stays as it was.
+        """Return the criterion of some `rows`, (m,) numbers counted from 0 among those in use.
 
-        Parameters
-        ----------
-        rows : (m,) int array
-            Numbers of rows, counted from 0 among those in use.
-
-        Returns
-        -------
-        Criterion
-            Its labels, clusters say, are lined up with these rows.
-
-        Examples
-        --------
-        >>> import etafree as ef
-        >>> X, y = np.ones((3, 1)), np.array([1.0, 3.0, 8.0])
-        >>> ef.minimise(ef.Criterion(ef.losses.Squared(), (X, y)).subset(np.array([0, 1]))).theta
-        array([2.])
+        Labels, clusters say, are lined up with these rows; a plug-in scale stays as it was.
         """
         if not isinstance(self.total, LinearTotal):
             return self.reweighted(np.bincount(rows, minlength=self.n))

@@ -14,6 +14,7 @@ from etafree.linalg import relative_eigenvalues
 from etafree.linear import LinearTotal, PredictorTotal
 from etafree.losses import ResidualLoss
 from etafree.optimize import Fit, minimise, subset_starts
+from etafree.plug_in import scale_effect
 from etafree.posterior import GeneralizedPosterior
 from etafree.sums import Groups
 from etafree.targets import Target
@@ -94,7 +95,9 @@ def checks_of_criterion(
             dominant_clusters(criterion, target, *item),
         ]
     coarsest = min(named.values(), key=len, default=None)
-    out.append(curvature_noise(criterion, target, coarsest))
+    if criterion.total.leverages:  # else a row has no Hessian of its own
+        out.append(curvature_noise(criterion, target, coarsest))
+    out += scale_effect(criterion, target, coarsest)
     if dependence is None:
         out.append(serial_dependence(criterion, target))
     if not criterion.loss.convex:
@@ -196,8 +199,6 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
 
 def _hessian_noise(total: Total, target: Target, inverse: Array, groups: Groups | None) -> float:
     """Return the same for a loss without a linear predictor, from each row's own Hessian."""
-    if not total.leverages:
-        return 0.0
     directions = inverse / np.sqrt(np.diagonal(inverse))
     rows = Groups(np.arange(total.n), np.arange(total.n)) if groups is None else groups
     square, held, mass = np.zeros(total.p), np.zeros(total.p), 0.0

@@ -86,6 +86,11 @@ class PairwiseDifference(_Differences):
         ``scale="mad"`` the scale is that of a difference, :math:`2^{1/2}` times the residuals'
         from a preliminary Huber regression with an intercept.
 
+    Raises
+    ------
+    InputError
+        `loss` is not convex, or no symmetric function of the residual.
+
     References
     ----------
     Honoré, B. E. and Powell, J. L. (1994). Pairwise difference estimators of censored and truncated
@@ -156,6 +161,11 @@ class Wilcoxon(_Differences):
         In units of the response. ``"mad"``: :math:`n^{-1/2}` times the scale of the residuals
         (median absolute residual over 0.6745) of a Huber regression with an intercept, from then
         on taken as known and recorded as a plug-in.
+
+    Raises
+    ------
+    InputError
+        `width` is neither a positive number nor ``"mad"``.
 
     References
     ----------

@@ -24,25 +24,50 @@ __all__ = ["Draws"]
 class Draws:
     """Equally weighted posterior draws.
 
+    Build them with `Draws.of`; ``draws["name"]`` is one parameter's draws (chain * draw,), and
+    ``np.asarray(draws)`` all of them (chain * draw, p).
+
     Attributes
     ----------
     values : (chain, draw, parameter) array
+        Chains by draws by parameters.
     names : tuple of str
+        Parameter names.
     eta : float or None
         Learning rate of the posterior they came from, if known.
     ess : float or None
         Effective number of draws, the smallest over parameters.
     sampler : str
+        What drew them.
     info : mapping
         What the sampler reports of itself (Pareto k, R-hat, evaluations, ...).
     source : GeneralizedPosterior or None
         The posterior they were drawn from by `sample`.
 
+    Raises
+    ------
+    InputError
+        `values` has not three axes, or `names` do not fit them.
+
+    See Also
+    --------
+    etafree.sample : Draws of a generalized posterior.
+
     Examples
     --------
-    >>> d = Draws.of(np.array([[0.0, 1.0], [2.0, 3.0], [1.0, 5.0]]), names=["a", "b"])
+    >>> d = Draws.of([[0.0, 1.0], [2.0, 3.0], [1.0, 5.0], [1.0, 3.0]], names=["a", "b"], eta=0.5)
     >>> d.mean, d["b"].tolist()
-    (array([1., 3.]), [1.0, 3.0, 5.0])
+    (array([1., 3.]), [1.0, 3.0, 5.0, 3.0])
+    >>> d.covariance().round(3)
+    array([[0.667, 0.667],
+           [0.667, 2.667]])
+    >>> d.effective_size(), d.r_hat()  # too few to estimate
+    (4.0, None)
+    >>> d.select(["b"]).to_frame().head(2)
+                  b
+    chain draw
+    0     0     1.0
+          1     3.0
     """
 
     values: Array
@@ -59,10 +84,32 @@ class Draws:
                 "values", f"has shape {self.values.shape}", "use ef.Draws.of(array) for (draw, p)"
             )
         as_names(self.names, self.p)
+        if self.eta is not None:
+            as_positive(self.eta, "eta")
 
     @classmethod
     def of(cls, values: Any, names: Sequence[str] | None = None, eta: float | None = None) -> Draws:
-        """Return `values`, a Draws or an array (draw, p) or (chain, draw, p), as checked draws."""
+        """Return draws of any form as checked draws.
+
+        Parameters
+        ----------
+        values : Draws, DataFrame, or array (draw,), (draw, p) or (chain, draw, p)
+            The columns of a DataFrame name the parameters.
+        names : sequence of str, optional
+            Parameter names; ``theta[0]`` and so on if not given.
+        eta : float, optional
+            Learning rate that they were drawn at.
+
+        Returns
+        -------
+        Draws
+            With values (chain, draw, p).
+
+        Raises
+        ------
+        InputError
+            Values are not finite, `names` do not fit, or `eta` is not that of the draws.
+        """
         if isinstance(values, Draws):
             named = values if names is None else replace(values, names=as_names(names, values.p))
             if eta is None:
@@ -110,11 +157,15 @@ class Draws:
         return self.array[:, self.names.index(name)]
 
     def select(self, names: Sequence[str]) -> Draws:
-        """Return the draws of some parameters, in the order asked for."""
-        if tuple(names) == self.names:
+        """Return the draws of the parameters `names`, in that order; `InputError` for others."""
+        wanted = as_names(names, None)
+        if wanted == self.names:
             return self
-        where = [self.names.index(name) for name in names]
-        return replace(self, values=self.values[:, :, where], names=tuple(names), source=None)
+        for name in wanted:
+            if name not in self.names:
+                raise InputError("names", f"has {name!r}", f"choose from {list(self.names)}")
+        where = [self.names.index(name) for name in wanted]
+        return replace(self, values=self.values[:, :, where], names=wanted, source=None)
 
     @property
     def mean(self) -> Array:
@@ -123,7 +174,13 @@ class Draws:
         return mean
 
     def covariance(self) -> Array:
-        """Return the covariance (p, p) with divisor D - 1, checked for use as a scale."""
+        """Return the covariance (p, p) with divisor D - 1, checked for use as a scale.
+
+        Raises
+        ------
+        InputError
+            Draws are fewer than p + 2, constant, collinear or too large.
+        """
         if len(self) < self.p + 2:
             raise InputError(
                 "draws", f"are {len(self)} for {self.p} parameter(s)",

@@ -13,9 +13,47 @@ __all__ = [
     "NotPositiveDefiniteError",
 ]
 
+#: Page of the site that explains an argument; errors about it name the page.
+GUIDES = {
+    "center": "guides/targets",
+    "clusters": "dependence",
+    "correction": "guides/targets",
+    "draws": "fits",
+    "estimand": "guides/targets",
+    "eta": "guides/eta",
+    "fpc": "dependence",
+    "latent": "guides/hierarchical",
+    "log_likelihood": "fits",
+    "loss": "losses",
+    "model": "fits",
+    "penalty": "losses",
+    "prior": "guides/eta",
+    "scheduler": "guides/large-data",
+    "strata": "dependence",
+    "time": "dependence",
+    "units": "dependence",
+    "var_names": "fits",
+    "weights": "guides/weights",
+}
+
 
 class EtafreeError(Exception):
-    """Base of every error that etafree raises on purpose."""
+    """Base of every error that etafree raises on purpose.
+
+    See Also
+    --------
+    InputError : An argument cannot be used.
+    ConvergenceError : There is no answer to give.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> try:
+    ...     ef.losses.Huber(-1.0)
+    ... except ef.errors.EtafreeError as error:
+    ...     print(error)
+    c: is -1.0 but must be a finite number above zero
+    """
 
 
 class InputError(EtafreeError, ValueError):
@@ -30,17 +68,29 @@ class InputError(EtafreeError, ValueError):
     advice : str, optional
         What to do about it.
 
+    See Also
+    --------
+    NotPositiveDefiniteError : The same about a matrix.
+
+    Notes
+    -----
+    Where a page of the documentation explains the argument, the message ends with its name, and
+    `guide` holds it.
+
     Examples
     --------
     >>> print(InputError("eta", "is -1.0 but must be positive", "pass eta > 0"))
-    eta: is -1.0 but must be positive; pass eta > 0
+    eta: is -1.0 but must be positive; pass eta > 0 (see guides/eta)
     """
 
     def __init__(self, argument: str, problem: str, advice: str = "") -> None:
         self.argument = argument
         self.problem = problem
         self.advice = advice
-        super().__init__(f"{argument}: {problem}" + (f"; {advice}" if advice else ""))
+        self.guide = GUIDES.get(argument, "")
+        told = f"; {advice}" if advice else ""
+        page = f" (see {self.guide})" if self.guide else ""
+        super().__init__(f"{argument}: {problem}{told}{page}")
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that it crosses from a worker process
         return _rebuilt, (type(self), self.args, self.__dict__)
@@ -54,7 +104,26 @@ def _rebuilt(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]
 
 
 class NotPositiveDefiniteError(InputError):
-    """A matrix that must be positive definite is not; `eigenvalue` is the offending one."""
+    """A matrix that must be positive definite is not; `eigenvalue` is the offending one.
+
+    Parameters
+    ----------
+    argument : str
+        Name of the matrix.
+    eigenvalue : float
+        Its smallest eigenvalue.
+    advice : str, optional
+        What to do about it.
+
+    See Also
+    --------
+    InputError : What it is a kind of.
+
+    Examples
+    --------
+    >>> print(NotPositiveDefiniteError("hessian", -0.5, "add a penalty"))
+    hessian: is not positive definite (smallest eigenvalue -0.5); add a penalty
+    """
 
     def __init__(self, argument: str, eigenvalue: float, advice: str = "") -> None:
         self.eigenvalue = eigenvalue
@@ -64,24 +133,67 @@ class NotPositiveDefiniteError(InputError):
 
 
 class ConvergenceError(EtafreeError, RuntimeError):
-    """A minimiser or sampler has no answer to give; the message says why and what to change."""
+    """A minimiser or sampler has no answer to give; the message says why and what to change.
+
+    See Also
+    --------
+    etafree.minimise, etafree.sample : What raises it.
+
+    Examples
+    --------
+    >>> import numpy as np, etafree as ef
+    >>> X, y = np.array([[-1.0], [-2.0], [1.0], [2.0]]), np.array([0.0, 0.0, 1.0, 1.0])
+    >>> try:
+    ...     ef.minimise(ef.Criterion(ef.losses.Logistic(), data=(X, y)))
+    ... except ef.errors.ConvergenceError as error:
+    ...     print("separated" in str(error))
+    True
+    """
 
 
 class MissingExtraError(EtafreeError, ImportError):
     """An optional dependency is not installed.
 
+    Parameters
+    ----------
+    extra : str
+        Name of the extra to install.
+    purpose : str
+        What it is for.
+
+    See Also
+    --------
+    EtafreeError : Base of the library's errors.
+
     Examples
     --------
     >>> print(MissingExtraError("jax", "your own losses"))
-    your own losses need an extra: pip install "etafree[jax]"
+    an extra is missing for your own losses: pip install "etafree[jax]"
     """
 
     def __init__(self, extra: str, purpose: str) -> None:
-        super().__init__(f'{purpose} need an extra: pip install "etafree[{extra}]"')
+        super().__init__(f'an extra is missing for {purpose}: pip install "etafree[{extra}]"')
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class CalibrationWarning(UserWarning):
-    """Something was computed, but with a caveat that changes how far to trust it."""
+    """Something was computed, but with a caveat that changes how far to trust it.
+
+    See Also
+    --------
+    etafree.Calibration.diagnostics : What most caveats are reported by.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np, etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 0.0, 1.0, 1.0])
+    >>> criterion = ef.Criterion(ef.losses.Logistic(), data=(X, y))
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always", ef.errors.CalibrationWarning)
+    ...     draws = ef.bootstrap(criterion, draws=200, seed=1)  # some have only zeros, or ones
+    >>> str(caught[0].message).split(" and ")[0]
+    '26 of 200 resamples have no minimiser'
+    """

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree.columns import as_frame, numbers
 from etafree.errors import InputError
-from etafree.parts import as_frame, numbers
 from etafree.rows import Rows
 from etafree.validation import Array, check_finite
 
@@ -154,11 +154,17 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
         )  # fmt: skip
     if right.shape[1] == 0:
         raise InputError("formula", f"{_text(formula)!r} has no predictors")
+    try:
+        X, y = right.to_numpy(dtype=np.float64), left.to_numpy(dtype=np.float64)[:, 0]
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "formula", f"{_text(formula)!r} makes entries that are no numbers ({error})"
+        ) from None
     names = tuple(str(c) for c in right.columns)
     kept = np.asarray(right.index, dtype=np.intp)
     return Design(
-        np.ascontiguousarray(right.to_numpy(dtype=np.float64)),
-        left.to_numpy(dtype=np.float64)[:, 0],
+        np.ascontiguousarray(X),
+        y,
         names,
         names.index("Intercept") if "Intercept" in names else None,
         Rows(len(data), None if len(kept) == len(data) else kept, data.index, data),

@@ -15,7 +15,29 @@ __all__ = ["Functional", "image"]
 
 @dataclass(frozen=True, eq=False)
 class Functional:
-    """A function of the parameters: its value at the centre and its draws before and after."""
+    """A function of the parameters: its value at the centre and its draws before and after.
+
+    Attributes
+    ----------
+    name : str
+        What it is called.
+    estimate : () or (k,) array
+        Its value at the centre.
+    draws, original : (draw,) or (draw, k) array
+        Its calibrated and its original draws.
+    level : float
+        Default level of its interval.
+
+    See Also
+    --------
+    etafree.Calibration.of : What returns it.
+
+    Examples
+    --------
+    >>> draws = np.linspace(0.0, 1.0, 101)
+    >>> Functional("share", np.array(0.5), draws, draws).interval(0.9)
+    array([0.05, 0.95])
+    """
 
     name: str
     estimate: Array
@@ -24,7 +46,7 @@ class Functional:
     level: float = 0.95
 
     def interval(self, level: float | None = None) -> Array:
-        """Return equal-tailed limits of the calibrated draws, (2,) or (2, k)."""
+        """Return equal-tailed limits at `level` of the calibrated draws, (2,) or (2, k)."""
         tail = 0.5 * (1 - as_level(self.level if level is None else level))
         limits: Array = np.quantile(self.draws, [tail, 1 - tail], axis=0)
         return limits

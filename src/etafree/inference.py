@@ -44,6 +44,37 @@ class Region:
     With :math:`\nu` degrees of freedom
     :math:`r^2 = \frac{p\nu}{\nu-p+1}F_{p,\nu-p+1}` (Hotelling), with the normal
     :math:`r^2=\chi^2_p`.
+
+    Attributes
+    ----------
+    center : (p,) array
+        :math:`c`.
+    covariance : (p, p) array
+        :math:`V`.
+    radius_squared : float
+        :math:`r^2`.
+    level : float
+        Confidence level.
+    dof : float
+        :math:`\nu`, infinite for the normal.
+    names : tuple of str
+        Parameter names.
+
+    See Also
+    --------
+    etafree.Calibration.region : What returns it.
+
+    References
+    ----------
+    Hotelling, H. (1931). The generalization of Student's ratio. Ann. Math. Statist. 2, 360-378.
+
+    Examples
+    --------
+    >>> region = Region.of(np.zeros(2), Target.given(np.zeros(2), np.eye(2)), level=0.95)
+    >>> round(region.radius_squared, 3), region.contains([2.0, 1.0]), region.contains([2.0, 2.0])
+    (5.991, True, False)
+    >>> region.boundary(points=100).shape
+    (100, 2)
     """
 
     center: Array
@@ -55,7 +86,27 @@ class Region:
 
     @classmethod
     def of(cls, center: Array, target: Target, level: float) -> Region:
-        """Return the region of a target around a centre."""
+        """Return the region of a target around a centre.
+
+        Parameters
+        ----------
+        center : (p,) array
+            Middle of the ellipsoid.
+        target : Target
+            Its covariance and degrees of freedom.
+        level : float
+            Confidence level.
+
+        Returns
+        -------
+        Region
+            Of all parameters.
+
+        Raises
+        ------
+        InputError
+            There are no more degrees of freedom than p - 1.
+        """
         from scipy.special import chdtri, fdtri
 
         p, dof = target.p, target.dof_of(np.eye(target.p))
@@ -72,12 +123,30 @@ class Region:
         return cls(center, target.covariance, radius, level, dof, target.names)
 
     def contains(self, theta: Any) -> bool:
-        """Return whether a parameter value (p,) lies inside."""
+        """Return whether a parameter value `theta`, (p,), lies inside."""
         d = as_array(theta, "theta", shape=self.center.shape) - self.center
         return bool(d @ np.linalg.solve(self.covariance, d) <= self.radius_squared)
 
     def boundary(self, i: int | str = 0, j: int | str = 1, points: int = 200) -> Array:
-        """Return the outline (points, 2) of the region's shadow on two parameters."""
+        """Return the outline of the region's shadow on two parameters.
+
+        Parameters
+        ----------
+        i, j : int or str
+            Two parameters, by position or name.
+        points : int
+            How many points.
+
+        Returns
+        -------
+        (points, 2) array
+            A closed curve.
+
+        Raises
+        ------
+        InputError
+            `i` or `j` is no parameter, or both are the same.
+        """
         pair = [self._position(i, "i"), self._position(j, "j")]
         if pair[0] == pair[1]:
             raise InputError("j", f"is the same parameter as i, {i!r}", "name two")
@@ -106,9 +175,21 @@ class WaldTest:
     dof : tuple of float
         Numerator and denominator degrees of freedom.
     p_value : float
+        Upper tail of the F distribution.
     estimate : (q,) array
         The contrasts minus their hypothesised values.
     se : (q,) array
+        Standard errors of the contrasts.
+
+    See Also
+    --------
+    etafree.Calibration.test : What returns it.
+
+    Examples
+    --------
+    >>> t = Target.given([1.0, 2.0], np.eye(2), names=["a", "b"], dof=10)
+    >>> wald_test(t.center, t, ["a", "b"])
+    WaldTest(F = 2.25 on F(2, 9), p = 0.1613)
     """
 
     statistic: float

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,14 +18,18 @@ from numpy.typing import NDArray
 
 from etafree.draws import Draws
 from etafree.errors import InputError
+from etafree.linalg import correlation_eigenvalues
+from etafree.row_losses import RowLosses
 from etafree.sums import Groups
 from etafree.validation import Array
 
 __all__ = [
     "PointwiseArray",
     "PointwiseLosses",
+    "Slopes",
     "batch_edges",
     "curvature",
+    "find_slopes",
     "scores_by_batch",
     "total_losses",
 ]
@@ -33,6 +38,8 @@ __all__ = [
 BATCHES, FEWEST, PER_BATCH = 40, 8, 10
 #: Numbers read at a time, and numbers that all batches together may hold (half a GB).
 BLOCK, HELD = 1 << 23, 1 << 26
+#: Condition of all parameters' correlation above which only the reported ones are used.
+COLLINEAR = 1e8
 
 
 class PointwiseLosses(Protocol):
@@ -81,8 +88,10 @@ def _checked(losses: PointwiseLosses, draws: int) -> Iterator[Array]:
         raise InputError("log_likelihood", f"has {draws - left} draws, the parameters {draws}")
 
 
-def total_losses(losses: PointwiseLosses, draws: int) -> Array:
-    """Return the total loss of every draw (D,)."""
+def total_losses(losses: PointwiseLosses | RowLosses, draws: int) -> Array:
+    """Return the total loss of every draw (D,), up to a constant."""
+    if isinstance(losses, RowLosses):
+        return losses.totals
     return np.concatenate(
         [block.sum(axis=1, dtype=np.float64) for block in _checked(losses, draws)]
     )
@@ -104,7 +113,7 @@ def batch_edges(draws: Draws, size: int) -> NDArray[np.intp]:
 
 
 def scores_by_batch(
-    z: Array, losses: PointwiseLosses, groups: Groups, edges: NDArray[np.intp]
+    z: Array, losses: PointwiseLosses | RowLosses, groups: Groups, edges: NDArray[np.intp]
 ) -> Array:
     """Return the covariances of z (D, p) with groups' losses by batch (K, G, p), centred.
 
@@ -122,6 +131,11 @@ def scores_by_batch(
     """
     many, p = z.shape
     deviation = z - z.mean(axis=0)
+    if isinstance(losses, RowLosses):
+        made = losses.group_scores(deviation, groups, edges)
+        weight = groups.weights(losses.total.weights)
+        made -= made.sum(axis=2, keepdims=True) * (weight / weight.sum())
+        return made.transpose(0, 2, 1)
     out = np.zeros((len(edges) - 1, p, len(groups)))
     total, product = np.zeros(losses.n), np.zeros((p, losses.n))
     start, batch, shift = 0, 0, None
@@ -199,3 +213,64 @@ def _symmetric(entries: Array, rows: Any, columns: Any, p: int) -> Array:
     out[rows, columns] += entries
     out[columns, rows] += entries
     return out
+
+
+class Slopes(NamedTuple):
+    """Coordinates (D, p) of the draws for slopes, batches of draws, and what slopes lead to.
+
+    `spread` is the inverse Hessian of the reported parameters; `found` the curvature of the total
+    loss over the draws, which is used where it agrees with theirs.
+    """
+
+    z: Array
+    edges: NDArray[np.intp]
+    spread: Array
+    report: Array
+    turns: Array | None
+    found: Curvature | None
+
+    def influences(self, scores: Array) -> Array:
+        """Return influences (K, g, q) on the reported parameters of scores (K, g, p) by batch.
+
+        To first order: what a batch says of slopes and curvature, others as they are. The scores
+        are overwritten.
+        """
+        if self.turns is None:
+            scores *= self.report
+            return scores
+        mean, q = scores.mean(axis=0), self.report.shape[1]
+        out = scores if q == scores.shape[2] else np.empty((*scores.shape[:2], q))
+        for made, part, turn in zip(out, scores, self.turns, strict=True):
+            made[:] = (part - mean @ turn) @ self.report
+        return out
+
+
+def find_slopes(
+    draws: Draws, losses: PointwiseLosses | RowLosses, held: int, eta: float,
+    every: Draws | None = None,
+) -> Slopes:  # fmt: skip
+    """Return how influences on these parameters are found; a batch holds so many of them."""
+    full = _usable(draws, every)
+    edges = batch_edges(full, held * full.p)
+    lower = np.linalg.cholesky(full.covariance())
+    z = (full.array - full.mean) @ np.linalg.inv(lower).T
+    energy = eta * total_losses(losses, len(z))
+    found = curvature(z, energy, edges, full.effective_size())
+    if found is None or not found.agrees:
+        edges = batch_edges(draws, held * draws.p)
+        return Slopes(draws.array, edges, eta * draws.covariance(), np.array(eta), None, found)
+    inverse = np.linalg.inv(found.matrix)
+    where = [full.names.index(name) for name in draws.names]
+    many = (len(edges) - 1) / (len(z) - 1)
+    own = np.array([z[first:last].T @ z[first:last] * many for first, last in pairwise(edges)])
+    spread = (eta * lower @ inverse @ lower.T)[np.ix_(where, where)]
+    report = eta * inverse @ lower.T[:, where]
+    return Slopes(z, edges, spread, report, own - np.eye(full.p) + inverse @ found.changes, found)
+
+
+def _usable(draws: Draws, every: Draws | None) -> Draws:
+    """Return all parameters, or those to report where all together are collinear or too many."""
+    if every is None or len(every) < 20 * every.p:
+        return draws
+    values, _ = correlation_eigenvalues(np.cov(every.array.T, ddof=1).reshape(every.p, every.p))
+    return every if values[0] * COLLINEAR > values[-1] else draws

@@ -28,7 +28,7 @@ arXiv:2305.06466.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -40,15 +40,15 @@ from etafree.errors import InputError
 from etafree.influence import (
     Curvature,
     PointwiseLosses,
-    batch_edges,
-    curvature,
+    Slopes,
+    find_slopes,
     group_sums,
     scores_by_batch,
-    total_losses,
 )
 from etafree.linalg import check_covariance, correlation_eigenvalues
 from etafree.meat import PLAIN_CR, Meat, check_count, clustered, finish, whitener
 from etafree.multiway import multiway
+from etafree.row_losses import RowLosses
 from etafree.serial import long_run, newey_west_lag
 from etafree.sums import Groups
 from etafree.survey import stratified
@@ -59,8 +59,6 @@ from etafree.validation import Array, as_choice, as_positive
 __all__ = ["influences", "jackknife_target", "without_noise"]
 
 NAME = "infinitesimal jackknife"
-#: Condition of all parameters' correlation above which only the reported ones are used.
-COLLINEAR = 1e8
 
 #: From influences (G, p), where the Hessian is the identity, to a covariance; quadratic.
 Form = Callable[[Array], Array]
@@ -68,7 +66,7 @@ Form = Callable[[Array], Array]
 
 @one_blas_thread
 def jackknife_target(
-    draws: Draws, losses: PointwiseLosses, dependence: Dependence | None = None, *,
+    draws: Draws, losses: PointwiseLosses | RowLosses, dependence: Dependence | None = None, *,
     eta: float = 1.0, every: Draws | None = None, correction: str | None = None,
     bandwidth: Any = None, dof: float | None = None,
 ) -> Target:  # fmt: skip
@@ -78,8 +76,9 @@ def jackknife_target(
     ----------
     draws : Draws
         Of the parameters to report.
-    losses : PointwiseLosses
-        Loss of every observation at every draw: minus the log-likelihood, say.
+    losses : PointwiseLosses or RowLosses
+        Loss of every observation at every draw: minus the log-likelihood, say; or a criterion's
+        rows, of which some at a time are held.
     dependence : Dependence, optional
         Which observations depend on each other; independent by default.
     eta : float
@@ -112,15 +111,24 @@ def jackknife_target(
         raise InputError("log_likelihood", f"has {n} observations for {p} parameters",
                          "report fewer parameters (var_names=)")  # fmt: skip
     correction = _correction(correction, bandwidth, dependence)
-    groups = Groups(np.arange(n), np.arange(n)) if dependence is None else dependence.groups
-    parts, spread, found = influences(draws, losses, groups, eta, every)
-    whiten = whitener(np.linalg.inv(spread))
-    back = np.linalg.inv(whiten)
-    for part in parts:  # scores, where A = I
-        part[:] = part @ back
-    mean = parts.mean(axis=0)
-    made, form = _form(mean, whiten, dependence, correction, bandwidth, n)
-    covariance, error = without_noise(parts, mean, form)
+    rows = losses.total if isinstance(losses, RowLosses) else None
+    count, size = (float(n), float(n)) if rows is None else (rows.count, rows.size)
+    if dependence is None and isinstance(losses, RowLosses):
+        assert correction is not None
+        slopes = find_slopes(draws, losses, 1, eta, every)
+        whiten = whitener(np.linalg.inv(slopes.spread))
+        made, covariance, error = _over_rows(losses, slopes, whiten, correction)
+    else:
+        groups = Groups(np.arange(n), np.arange(n)) if dependence is None else dependence.groups
+        parts, slopes = influences(draws, losses, groups, eta, every)
+        whiten = whitener(np.linalg.inv(slopes.spread))
+        back = np.linalg.inv(whiten)
+        for part in parts:  # scores, where A = I
+            part[:] = part @ back
+        mean = parts.mean(axis=0)
+        weights = groups.weights(None if rows is None else rows.weights)
+        made, form = _form(mean, whiten, dependence, correction, bandwidth, weights, count)
+        covariance, error = without_noise(parts, mean, form)
     still = [draws.names[j] for j in np.flatnonzero(~((error >= 0) & (error < 0.5)))]
     if still:
         raise InputError("log_likelihood", f"moves {still[:8]} by no more than the noise of the "
@@ -132,54 +140,21 @@ def jackknife_target(
     return Target(
         center=draws.mean, covariance=covariance, names=draws.names,
         dof=degrees_of_freedom(dof, made.dof, p), center_kind="mean", correction=made.correction,
-        clusters=made.clusters, design=made.design, n=n, size=float(n), method=NAME,
+        clusters=made.clusters, design=made.design, n=n, size=size, method=NAME,
         estimand="the minimiser of the expected loss, minus the stored log-likelihood",
         se_error=error,
-        checks=(*made.checks, *_agreement(found, eta, draws), *_checks(draws, eta * n, error)),
+        checks=(*made.checks, *_agreement(slopes.found, eta, draws),
+                *_checks(draws, eta * count, error)),
     )  # fmt: skip
 
 
 def influences(
-    draws: Draws, losses: PointwiseLosses, groups: Groups, eta: float, every: Draws | None = None
-) -> tuple[Array, Array, Curvature | None]:
-    """Return influences of groups on these parameters by batch (K, G, p), and the inverse Hessian.
-
-    By batch to first order: what a batch says of slopes and curvature, others as they are. With
-    them the curvature of the total loss over the draws, which is used where it agrees with theirs.
-    """
-    spread = draws.covariance()
-    full = _usable(draws, every)
-    edges = batch_edges(full, len(groups) * full.p)
-    lower = np.linalg.cholesky(full.covariance())
-    z = (full.array - full.mean) @ np.linalg.inv(lower).T
-    energy = eta * total_losses(losses, len(z))
-    found = curvature(z, energy, edges, full.effective_size())
-    if found is None or not found.agrees:
-        edges = batch_edges(draws, len(groups) * draws.p)
-        parts = scores_by_batch(draws.array, losses, groups, edges)
-        parts *= eta
-        return parts, eta * spread, found
-    matrix, changes = found.matrix, found.changes
-    parts = scores_by_batch(z, losses, groups, edges)
-    slopes = parts.mean(axis=0)
-    inverse = np.linalg.inv(matrix)
-    where = [full.names.index(name) for name in draws.names]
-    report = eta * inverse @ lower.T[:, where]
-    out = parts if full.p == draws.p else np.empty((len(parts), len(groups), draws.p))
-    for b, (first, last) in enumerate(pairwise(edges)):
-        own = z[first:last].T @ z[first:last] * (len(parts) / (len(z) - 1))
-        off = own - np.eye(full.p) + inverse @ changes[b]
-        out[b] = (parts[b] - slopes @ off) @ report
-    hessian_inverse = eta * lower @ inverse @ lower.T
-    return out, hessian_inverse[np.ix_(where, where)], found
-
-
-def _usable(draws: Draws, every: Draws | None) -> Draws:
-    """Return all parameters, or those to report where all together are collinear or too many."""
-    if every is None or len(every) < 20 * every.p:
-        return draws
-    values, _ = correlation_eigenvalues(np.cov(every.array.T, ddof=1).reshape(every.p, every.p))
-    return every if values[0] * COLLINEAR > values[-1] else draws
+    draws: Draws, losses: PointwiseLosses | RowLosses, groups: Groups, eta: float,
+    every: Draws | None = None,
+) -> tuple[Array, Slopes]:  # fmt: skip
+    """Return influences of groups on these parameters by batch (K, G, p), and the slopes' way."""
+    slopes = find_slopes(draws, losses, len(groups), eta, every)
+    return slopes.influences(scores_by_batch(slopes.z, losses, groups, slopes.edges)), slopes
 
 
 def without_noise(parts: Array, mean: Array, form: Form) -> tuple[Array, Array]:
@@ -187,17 +162,43 @@ def without_noise(parts: Array, mean: Array, form: Form) -> tuple[Array, Array]:
 
     The error is that of the square roots of the diagonal, from the batches' first-order effects.
     """
-    base = form(mean)
-    noise, turned = np.zeros_like(base), np.zeros(len(base))
+    base, squares, turned = form(mean), [], []
     for part in parts:
-        off = part - mean
-        square = form(off)
-        noise += square
-        turned += np.square(np.diagonal(form(part) - base - square))  # twice the product
-    many = len(parts) * (len(parts) - 1)
-    covariance = base - noise / many
-    error: Array = 0.5 * np.sqrt(turned / many) / np.diagonal(covariance)
+        squares.append(form(part - mean))
+        turned.append(np.diagonal(form(part) - base - squares[-1]))  # twice the product
+    return _less_noise(base, np.array(squares), np.array(turned))
+
+
+def _less_noise(base: Array, squares: Array, turned: Array) -> tuple[Array, Array]:
+    many = len(squares) * (len(squares) - 1)
+    covariance: Array = base - squares.sum(axis=0) / many
+    error: Array = 0.5 * np.sqrt(np.square(turned).sum(axis=0) / many) / np.diagonal(covariance)
     return covariance, error
+
+
+def _over_rows(
+    losses: RowLosses, slopes: Slopes, whiten: Array, correction: str
+) -> tuple[Meat, Array, Array]:
+    """Return the meat of independent rows, and `without_noise` of it, from sums over the rows."""
+    p, many, frequency = len(whiten), len(slopes.edges) - 1, losses.total.frequency
+    back = np.linalg.inv(whiten)
+
+    def moments(scores: Array, weights: Array | None) -> tuple[Array, ...]:
+        parts = slopes.influences(scores) @ back
+        if weights is not None and frequency:  # copies of a row are rows
+            parts *= np.where(weights > 0, weights, np.inf)[:, None] ** -0.5
+        mean = parts.mean(axis=0)
+        parts -= mean
+        return mean.T @ mean, parts.transpose(0, 2, 1) @ parts, mean.T @ parts
+
+    deviation = slopes.z - slopes.z.mean(axis=0)
+    zeros = np.zeros((p, p)), np.zeros((many, p, p)), np.zeros((many, p, p))
+    base, squares, products = losses.sums_over_rows(deviation, slopes.edges, moments, *zeros)
+    factor = losses.total.small_sample_factor() if correction == "HC1" else 1.0
+    made = Meat(*finish(factor * base, whiten), np.inf, correction)
+    squares = factor * whiten.T @ squares @ whiten
+    turned = 2 * factor * np.diagonal(whiten.T @ products @ whiten, axis1=1, axis2=2)
+    return made, *_less_noise(made.covariance, squares, turned)
 
 
 def _agreement(found: Curvature | None, eta: float, draws: Draws) -> tuple[Check, ...]:
@@ -262,9 +263,12 @@ def _correction(
 
 def _form(
     mean: Array, whiten: Array, dependence: Dependence | None, correction: str | None,
-    bandwidth: Any, n: int,
+    bandwidth: Any, weights: Array, n: float,
 ) -> tuple[Meat, Form]:  # fmt: skip
-    """Return the meat of the influences, and the quadratic form that made its covariance."""
+    """Return the meat of the influences, and the quadratic form that made its covariance.
+
+    `weights` are those of groups, `n` is how many observations there are.
+    """
     p = mean.shape[1]
     if dependence is None:
         assert correction is not None
@@ -274,28 +278,27 @@ def _form(
             return finish(factor * x.T @ x, whiten)[1]
 
         return Meat(*finish(factor * mean.T @ mean, whiten), np.inf, correction), plain
-    ones = np.bincount(dependence.groups.codes, minlength=len(dependence.groups)).astype(float)
     make: Callable[[Array], Meat]
     match dependence:
         case Clusters():
             used = correction or "CR1"
-            make = lambda x: clustered(x, whiten, ones, used, n)  # noqa: E731
+            make = lambda x: clustered(x, whiten, weights, used, n)  # noqa: E731
         case Survey():
-            make = lambda x: stratified(x, whiten, ones, dependence, correction)  # noqa: E731
+            make = lambda x: stratified(x, whiten, weights, dependence, correction)  # noqa: E731
         case Series():
             if correction in ("Bartlett", "DK") and bandwidth in (None, "newey-west"):
                 bandwidth = newey_west_lag(mean @ np.linalg.inv(whiten).T)
             lag = bandwidth
             make = lambda x: long_run(x, whiten, dependence, correction, lag, None)  # noqa: E731
         case Ways():
-            made = multiway(mean, whiten, ones, dependence, correction, n)
+            made = multiway(mean, whiten, weights, dependence, correction, n)
             whole = made.checks[0].verdict == "ok"
-            return made, _signed_sum(dependence, whole, whiten, ones, made.correction, n)
+            return made, _signed_sum(dependence, whole, whiten, weights, made.correction, n)
     return make(mean), lambda x: make(x).covariance
 
 
 def _signed_sum(
-    ways: Ways, whole: bool, whiten: Array, ones: Array, correction: str, n: int
+    ways: Ways, whole: bool, whiten: Array, weights: Array, correction: str, n: float
 ) -> Form:
     """Return the form of several ways: every set of them with its sign, or single ways only."""
     sets = []
@@ -310,7 +313,8 @@ def _signed_sum(
         out = np.zeros((x.shape[1], x.shape[1]))
         for sign, group in sets:
             sums = np.column_stack([group_sums(column, group) for column in x.T])
-            out += sign * clustered(sums, whiten, group_sums(ones, group), correction, n).covariance
+            shares = group_sums(weights, group)
+            out += sign * clustered(sums, whiten, shares, correction, n).covariance
         return out
 
     return form

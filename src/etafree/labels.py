@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree.columns import factorized, raw
 from etafree.errors import InputError
-from etafree.parts import factorized, raw
 from etafree.rows import Rows
 from etafree.sums import Groups
 from etafree.validation import Array, as_array

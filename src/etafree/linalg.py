@@ -92,7 +92,7 @@ def check_covariance(value: Any, argument: str, size: int | None = None, advice:
     return matrix
 
 
-def symmetric_root(matrix: Array, power: float = 0.5) -> Array:
+def symmetric_root(matrix: Array, power: float = 0.5, argument: str = "matrix") -> Array:
     r"""Return :math:`M^{q}` of a symmetric positive definite matrix, itself symmetric.
 
     Examples
@@ -103,7 +103,8 @@ def symmetric_root(matrix: Array, power: float = 0.5) -> Array:
     """
     values, vectors = np.linalg.eigh(matrix)
     if values[0] <= 0:
-        raise NotPositiveDefiniteError("matrix", float(values[0]))
+        advice = "" if argument == "matrix" else "draws and target differ too much in some direction"
+        raise NotPositiveDefiniteError(argument, float(values[0]), advice)
     root: Array = (vectors * values**power) @ vectors.T
     return 0.5 * (root + root.T)
 
@@ -140,7 +141,8 @@ def transport(covariance: Array, target: Array, root: str = "affine") -> Array:
     """
     as_choice(root, "root", ROOTS)
     if root == "paper":
-        return symmetric_root(target) @ symmetric_root(covariance, -0.5)
+        after = symmetric_root(target, argument="covariance")
+        return after @ symmetric_root(covariance, -0.5, "draws")
     sd = np.sqrt(np.diagonal(covariance))
     correlation = covariance / sd / sd[:, None]
     lower = np.linalg.cholesky(correlation)
@@ -150,7 +152,8 @@ def transport(covariance: Array, target: Array, root: str = "affine") -> Array:
     else:
         half = np.linalg.solve(lower, scaled)
         middle = np.linalg.solve(lower, half.T)
-        standard = np.linalg.solve(lower.T, (lower @ symmetric_root(0.5 * (middle + middle.T))).T).T
+        middle = symmetric_root(0.5 * (middle + middle.T), argument="covariance")
+        standard = np.linalg.solve(lower.T, (lower @ middle).T).T
     omega: Array = standard * (sd[:, None] / sd)
     return omega
 

@@ -39,11 +39,12 @@ MAX_ITERATIONS = 200
 
 @dataclass(frozen=True)
 class Fit:
-    """Minimiser of a criterion.
+    """Minimiser of a criterion, as `minimise` returns it.
 
     Attributes
     ----------
     theta : (p,) array
+        The minimiser.
     value : float
         L at the minimiser.
     hessian : (p, p) array
@@ -51,8 +52,21 @@ class Fit:
     gap : float
         Largest gradient coordinate relative to the terms it sums.
     iterations : int
+        Newton or proximal steps taken.
     status : {"converged", "local"}
         ``local``: the loss is not convex; this is the best minimum of several starts.
+
+    See Also
+    --------
+    etafree.minimise : What returns it.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> fit = ef.minimise(ef.Criterion(ef.losses.Squared(), data=(X, y)))
+    >>> fit.theta, fit.value, fit.hessian, fit.status
+    (array([2.]), 7.0, array([[4.]]), 'converged')
     """
 
     theta: Array
@@ -96,6 +110,8 @@ def _minimise(criterion: Criterion, start: Any) -> Fit:
     weight = criterion.strength * criterion.size
     zero = np.zeros(criterion.p)
     curvature = gram + weight * criterion.penalty.hessian(zero)
+    if not np.isfinite(curvature).all():
+        raise InputError("penalty", "is so strong that its Hessian overflows", "weaken it")
     check_collinear(criterion, curvature)
     first = np.linalg.solve(curvature, moment - weight * criterion.penalty.gradient(zero))
     if criterion.loss.convex:
@@ -257,6 +273,7 @@ def separated(criterion: Criterion, theta: Array) -> ConvergenceError:
     name = criterion.names[int(np.argmax(size))]
     return ConvergenceError(
         f"no finite minimiser: the coefficient of {name!r} runs off to infinity (separated data: a "
-        "combination of columns predicts some responses perfectly); add "
-        "penalty=ef.penalties.Ridge(...) or drop the column"
+        "combination of columns predicts some responses perfectly, or a value so far from all "
+        "others that it decides alone); add penalty=ef.penalties.Ridge(...), drop the column or "
+        "look at its extremes"
     )

@@ -23,7 +23,14 @@ def minimise(criterion: Criterion, start: Any = None) -> Fit:
     Parameters
     ----------
     criterion : Criterion
+        What is minimised.
     start : (p,) array, optional
+        First point; found from the data if not given.
+
+    Returns
+    -------
+    Fit
+        With ``theta`` (p,), the Hessian there and whether the minimum is known to be global.
 
     Raises
     ------
@@ -31,6 +38,10 @@ def minimise(criterion: Criterion, start: Any = None) -> Fit:
         Collinear columns without a penalty; the message names them.
     ConvergenceError
         No finite minimiser, as for separated logistic data.
+
+    See Also
+    --------
+    target : The minimiser with its standard errors.
 
     Examples
     --------

@@ -42,6 +42,13 @@ class PairLoss(GeneralLoss):
         (a dict of columns gives dicts of numbers), `theta` has the structure of `start`. It must
         not change when `a` and `b` change places, which is checked on a few pairs.
 
+    Raises
+    ------
+    InputError
+        `h` is not callable. The criterion refuses one that is not symmetric or not finite.
+    MissingExtraError
+        JAX is not installed (raised by the criterion).
+
     Notes
     -----
     Data are columns: a DataFrame (its numeric columns), or a dict, tuple or any pytree of arrays

@@ -10,21 +10,14 @@ import importlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from etafree.errors import EtafreeError, InputError, MissingExtraError
-from etafree.sums import Groups
-from etafree.validation import Array, as_array
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["Source", "as_frame", "as_source", "factorized", "numbers"]
+__all__ = ["BATCH", "Source", "as_source"]
 
 #: Rows of a part: large enough that Python's overhead does not count, small against memory.
 BATCH = 1 << 17
@@ -91,8 +84,15 @@ class Arrow(Source):
         return [piece for file in files for piece in _row_groups(file, PIECE * self.batch)]
 
     def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
-        for piece in self.pieces:
-            yield from _batches(piece, self.dataset.schema, columns, self.batch)
+        rest = self.dataset.schema, columns, self.batch
+        opened = (_batches(piece, *rest) for piece in self.pieces)
+        ahead = next(opened, None)
+        while ahead is not None:
+            batches, ahead = ahead, None
+            for batch in batches:
+                yield batch
+                ahead = ahead or next(opened, None)  # Arrow reads it while this one is worked on
+            ahead = ahead or next(opened, None)
 
     def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
         if self.client is None:
@@ -125,12 +125,26 @@ def _row_groups(file: Any, rows: int) -> Iterator[Any]:
 def _batches(
     piece: Any, schema: Any, columns: Sequence[str], batch: int, threads: bool = True
 ) -> Iterator[Any]:
-    arrow = _module("pyarrow")
-    try:
-        yield from piece.to_batches(
+    """Return the batches of a piece, which Arrow starts to decode at once."""
+    with _naming(piece):
+        found = piece.to_batches(
             schema=schema, columns=list(columns), batch_size=batch, batch_readahead=READAHEAD,
             use_threads=threads,
         )  # fmt: skip
+
+    def batches() -> Iterator[Any]:
+        with _naming(piece):
+            yield from found
+
+    return batches()
+
+
+@contextmanager
+def _naming(piece: Any) -> Iterator[None]:
+    """Turn errors of reading into one that names the file."""
+    arrow = _module("pyarrow")
+    try:
+        yield
     except (arrow.ArrowException, OSError) as error:
         raise _unreadable(repr(str(getattr(piece, "path", "the table"))), error) from None
 
@@ -177,7 +191,7 @@ def _in_order(futures: list[Any]) -> Iterator[Any]:
             yield futures.pop().result()
     except lost as error:
         raise EtafreeError(
-            f"the cluster lost a part of the data ({type(error).__name__}: {error}): is the "
+            f"the cluster lost a part of the data ({type(error).__name__}): is the "
             "scheduler there, and do its workers have memory enough?"
         ) from None
     finally:
@@ -280,60 +294,3 @@ def _names(table: Any) -> tuple[str, ...]:
         raise InputError("data", f"has a {type(table).__name__} among its parts",
                          "every part must be a pandas DataFrame or an Arrow table")  # fmt: skip
     return tuple(map(str, table.columns))
-
-
-def as_frame(chunk: Any, columns: Sequence[str]) -> pd.DataFrame:
-    """Return these columns of a part as a DataFrame, categories and text of Arrow's as objects."""
-    frame: pd.DataFrame
-    arrow = not hasattr(chunk, "iloc")
-    frame = chunk.select(list(columns)).to_pandas() if arrow else chunk[list(columns)]
-    plain = [name for name, kind in frame.dtypes.items()
-             if kind.name.startswith("string") or (arrow and kind.name == "category")]  # fmt: skip
-    return frame.astype(dict.fromkeys(plain, object)) if plain else frame
-
-
-def raw(chunk: Any, name: str) -> NDArray[Any]:
-    """Return a column of a part as numpy has it."""
-    if hasattr(chunk, "iloc"):
-        return np.asarray(chunk[name])
-    return np.asarray(chunk.column(name).to_numpy(zero_copy_only=False))
-
-
-def numbers(chunk: Any, name: str, argument: str) -> Array:
-    """Return a column of a part as numbers, NaN where there is none."""
-    values = chunk[name] if hasattr(chunk, "iloc") else raw(chunk, name)
-    try:
-        if hasattr(values, "to_numpy"):
-            values = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        return as_array(values, argument, finite=False)
-    except (InputError, TypeError, ValueError):
-        raise InputError(
-            argument, f"column {name!r} is not numeric", "code it as numbers"
-        ) from None
-
-
-def _is_whole(chunk: Any, name: str) -> bool:
-    """Return whether a column is of integers, none missing."""
-    if hasattr(chunk, "iloc"):
-        kind = chunk[name].dtype
-        return isinstance(kind, np.dtype) and kind.kind in "iu"
-    column = chunk.column(name)
-    return str(column.type) in ("int64", "int32", "uint32") and column.null_count == 0
-
-
-def factorized(chunk: Any, name: str) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """Return the distinct labels of a column and each row's place among them, -1 for none."""
-    whole = raw(chunk, name) if _is_whole(chunk, name) else None
-    if whole is not None and len(whole) and np.ptp(whole) <= len(whole):
-        found = Groups.of(whole, len(whole))  # a table of counts is cheaper than hashing
-        return found.labels, found.codes
-    if hasattr(chunk, "iloc"):
-        import pandas as pd
-
-        codes, labels = pd.factorize(chunk[name])
-        return np.asarray(labels), np.asarray(codes, dtype=np.intp)
-    column = chunk.column(name)
-    column = getattr(column, "combine_chunks", lambda: column)()
-    found = column if hasattr(column, "dictionary") else column.dictionary_encode()
-    codes = found.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return np.asarray(found.dictionary.to_numpy(zero_copy_only=False)), codes.astype(np.intp)

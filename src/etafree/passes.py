@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree.columns import Columns, as_frame, numbers
 from etafree.errors import InputError
 from etafree.formula import Recipe, formula_columns, matrices
 from etafree.labels import Column, StreamedGroups, Tally
 from etafree.linear import LinearTotal
 from etafree.losses import LinearLoss
-from etafree.parts import Source, as_frame, numbers
+from etafree.parts import Source
 from etafree.rows import Rows
 from etafree.sums import Groups
 from etafree.threads import one_blas_thread
@@ -73,7 +74,7 @@ class Reader:
 
     def part(self, chunk: Any, loss: LinearLoss, first: int) -> Part:
         """Return the total of a part whose first row has this number."""
-        X, y, kept = self.recipe.arrays(chunk, self.complete)
+        X, y, kept = self._design(chunk)
 
         def column(name: str | None, argument: str) -> Array | None:
             if name is None:
@@ -87,6 +88,15 @@ class Reader:
         y = y if m is None else np.column_stack([y, m])
         o, w = column(self.offset, "offset"), column(self.weights, "weights")
         return Part(loss, X, y, o, w, self.frequency, first, chunk, kept)
+
+    def _design(self, chunk: Any) -> tuple[Any, Array, NDArray[np.intp] | None]:
+        """Return X, y and the rows kept, None for all; columns stay where they are if they can."""
+        if self.recipe.plain is not None:
+            y = numbers(chunk, self.recipe.response, "y")
+            X = Columns.of(chunk, self.recipe.plain)
+            if self.complete or (X.finite and np.isfinite(y @ y)):
+                return X, y, None
+        return self.recipe.arrays(chunk, self.complete)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +178,7 @@ def take_census(
             checked_weights(Rows(len(every)), len(every), every, kind)
             copies = np.count_nonzero(~np.isin(part.weights, (0.0, 1.0)))
             counts += part.weights.sum(), np.count_nonzero(part.weights), copies
-            squares += np.einsum("ij,ij->j", part.X, part.X)
+            squares += np.square(part.column_norms)
         add_start(part, *rest[:2])
         for tally in rest[2:]:
             count_labels(part, tally)

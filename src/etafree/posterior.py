@@ -29,14 +29,19 @@ DIRECTIONS = 50
 
 @dataclass(frozen=True, eq=False)
 class LogPrior:
-    """A log prior density that the learning rate does not multiply.
+    r"""A log prior density :math:`\log\tilde\pi_n` that the learning rate does not multiply.
 
     Parameters
     ----------
-    value, gradient, hessian : callables
+    value, gradient, hessian : callable
         Functions of (theta, n) with values in R, (p,) and (p, p); theta has shape (p,), n is the
         effective scale.
     name : str
+        What results call it.
+
+    See Also
+    --------
+    etafree.penalties.Penalty : What the learning rate does multiply.
 
     Examples
     --------
@@ -52,7 +57,25 @@ class LogPrior:
 
     @classmethod
     def normal(cls, mean: Any, covariance: Any) -> LogPrior:
-        """Return the log density of a normal prior, up to a constant."""
+        """Return the log density of a normal prior, up to a constant.
+
+        Parameters
+        ----------
+        mean : (p,) array
+            Its mean.
+        covariance : (p, p) array
+            Positive definite.
+
+        Returns
+        -------
+        LogPrior
+            For `GeneralizedPosterior` or `q_posterior`.
+
+        Raises
+        ------
+        InputError
+            Shapes differ, or the covariance is not positive definite.
+        """
         centre = as_array(mean, "mean", ndim=1)
         if len(centre) == 0:
             raise InputError("mean", "is empty")
@@ -69,6 +92,29 @@ class LogPrior:
         r"""Return :math:`-\lambda_n s_n\rho(\theta)`: a penalty that :math:`\eta` does not scale.
 
         This is the Gaussian prior of the paper's appendix when the penalty is a ridge.
+
+        Parameters
+        ----------
+        penalty : Penalty
+            A ridge, say.
+        p : int
+            Number of parameters.
+
+        Returns
+        -------
+        LogPrior
+            With the effective scale of the criterion it is used with.
+
+        Raises
+        ------
+        InputError
+            `penalty` is no penalty, or does not fit `p` parameters.
+
+        Examples
+        --------
+        >>> from etafree.penalties import Ridge
+        >>> LogPrior.from_penalty(Ridge(0.5), p=1).value(np.array([2.0]), 10.0)
+        -10.0
         """
         if not isinstance(penalty, Penalty):
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
@@ -129,15 +175,34 @@ class Largest:
 
 @dataclass(frozen=True, eq=False)
 class GeneralizedPosterior:
-    r"""The generalized posterior of a criterion at a learning rate.
+    r"""The generalized posterior :math:`\exp\{-\eta L(\theta)\}\tilde\pi_n(\theta)` of a criterion.
+
+    Methods take a parameter vector `theta`, (p,).
 
     Parameters
     ----------
     criterion : Criterion
+        The penalized total loss :math:`L`.
     eta : float
         Learning rate, above zero; it multiplies loss and penalty.
     log_prior : LogPrior, optional
-        Added to the log density as it is.
+        Added to the log density as it is; flat if not given.
+
+    Raises
+    ------
+    InputError
+        `eta` is not positive, the prior cannot be evaluated, or the posterior is improper or has
+        no finite variance, as with a bounded loss and no penalty.
+
+    See Also
+    --------
+    sample : Draw from it.
+    calibrate : Make its draws cover at any learning rate.
+
+    References
+    ----------
+    Bissiri, P. G., Holmes, C. C. and Walker, S. G. (2016). A general framework for updating belief
+    distributions. J. Roy. Statist. Soc. B 78, 1103-1130.
 
     Examples
     --------
@@ -146,6 +211,8 @@ class GeneralizedPosterior:
     >>> post = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), data=(X, y)), eta=0.5)
     >>> post.gradient(np.array([2.0])), post.hessian(np.array([2.0]))
     (array([-0.]), array([[-2.]]))
+    >>> post.log_density(np.array([[2.0], [3.0]]))
+    array([-3.5, -4.5])
     """
 
     criterion: Criterion
@@ -243,7 +310,13 @@ class GeneralizedPosterior:
         return self.criterion.with_penalty(_Energy(self.criterion, self.log_prior, self.eta))
 
     def log_density(self, theta: Any) -> Any:
-        """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,)."""
+        """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,).
+
+        Raises
+        ------
+        InputError
+            `theta` has another shape.
+        """
         points = as_array(theta, "theta")
         if points.ndim == 1:
             return float(-self.eta * self.energy.value(points))

@@ -141,10 +141,25 @@ def q_posterior(
     criterion : Criterion
         With a smooth penalty, or none.
     draws : int
+        At least 50.
     log_prior : LogPrior, optional
-    clusters : (n,) labels, optional
+        Added to the log density; flat if not given.
+    clusters : (n,) labels or column name, optional
         Scores are summed over clusters in W.
     seed : int, SeedSequence or Generator, optional
+        The same seed gives the same draws.
+
+    Returns
+    -------
+    Draws
+        Without a learning rate; with the effective number of draws.
+
+    Raises
+    ------
+    InputError
+        The penalty has a kink, clusters are of several ways, or the data are read in parts.
+    ConvergenceError
+        The criterion has no finite minimiser, or the sampler does not mix.
 
     References
     ----------

@@ -63,9 +63,13 @@ def target(
 ) -> Target:
     r"""Return the sandwich target of a criterion.
 
+    The estimator has covariance :math:`A^{-1}BA^{-1}`, with :math:`A` the Hessian of the penalized
+    total loss at the centre and :math:`B` the variance of its score, summed over what may depend.
+
     Parameters
     ----------
     criterion : Criterion
+        Data, loss and penalty.
     center : {"map", "one_step", "mean"} or (p,) array
         The last two need the posterior `mean`.
     clusters : (n,) labels, or several of them, optional
@@ -81,8 +85,10 @@ def target(
     single_psu : {"error", "center"}
         A stratum with one PSU is an error, or enters by its deviation from the grand mean.
     time : (n,) numbers or dates, optional
-        Rows are a time series, or with `units` (n,) a panel, whose scores are summed over units
-        within periods (Driscoll and Kraay).
+        Rows are a time series.
+    units : (n,) labels, optional
+        With `time`: rows are a panel, whose scores are summed over units within periods (Driscoll
+        and Kraay).
     bandwidth : int or "newey-west", optional
         Number of cosines (EWC, default .4 T^{2/3}) or of lags (default: Newey and West 1994).
     correction : str, optional
@@ -106,6 +112,24 @@ def target(
     -------
     Target
         Under a penalty with a kink (L1) of the active coefficients only; the others have none.
+
+    Raises
+    ------
+    InputError
+        An argument cannot be used, or does not go with another.
+    NotPositiveDefiniteError
+        :math:`A` or :math:`B` is not positive definite: too few clusters, or no strict minimum.
+    ConvergenceError
+        The penalized loss has no finite minimiser.
+
+    References
+    ----------
+    White, H. (1980). Econometrica 48, 817-838. Bell, R. M. and McCaffrey, D. F. (2002). Bias
+    reduction in standard errors for linear regression with multi-stage samples. Surv. Methodol.
+    28, 169-181. Cameron, A. C., Gelbach, J. B. and Miller, D. L. (2011). Robust inference with
+    multiway clustering. J. Bus. Econ. Statist. 29, 238-249. Lazarus, E., Lewis, D. J., Stock, J. H.
+    and Watson, M. W. (2018). HAR inference: recommendations for practice. J. Bus. Econ. Statist.
+    36, 541-559.
 
     Examples
     --------
@@ -228,6 +252,8 @@ def _correction(
     if correction is None:
         level = "3" if leverages else "1"
         return "HC" + level if dependence is None else ("CR" + level if options == CR else None)
+    if not isinstance(correction, str):
+        as_choice(correction, "correction", options)
     if not leverages and correction in ("HC2", "HC3", "CR2", "CR3"):
         raise InputError(
             "correction",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-import tempfile
+import platform
+import secrets
+import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,9 +17,26 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree._version import __version__
 from etafree.errors import InputError
 
-__all__ = ["damaged", "load_arrays", "save_arrays", "whole_file"]
+__all__ = [
+    "damaged", "load_arrays", "made_with", "reserve", "save_arrays", "sweep", "whole_file",
+    "whole_path",
+]  # fmt: skip
+
+#: Seconds after which a file that nobody writes to is taken for one of a killed process.
+STALE = 60.0
+
+
+@functools.cache
+def made_with() -> str:
+    """Return the versions that numbers depend on, as one line that stands in every output."""
+    from importlib.metadata import version
+
+    libraries = [f"{name} {version(name)}" for name in ("numpy", "scipy", "numba")]
+    python = f"Python {platform.python_version()}"
+    return ", ".join([f"etafree {__version__}", python, *libraries])
 
 
 def save_arrays(
@@ -24,7 +44,7 @@ def save_arrays(
 ) -> Path:
     """Write arrays and JSON-able metadata to an ``.npz`` file, whole or not at all."""
     target = _target(path)
-    text = json.dumps({"etafree": kind, **meta}, default=str)
+    text = json.dumps({"etafree": kind, "made_with": made_with(), **meta}, default=str)
     with whole_file(target) as file:
         np.savez(file, allow_pickle=False, __meta__=np.array(text), **arrays)
     return target
@@ -32,21 +52,78 @@ def save_arrays(
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write that appears under its name only when it is complete."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    """Open a file to write that appears under its name only when it is complete.
+
+    Where the system has files without a name (Linux), a process that is killed leaves nothing
+    behind.
+    """
+    with whole_path(path) as part, contextlib.ExitStack() as stack:
+        file = _opened(part, stack)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        if file.name != str(part):
+            _name(file.name, path, part)
+
+
+@contextlib.contextmanager
+def whole_path(path: Path) -> Iterator[Path]:
+    """Give a hidden name to write to: in the end it replaces `path`, or nothing is left of it.
+
+    What cannot be written is refused in one line.
+    """
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)  # there is no other way to read it
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
+        if path.exists():
+            sweep(path.parent)
+        yield part
+        if part.exists():
+            os.replace(part, path)
+    except BaseException as error:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            part.unlink()
+        if isinstance(error, OSError):
+            told = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
+            advice = "make room or name another place; nothing was changed"
+            problem = f"{str(path)!r} cannot be written ({told})"
+            raise InputError("path", problem, advice) from None
         raise
+
+
+def reserve(path: Path, size: int) -> None:
+    """Ask the disk for room before a library that is loud about a full one writes to `path`."""
+    with open(path, "wb") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, max(size, 1))
+
+
+def sweep(folder: Path) -> None:
+    """Remove the hidden files of processes that were killed."""
+    for part in folder.glob(".*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - part.stat().st_mtime > STALE:
+                part.unlink()
+
+
+def _opened(part: Path, stack: contextlib.ExitStack) -> BinaryIO:
+    """Return a file without a name in the folder of `part`, or that file where there are none."""
+    try:
+        held = os.open(part.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
+        stack.callback(os.close, held)
+        return stack.enter_context(open(f"/proc/self/fd/{held}", "wb"))
+    except (AttributeError, OSError):
+        return stack.enter_context(open(part, "xb"))
+
+
+def _name(nameless: str, path: Path, part: Path) -> None:
+    """Give a file the name `path`; if that is in use the name `part`, to replace the other."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.link(nameless, path.name, dst_dir_fd=folder, follow_symlinks=True)
+    except FileExistsError:
+        os.link(nameless, part.name, dst_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
 
 
 def _target(path: Any) -> Path:
@@ -89,7 +166,7 @@ def load_arrays(
         with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         meta: dict[str, Any] = json.loads(str(arrays.pop("__meta__")))
-        found = meta.pop("etafree")
+        found, _ = meta.pop("etafree"), meta.pop("made_with", None)
     except FileNotFoundError:
         raise InputError("path", f"there is no file {str(path)!r}") from None
     except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError,

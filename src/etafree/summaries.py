@@ -182,6 +182,8 @@ def record(result: Any) -> dict[str, Any]:
     told |= {"calibration_target": t.describe(), "calibration_covers": t.estimand,
              "calibration_correction": t.correction, "calibration_center": t.center_kind,
              "calibration_diagnostics": result.flags()}  # fmt: skip
+    if "seed" in result.original.info:
+        told["draws_seed"] = result.original.info["seed"]
     if result.original.eta is not None:
         told["calibration_eta"] = float(result.original.eta)
     return told

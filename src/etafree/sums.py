@@ -50,7 +50,7 @@ def add_moments(
     if compiled:
         from etafree.compiled import moments
 
-        moments(gradient, hessian, rows, slope, curvature)
+        moments(gradient, hessian, np.ascontiguousarray(rows.T), slope, curvature)
     else:
         gradient += slope @ rows
         hessian += (rows.T * curvature) @ rows
@@ -90,6 +90,10 @@ def add_group_sums(
 
         scatter(out, codes, factor, rows)
         return
+    if len(out) <= 4 * len(codes):  # cheaper than a sort
+        for j, column in enumerate(rows.T):
+            out[:, j] += np.bincount(codes, factor * column, len(out))
+        return
     order = np.argsort(codes, kind="stable")  # next to nothing when they are sorted
     found = codes[order]
     starts = np.flatnonzero(np.r_[True, found[1:] != found[:-1]])
@@ -121,16 +125,21 @@ class Groups:
         return len(self.labels)
 
     @classmethod
-    def of(cls, values: Any, rows: int, argument: str = "clusters") -> Groups:
+    def of(cls, values: Any, rows: int, argument: str = "clusters", unit: str = "row") -> Groups:
         """Return the groups of a vector of labels, checked for length and missing values."""
-        array = np.asarray(values)
+        try:
+            array = np.asarray(values)
+        except ValueError as error:  # lists of several lengths
+            raise InputError(argument, f"is no vector of labels ({error})") from None
         if array.ndim != 1:
-            raise InputError(argument, f"has shape {array.shape} but must have one label per row")
+            raise InputError(
+                argument, f"has shape {array.shape} but must have one label per {unit}"
+            )
         if len(array) != rows:
             raise InputError(
                 argument,
-                f"has {len(array)} labels for {rows} rows",
-                "pass one label per row of the data",
+                f"has {len(array)} labels for {rows} {unit}(s)",
+                f"pass one label per {unit}",
             )
         missing = _missing(array)
         if missing.any():
@@ -151,8 +160,8 @@ class Groups:
                 return cls(numbers[array], np.flatnonzero(present) + low)
         try:
             labels, codes = np.unique(array, return_inverse=True)
-        except TypeError:  # labels of several types do not sort: compare them as text
-            labels, codes = np.unique(array.astype(str), return_inverse=True)
+        except (TypeError, ValueError):  # labels of several types do not sort: compare them as text
+            labels, codes = np.unique([str(label) for label in array], return_inverse=True)
             if len({(type(v).__name__, str(v)) for v in array}) != len(labels):
                 raise InputError(
                     argument,

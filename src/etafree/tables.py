@@ -41,11 +41,33 @@ class FromTables:
     ) -> Self:
         """Return the criterion of a formula such as ``"y ~ x1 + C(region)"`` and a DataFrame.
 
-        `weights`, `offset` and `trials` may be column names. Rows with missing values are dropped;
-        whatever is passed later with one value per original row (clusters, say) is cut to the same
-        rows, and may be a column name too. A ridge penalty without an explicit Q leaves the
-        intercept alone unless `penalize_intercept`; any other penalty is taken as it is. `context`
-        holds functions of your own that the formula calls.
+        Rows with missing values are dropped; whatever is passed later with one value per original
+        row (clusters, say) is cut to the same rows, and may be a column name too.
+
+        Parameters
+        ----------
+        formula : str
+            Response and terms; an intercept is added unless the formula has ``- 1``.
+        data : DataFrame
+            With a row per observation.
+        loss : LinearLoss
+            For example ``ef.losses.Huber(1.345)``.
+        penalty : Penalty, optional
+            For example ``ef.penalties.Ridge(0.5)``.
+        weights, offset, trials : (n,) array or column name, optional
+            As for the criterion.
+        weight_kind : {"frequency", "sampling"}
+            What weights are.
+        penalize_intercept : bool
+            By default ridge and kinked penalties leave the intercept alone (a ridge with an
+            explicit Q, and any other penalty, is taken as it is).
+        context : mapping, optional
+            Functions of your own that the formula calls.
+
+        Returns
+        -------
+        Criterion
+            Its names are those of the design matrix.
 
         Examples
         --------
@@ -103,17 +125,35 @@ class FromTables:
 
         Parameters
         ----------
+        loss : LinearLoss
+            For example ``ef.losses.Huber(1.345)``.
         data : path, Arrow dataset or table, Dask DataFrame, or DataFrames
             A Parquet file or folder; an iterable of DataFrames that can be run through again, or a
             function that returns one. A Dask DataFrame is worked on where its partitions are.
+        formula : str
+            As for `from_formula`.
+        penalty : Penalty, optional
+            A smooth one.
         clusters : str or sequence of str
             Columns whose labels the first pass collects; others take a pass when they are used.
         weights, offset, trials : str, optional
             Columns.
+        weight_kind, penalize_intercept, context : optional
+            As for `from_formula`.
         batch : int
             Most rows of a part of a Parquet file or Arrow table.
         scheduler : distributed.Client or address, optional
             Where the parts of a Parquet file or Dask DataFrame are worked on.
+
+        Returns
+        -------
+        Criterion
+            Every evaluation is a pass over the parts.
+
+        Raises
+        ------
+        InputError
+            A column is missing, the loss or penalty needs all rows, or a file cannot be read.
 
         Examples
         --------
@@ -157,9 +197,42 @@ class FromTables:
         cls, loss: LinearLoss, path: Any, formula: str, penalty: Penalty | None = None,
         **options: Any,
     ) -> Self:  # fmt: skip
-        """Return the criterion of a Parquet file or folder; `options` as for `from_parts`.
+        """Return the criterion of a Parquet file or folder.
 
         Every file's footer is read first: one that is cut short is an error that names it.
+
+        Parameters
+        ----------
+        loss : LinearLoss
+            For example ``ef.losses.Huber(1.345)``.
+        path : str or path
+            A file, or a folder of files.
+        formula : str
+            As for `from_formula`.
+        penalty : Penalty, optional
+            A smooth one.
+        **options : optional
+            As for `from_parts`.
+
+        Returns
+        -------
+        Criterion
+            As of `from_parts`.
+
+        Raises
+        ------
+        InputError
+            `path` is none, or what `from_parts` refuses.
+
+        Examples
+        --------
+        >>> import etafree as ef, pandas as pd, pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "y.parquet")
+        ...     pd.DataFrame({"y": [1.0, 2.0, 6.0]}).to_parquet(path)
+        ...     criterion = ef.Criterion.from_parquet(ef.losses.Squared(), path, "y ~ 1")
+        ...     ef.minimise(criterion).theta
+        array([3.])
         """
         if not isinstance(path, str | os.PathLike):
             raise InputError(

@@ -24,14 +24,17 @@ class Target:
     Attributes
     ----------
     center : (p,) array
+        The estimate.
     covariance : (p, p) array
         Covariance of the estimator in absolute units, the paper's :math:`V/s_n`.
     names : tuple of str
+        Parameter names.
     dof : (p,) array
         Degrees of freedom of each parameter's t distribution, infinite for the normal.
     hessian, meat : (p, p) arrays or None
         :math:`A` and :math:`B`, sums over observations.
     center_kind, correction : str
+        Choices that made it, such as ``"map"`` and ``"CR3"``.
     centered : bool
         Whether scores were centred at observation level.
     clusters : int or None
@@ -50,6 +53,27 @@ class Target:
         "sandwich" from a criterion's derivatives, or "infinitesimal jackknife" from draws.
     se_error : (p,) array or None
         Relative Monte Carlo error of the standard errors, where draws made them.
+    satterthwaite : Satterthwaite or None
+        What the degrees of freedom of a contrast come from (CR2).
+    checks : tuple of Check
+        Diagnostics found on the way.
+
+    Raises
+    ------
+    InputError
+        Shapes do not fit together.
+
+    See Also
+    --------
+    etafree.target : The target of a criterion.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> t = ef.target(ef.Criterion(ef.losses.Squared(), data=(X, y)), correction="HC1")
+    >>> t.se.round(3), t.dof_of(np.array([1.0])), t.describe()
+    (array([1.08]), inf, 'sandwich, independent observations, HC1, normal')
     """
 
     center: Array
@@ -87,6 +111,27 @@ class Target:
     def given(cls, center: Any, covariance: Any, names: Any = None, dof: Any = None) -> Target:
         """Return a target from a centre and a covariance matrix of the user's.
 
+        Parameters
+        ----------
+        center : (p,) array
+            The estimate.
+        covariance : (p, p) array
+            Of the estimate, in absolute units.
+        names : sequence of str, optional
+            Parameter names.
+        dof : float, optional
+            Degrees of freedom of a reference t distribution; the normal if not given.
+
+        Returns
+        -------
+        Target
+            To be passed to `calibrate` in place of a criterion.
+
+        Raises
+        ------
+        InputError
+            Shapes differ, or the covariance is not positive definite.
+
         Examples
         --------
         >>> Target.given([0.0, 1.0], np.eye(2)).se
@@ -111,7 +156,7 @@ class Target:
         return len(self.center)
 
     def dof_of(self, contrast: Array) -> float:
-        """Return the degrees of freedom for a contrast (p,), or for several at once (q, p)."""
+        """Return the degrees of freedom for a `contrast` (p,), or for several at once (q, p)."""
         if self.satterthwaite is not None:
             return self.satterthwaite.dof(contrast)
         return float(self.dof.min())

@@ -26,6 +26,9 @@ __all__ = [
 
 Array = NDArray[np.floating[Any]]
 
+#: Largest count of draws and the like, and largest number whose square is one too.
+MOST, FAR = 10**9, 1e150
+
 
 def as_array(
     value: Any,
@@ -89,6 +92,9 @@ def as_positive(value: Any, argument: str) -> float:
     number = as_number(value, argument, "a number above zero")
     if not (np.isfinite(number) and number > 0):
         raise InputError(argument, f"is {number!r} but must be a finite number above zero")
+    if not 1 / FAR <= number <= FAR:
+        raise InputError(argument, f"is {number!r}, whose square no computer holds",
+                         "change the units")  # fmt: skip
     return number
 
 
@@ -110,8 +116,9 @@ def as_count(value: Any, argument: str, least: int = 1) -> int:
     3
     """
     number = as_number(value, argument, f"a whole number of at least {least}")
-    if number != np.floor(number) or not least <= number < 2**62:
-        raise InputError(argument, f"is {value!r}", f"pass a whole number of at least {least}")
+    if number != np.floor(number) or not least <= number <= MOST:
+        raise InputError(argument, f"is {_short(value)}",
+                         f"pass a whole number of at least {least}, at most {MOST:.0e}")  # fmt: skip
     return int(number)
 
 
@@ -134,18 +141,46 @@ def as_choice(value: Any, argument: str, options: Sequence[str]) -> str:
     return value
 
 
-def as_names(value: Sequence[str] | None, count: int, prefix: str = "theta") -> tuple[str, ...]:
+def as_names(
+    value: Sequence[str] | None, count: int | None, prefix: str = "theta"
+) -> tuple[str, ...]:
     """Return `count` distinct parameter names, made up as ``theta[0], ...`` when not given."""
-    if value is None:
+    if value is None and count is not None:
         return tuple(f"{prefix}[{j}]" for j in range(count))
-    if isinstance(value, str | bytes | set | frozenset) or not isinstance(value, Iterable):
-        raise InputError("names", f"is {value!r}", "pass a list of strings, one per parameter")
+    single = isinstance(value, str | bytes | set | frozenset) or getattr(value, "ndim", 1) == 0
+    if single or not isinstance(value, Iterable):
+        raise InputError(
+            "names", f"is {_short(value)}", "pass a list of strings, one per parameter"
+        )
     names = tuple(str(name) for name in value)
-    if len(names) != count:
+    if count is not None and len(names) != count:
         raise InputError("names", f"has {len(names)} entries for {count} parameters")
-    if len(set(names)) != count:
+    if len(set(names)) != len(names):
         raise InputError("names", "has duplicates", "give every parameter its own name")
+    if any("\ud800" <= character <= "\udfff" for name in names for character in name):
+        raise InputError("names", "has half a character, which no file can hold")
     return names
+
+
+def told_seed(seed: Any, used: np.random.Generator | np.random.SeedSequence) -> int | str:
+    """Return what gives the same random numbers again, a number or in words.
+
+    `used` is what `as_rng` or `as_seeds` made of the seed.
+
+    Examples
+    --------
+    >>> told_seed(3, as_rng(3)), told_seed(np.random.SeedSequence(3, spawn_key=(1,)), as_rng(3))
+    (3, 'SeedSequence(3, spawn_key=(1,))')
+    """
+    if isinstance(seed, int | np.integer):
+        return int(seed) if seed < 2**63 else str(seed)
+    if isinstance(seed, np.random.Generator):
+        return "a Generator"  # in a state that only the caller knows
+    sequence: Any = seed if isinstance(seed, np.random.SeedSequence) else used
+    if isinstance(sequence, np.random.Generator):
+        sequence = sequence.bit_generator.seed_seq
+    key = f", spawn_key={sequence.spawn_key}" if sequence.spawn_key else ""
+    return f"SeedSequence({sequence.entropy}{key})"
 
 
 def as_seeds(seed: Any) -> np.random.SeedSequence:

@@ -45,9 +45,32 @@ class WildBootstrap:
     estimate, lower, upper : float
         Estimate of the contrast and its interval; a side is infinite if no value on it is refused.
     level : float
+        Confidence level.
     p_value : float
         Of the hypothesis that the contrast has the given value.
     draws, clusters : int
+        Bootstrap draws, and clusters that were weighted.
+
+    See Also
+    --------
+    etafree.Calibration.wild_bootstrap : What returns it.
+
+    References
+    ----------
+    Kline, P. and Santos, A. (2012). A score based approach to wild bootstrap inference. J.
+    Econometric Methods 1, 23-41.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = np.ones((30, 1)), rng.standard_normal(30) + 1.0
+    >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y), names=["mean"])
+    >>> draws = rng.standard_normal((500, 1))
+    >>> result = ef.calibrate(draws, criterion, clusters=np.arange(30) // 3)
+    >>> made = result.wild_bootstrap("mean = 1", draws=999)
+    >>> made.clusters, bool(made.lower < made.estimate < made.upper), made.p_value > 0.05
+    (10, True, True)
     """
 
     estimate: float

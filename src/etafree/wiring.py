@@ -17,7 +17,9 @@ from etafree.errors import InputError
 from etafree.fits import Fit
 from etafree.influence import PointwiseArray
 from etafree.jackknife import jackknife_target
+from etafree.linear import PredictorTotal
 from etafree.posterior import GeneralizedPosterior
+from etafree.row_losses import RowLosses
 from etafree.rows import Rows
 from etafree.targets import Target
 from etafree.validation import as_array, as_choice, as_names, as_positive
@@ -72,11 +74,12 @@ def find_fit(
             raise InputError(argument, "is for fits of other packages", "use Draws.select()")
     if log_likelihood is None:
         return None
+    if isinstance(log_likelihood, Criterion):
+        return _fit_of_rows(draws, log_likelihood, stored, eta, names)
     if plain:
         raise InputError("log_likelihood", f"names {log_likelihood!r}, but these are plain draws",
-                         "pass an array (draw, n)")  # fmt: skip
-    if not stored:
-        raise InputError("log_likelihood", "cannot be combined with a criterion or covariance")
+                         "pass an array (draw, n), or a criterion")  # fmt: skip
+    _check_alone(stored)
     made = Draws.of(draws, names, eta)
     values = as_array(log_likelihood, "log_likelihood")
     if values.ndim == 3 and values.shape[:2] == made.values.shape[:2]:
@@ -86,6 +89,25 @@ def find_fit(
                          "pass (draw, n) or (chain, draw, n)")  # fmt: skip
     made = replace(made, eta=1.0) if made.eta is None else made
     return Fit(made, None, losses=PointwiseArray(-values))
+
+
+def _check_alone(stored: bool) -> None:
+    if not stored:
+        raise InputError("log_likelihood", "cannot be combined with a criterion or covariance")
+
+
+def _fit_of_rows(
+    draws: Any, criterion: Criterion, stored: bool, eta: float | None, names: Any
+) -> Fit:
+    """Return draws with the losses of a criterion's rows, in memory or read in parts."""
+    _check_alone(stored)
+    if not isinstance(criterion.total, PredictorTotal):
+        raise InputError("log_likelihood", f"is a criterion of {criterion.loss!r}, which has no "
+                         "linear predictor", "pass it as criterion=")  # fmt: skip
+    made = named(Draws.of(draws, names, eta), criterion, names is not None)
+    made = replace(made, eta=1.0) if made.eta is None else made
+    losses = RowLosses(criterion.total, made.array, criterion.rows, criterion.describe())
+    return Fit(made, None, losses=losses)
 
 
 def jackknifed(
@@ -107,7 +129,8 @@ def jackknifed(
         labels = {name: _along(value, losses) for name, value in labels.items()}
     clusters = labels["clusters"]
     rest = {name: value for name, value in labels.items() if name != "clusters"}
-    dependence = find_dependence(rows, clusters, single_psu=single_psu, **rest)
+    copies = isinstance(losses, RowLosses) and losses.total.copies
+    dependence = find_dependence(rows, clusters, single_psu=single_psu, copies=copies, **rest)
     if latent is not None and fit.tree is not None:
         from etafree.adapters.latent import refuse_latent
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.adapters.trees import SAMPLE_DIMS
+from etafree.adapters.trees import SAMPLE_DIMS, loaded
 from etafree.checks import Check
 from etafree.errors import InputError
 from etafree.rows import Rows
@@ -81,7 +81,7 @@ class StoredLosses:
         for chain in range(chains):
             for first in range(0, length, most):
                 where = {"chain": chain, "draw": slice(first, first + most)}
-                parts = [array.isel(where).values for array in self.arrays]
+                parts = [loaded(array.isel(where)) for array in self.arrays]
                 block = -np.asarray(parts[0], dtype=np.float64)
                 for part in parts[1:]:
                     block -= part
@@ -131,7 +131,7 @@ class StoredLosses:
         wide = bare.expand_dims(
             {dim: frame.sizes[dim] for dim in self.dims if dim not in bare.dims}
         )
-        return wide.transpose(*self.dims).values.reshape(-1)
+        return loaded(wide.transpose(*self.dims)).reshape(-1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from etafree.errors import InputError
+from etafree.storage import reserve, sweep, whole_path
 from etafree.validation import Array
 
-__all__ = ["as_kind", "as_tree", "flat_names", "flatten", "read_tree", "unflatten", "write_netcdf"]
+__all__ = ["as_kind", "as_tree", "flat_names", "flatten", "loaded", "read_tree", "unflatten",
+           "write_netcdf"]  # fmt: skip
 
 SAMPLE_DIMS = ("chain", "draw")
 
@@ -63,7 +63,7 @@ def read_tree(path: str | os.PathLike[str]) -> Any:
     store = os.path.isdir(name) or name.endswith((".zarr", ".zarr.zip"))
     try:
         tree = xr.open_datatree(name, engine="zarr" if store else "h5netcdf")
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # the readers raise all kinds of errors at damaged files
         what = "a zarr store (is zarr installed?)" if store else "a netCDF file"
         raise InputError("draws", f"{name!r} cannot be read as {what} ({type(error).__name__})",
                          "pass what idata.to_netcdf() wrote") from None  # fmt: skip
@@ -79,18 +79,21 @@ def write_netcdf(tree: Any, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if not target.parent.is_dir():
         raise InputError("path", f"the folder {str(target.parent)!r} does not exist")
-    with _part(target) as temporary:
-        as_tree(tree).to_netcdf(temporary, engine="h5netcdf")
+    made = as_tree(tree)
+    sweep(target.parent)
+    with whole_path(target) as part:
+        reserve(part, made.nbytes)
+        made.to_netcdf(part, engine="h5netcdf")
     return target
 
 
-@contextlib.contextmanager
-def _part(target: Path) -> Iterator[str]:
-    """Give the name of a temporary file that replaces the target when all went well."""
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".etafree-") as folder:
-        temporary = os.path.join(folder, target.name)
-        yield temporary
-        os.replace(temporary, target)
+def loaded(array: Any) -> Any:
+    """Return the values of an array that may still be on disk, where it may be damaged."""
+    try:
+        return array.values
+    except Exception as error:  # every format has errors of its own
+        raise InputError("draws", f"{array.name!r} cannot be read from its file "
+                         f"({type(error).__name__})", "is the file whole?") from None  # fmt: skip
 
 
 def flat_names(name: str, array: Any) -> list[str]:
@@ -106,7 +109,7 @@ def flat_names(name: str, array: Any) -> list[str]:
     dims = [dim for dim in array.dims if dim not in SAMPLE_DIMS]
     if not dims:
         return [name]
-    labels = [array[dim].values.tolist() for dim in dims]
+    labels = [loaded(array[dim]).tolist() for dim in dims]
     return [f"{name}[{', '.join(map(str, entry))}]" for entry in product(*labels)]
 
 
@@ -119,7 +122,7 @@ def flatten(posterior: Any, names: list[str]) -> tuple[Array, tuple[str, ...]]:
         if array.dtype.kind != "f":
             raise InputError("var_names", f"has {name!r}, which is not real-valued",
                              f"leave it out: var_names=['~{name}']")  # fmt: skip
-        values = np.asarray(array.values, dtype=np.float64)
+        values = np.asarray(loaded(array), dtype=np.float64)
         parts.append(values.reshape(*values.shape[:2], -1))
         flat += flat_names(name, array)
     return np.concatenate(parts, axis=2), tuple(flat)

@@ -68,16 +68,30 @@ def select(
     source : Criterion or GeneralizedPosterior
         A posterior brings its `log_prior`; its own learning rate plays no part.
     method : str
+        One of the above.
     clusters : (n,) labels, optional
         Rows with the same label may depend on each other. K sums scores over clusters, bootstraps
         resample clusters; safebayes, holmes_walker and kl_to_bayes use them for K only.
     seed : int, SeedSequence or Generator, optional
-    **options
+        For the methods that resample or draw.
+    **options : optional
         Of the method: see ``help(etafree.learning_rates.METHODS[method])``.
 
     Returns
     -------
     LearningRate
+        The value with its status, Monte Carlo error and predicted coverage.
+
+    Raises
+    ------
+    InputError
+        Unknown method or option, or a criterion that the method has no meaning for.
+    ConvergenceError
+        The criterion has no finite minimiser.
+
+    See Also
+    --------
+    calibrate : The right spread at any learning rate.
 
     References
     ----------

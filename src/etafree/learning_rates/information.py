@@ -29,6 +29,19 @@ ADEQUATE = 2.0
 class Information:
     r"""Hessian A and score variance B of the total loss at its minimiser.
 
+    Attributes
+    ----------
+    hessian, meat : (p, p) array
+        :math:`A` and :math:`B`, sums over observations.
+    size : float
+        The effective scale :math:`s_n`.
+    names : tuple of str
+        Parameter names.
+
+    See Also
+    --------
+    etafree.LearningRate : What holds it.
+
     Examples
     --------
     >>> made = Information(np.diag([1.0, 4.0]), 2 * np.eye(2), 1.0, ("a", "b"))
@@ -70,6 +83,18 @@ class Information:
         r"""Return :math:`2\Phi(z\,\mathrm{sd}_j/\mathrm{se}_j)-1` for every coordinate.
 
         The posterior's standard deviation at `eta` over the standard error of the sandwich.
+
+        Parameters
+        ----------
+        eta : float
+            Learning rate.
+        level : float
+            Of the credible intervals.
+
+        Returns
+        -------
+        dict of str to float
+            By parameter.
         """
         from scipy.special import ndtr, ndtri
 

@@ -46,7 +46,9 @@ class LearningRate:
     diagnostics : mapping
         What the method reports of itself.
     method : str
+        Name of the method, as `select` takes it.
     aim : {"coverage", "information", "prediction", "reference"}
+        What the method aims at.
     information : Information or None
         J, K and the eigenvalues of :math:`J^{-1}K` at the minimiser; None where K is singular and
         the method does not need it (the diagnostics say why).
@@ -54,6 +56,18 @@ class LearningRate:
         Whether another unit of a parameter changes `eta`.
     level : float
         Level of the intervals whose coverage is predicted.
+
+    See Also
+    --------
+    etafree.select : What returns it.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> rate = ef.select(ef.Criterion(ef.losses.Squared(), data=(X, y)), method="magnitude")
+    >>> round(rate.eta, 4), rate.status, rate.scalar_adequacy, rate.notes
+    (0.2857, 'converged', 1.0, ())
     """
 
     eta: float
@@ -88,13 +102,26 @@ class LearningRate:
         if self.units_matter:
             found.append("eta changes with the units of the parameters")
         if self.status != "converged":
-            found.append(f"status is {self.status!r}: see the diagnostics")
+            found.append(f"status is {self.status!r}: {self._reason()}")
         if self.scalar_adequacy > ADEQUATE:
             found.append(
                 f"scalar adequacy {self.scalar_adequacy:.2g} is above {ADEQUATE:g}: directions "
                 "need learning rates that far apart and no single one covers; use ef.calibrate"
             )
         return tuple(found)
+
+    def _reason(self) -> str:
+        """Return why the method did not simply converge."""
+        told = self.diagnostics
+        if self.status == "boundary":
+            return "the answer lies at or beyond the end of what was searched"
+        if self.status == "max_iter":
+            return "iterations or effective draws ran out"
+        if not self.mc_error <= NOISY * self.eta:
+            return f"its Monte Carlo error is {self.mc_error:.2g}"
+        if told.get("failed_minimisers", 0):
+            return f"{told['failed_minimisers']} bootstrap minimisers failed"
+        return f"only {told.get('ess_share', np.nan):.1%} of reweighted draws are effective"
 
     def __repr__(self) -> str:
         error = f" +- {self.mc_error:.2g}" if self.mc_error > 0 else ""

@@ -12,14 +12,8 @@ from etafree.losses.base import LinearLoss, Loss
 from etafree.losses.likelihood import Gamma, Logistic, NegativeBinomial, Poisson
 from etafree.losses.modal import Modal
 from etafree.losses.normal_laplace import NormalLaplace
-from etafree.losses.residual import (
-    Huber,
-    PseudoHuber,
-    Quantile,
-    ResidualLoss,
-    Squared,
-    StudentT,
-)
+from etafree.losses.quantile import Quantile
+from etafree.losses.residual import Huber, PseudoHuber, ResidualLoss, Squared, StudentT
 
 __all__ = [
     "Gamma",

@@ -12,7 +12,30 @@ __all__ = ["LinearLoss", "Loss"]
 
 
 class Loss:
-    """What the rest of the library asks of any loss."""
+    r"""Base of every loss: what the rest of the library asks of :math:`\ell`.
+
+    A loss of your own starts from `LinearLoss`, or is a function for `JaxLoss`.
+
+    Attributes
+    ----------
+    convex : bool
+        Without it minimisers look for rival minima, and fits have status ``local``.
+    starts : int
+        How many random starts they take then.
+
+    See Also
+    --------
+    LinearLoss : A loss over a linear predictor.
+    etafree.JaxLoss : Any loss, written in JAX.
+
+    Examples
+    --------
+    >>> from etafree.losses import Huber, StudentT
+    >>> Huber().convex, StudentT().convex
+    (True, False)
+    >>> Huber().describe()
+    'the expected Huber loss'
+    """
 
     #: Whether the loss is convex in what it is a function of.
     convex: ClassVar[bool] = True
@@ -49,7 +72,33 @@ class Loss:
 
 
 class LinearLoss(Loss):
-    """A loss over a linear predictor; subclass it to add one."""
+    r"""A loss over a linear predictor, :math:`\ell(u, y)` with :math:`u = x^\top\theta + o`.
+
+    Subclass it to add one: `values`, `first` and `second` take the predictor `u`, of shape (n,) or
+    (..., n), and the response `y`, (n,), and return arrays of the shape of `u`. Where `second` may
+    be negative or vanish, give `majorizer` too.
+
+    See Also
+    --------
+    ResidualLoss : The same for a scaled residual.
+    etafree.JaxLoss : A loss whose derivatives JAX takes.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> class LogCosh(LinearLoss):
+    ...     def values(self, u, y):
+    ...         return np.log(np.cosh(y - u))
+    ...     def first(self, u, y):
+    ...         return -np.tanh(y - u)
+    ...     def second(self, u, y):
+    ...         return np.cosh(y - u) ** -2
+    >>> LogCosh().second(np.array([0.0]), np.array([0.0]))
+    array([1.])
+    >>> X, y = np.ones((3, 1)), np.array([0.0, 1.0, 5.0])
+    >>> ef.minimise(ef.Criterion(LogCosh(), data=(X, y))).theta.round(4)
+    array([1.175])
+    """
 
     def values(self, u: Array, y: Array) -> Array:
         """Return the loss, of the shape of `u`."""
@@ -64,11 +113,11 @@ class LinearLoss(Loss):
         return total
 
     def first(self, u: Array, y: Array) -> Array:
-        """Return the first derivative in the predictor."""
+        """Return the first derivative in the predictor, of the shape of `u`."""
         raise TypeError(f"{type(self).__name__} must define first(u, y)")
 
     def second(self, u: Array, y: Array) -> Array:
-        """Return the second derivative in the predictor."""
+        """Return the second derivative in the predictor, of the shape of `u`."""
         raise TypeError(f"{type(self).__name__} must define second(u, y)")
 
     def majorizer(self, u: Array, y: Array) -> Array:

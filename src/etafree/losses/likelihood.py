@@ -18,7 +18,12 @@ __all__ = ["Gamma", "Logistic", "NegativeBinomial", "Poisson"]
 class Logistic(LinearLoss):
     r"""Negative binomial log-likelihood with logit link, :math:`m\log(1+e^u) - ku`.
 
-    The response is a number in [0, 1], or successes :math:`k` out of `trials` :math:`m`.
+    The response is a number in [0, 1], or successes :math:`k` out of `trials` :math:`m` (an
+    argument of `Criterion`). Separated data have no finite minimiser without a penalty.
+
+    References
+    ----------
+    McCullagh, P. and Nelder, J. A. (1989). Generalized Linear Models. Chapman and Hall.
 
     Examples
     --------
@@ -81,6 +86,14 @@ class _CountLoss(LinearLoss):
 class Poisson(_CountLoss):
     r"""Negative Poisson log-likelihood with log link, :math:`e^u - yu`.
 
+    It estimates the log mean whatever the distribution of the counts; with the sandwich,
+    overdispersion needs no other loss.
+
+    References
+    ----------
+    Gourieroux, C., Monfort, A. and Trognon, A. (1984). Pseudo maximum likelihood methods:
+    applications to Poisson models. Econometrica 52, 701-720.
+
     Examples
     --------
     >>> Poisson().first(np.array([0.0]), np.array([3.0]))
@@ -103,10 +116,16 @@ class Poisson(_CountLoss):
 class Gamma(LinearLoss):
     r"""Negative gamma log-likelihood with log link and unit shape, :math:`ye^{-u} + u`.
 
+    For responses above zero. The shape multiplies the loss, so it is part of the learning rate.
+
+    References
+    ----------
+    McCullagh, P. and Nelder, J. A. (1989). Generalized Linear Models. Chapman and Hall.
+
     Examples
     --------
-    >>> Gamma().first(np.array([0.0]), np.array([1.0]))
-    array([0.])
+    >>> Gamma().first(np.array([0.0, 0.0]), np.array([1.0, 3.0]))
+    array([ 0., -2.])
     """
 
     unit_free: ClassVar[bool] = True
@@ -134,10 +153,25 @@ class NegativeBinomial(_CountLoss):
 
     :math:`\ell = (y+1/\alpha)\log(1+\alpha e^u) - yu` up to a constant.
 
+    Parameters
+    ----------
+    dispersion : float
+        :math:`\alpha`, above zero; taken as known.
+
+    Raises
+    ------
+    InputError
+        `dispersion` is not a positive number.
+
+    References
+    ----------
+    Lawless, J. F. (1987). Negative binomial and mixed Poisson regression. Canad. J. Statist. 15,
+    209-225.
+
     Examples
     --------
-    >>> NegativeBinomial(dispersion=1.0).first(np.array([0.0]), np.array([1.0]))
-    array([0.])
+    >>> NegativeBinomial(dispersion=1.0).first(np.array([0.0, 0.0]), np.array([1.0, 5.0]))
+    array([ 0., -2.])
     """
 
     dispersion: float

@@ -32,8 +32,16 @@ class Modal(ResidualLoss):
     Parameters
     ----------
     h : float
-        Bandwidth in units of the response.
+        Bandwidth in units of the response, above zero.
+    scale : float
+        Stays 1: the bandwidth takes its place.
     target : {"smoothed", "mode"}
+        Which parameter intervals are for, :math:`\theta_h` or :math:`\theta_0`.
+
+    Raises
+    ------
+    InputError
+        `h` is not positive, `scale` is given, or `target` unknown.
 
     References
     ----------
@@ -53,7 +61,7 @@ class Modal(ResidualLoss):
     starts: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
-        if self.scale != 1.0:
+        if not isinstance(self.scale, int | float) or self.scale != 1.0:
             raise InputError("scale", "is the bandwidth here", "pass Modal(h)")
         object.__setattr__(self, "h", as_positive(self.h, "h"))
         as_choice(self.target, "target", ("smoothed", "mode"))

@@ -23,6 +23,20 @@ class NormalLaplace(ResidualLoss):
 
     It depends on the learning rate and is close to Huber's loss only when that is large.
 
+    Parameters
+    ----------
+    c : float
+        Threshold of the Huber loss that was augmented.
+    eta : float
+        Learning rate; the posterior must be taken at the same one.
+    scale : float or "mad"
+        What residuals are divided by, see `ResidualLoss`.
+
+    Raises
+    ------
+    InputError
+        `c`, `eta` or `scale` is not a positive number.
+
     References
     ----------
     Reed, W. J. (2006). The normal-Laplace distribution and its relatives. In Advances in
@@ -30,8 +44,11 @@ class NormalLaplace(ResidualLoss):
 
     Examples
     --------
-    >>> NormalLaplace(c=1.0, eta=1.0).first(np.array([0.0]), np.array([0.0]))
-    array([-0.])
+    >>> u, y = np.zeros(2), np.array([0.5, 3.0])
+    >>> NormalLaplace(c=1.0, eta=1.0).first(u, y).round(2)
+    array([-0.26, -0.97])
+    >>> NormalLaplace(c=1.0, eta=1000.0).first(u, y).round(2)  # Huber's
+    array([-0.5, -1. ])
     """
 
     c: float = 1.345

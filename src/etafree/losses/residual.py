@@ -1,4 +1,4 @@
-"""Losses of the residual: squared, robust and quantile."""
+"""Losses of the residual: squared and robust."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ import numpy as np
 
 from etafree.errors import InputError
 from etafree.losses.base import LinearLoss
-from etafree.validation import Array, as_choice, as_level, as_positive
+from etafree.validation import Array, as_choice, as_positive
 
-__all__ = ["Huber", "PseudoHuber", "Quantile", "ResidualLoss", "Squared", "StudentT"]
+__all__ = ["Huber", "PseudoHuber", "ResidualLoss", "Squared", "StudentT"]
 
 
 @dataclass(frozen=True)
 class Squared(LinearLoss):
     r"""Half the squared residual, :math:`\ell = \tfrac12 (y-u)^2`.
+
+    References
+    ----------
+    White, H. (1980). A heteroskedasticity-consistent covariance matrix estimator and a direct test
+    for heteroskedasticity. Econometrica 48, 817-838.
 
     Examples
     --------
@@ -43,6 +48,28 @@ class ResidualLoss(LinearLoss):
     With ``scale="mad"`` the scale is the median absolute residual over 0.6745 of a preliminary
     Huber fit, found jointly with it, and from then on taken as known; the result records it as a
     plug-in.
+
+    Parameters
+    ----------
+    scale : float or "mad"
+        :math:`s`, above zero.
+
+    Raises
+    ------
+    InputError
+        `scale` is neither a positive number nor ``"mad"``.
+
+    See Also
+    --------
+    Huber, PseudoHuber, StudentT : Losses of a scaled residual.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((5, 1)), np.array([0.0, 1.0, 2.0, 3.0, 90.0])
+    >>> criterion = ef.Criterion(Huber(1.345, scale="mad"), data=(X, y))
+    >>> {name: round(value, 3) for name, value in criterion.plug_ins.items()}
+    {'scale': 1.483}
     """
 
     scale: float | str = field(default=1.0, kw_only=True)
@@ -80,6 +107,20 @@ class ResidualLoss(LinearLoss):
 @dataclass(frozen=True)
 class Huber(ResidualLoss):
     r"""Huber's loss, :math:`\tfrac12 r^2` inside :math:`|r|\le c`, linear outside.
+
+    Outside it is :math:`c|r|-\tfrac12c^2`, of :math:`r=(y-u)/s`.
+
+    Parameters
+    ----------
+    c : float
+        Threshold; 1.345 has efficiency 95 % for normal errors of variance :math:`s^2`.
+    scale : float or "mad"
+        What residuals are divided by, see `ResidualLoss`.
+
+    Raises
+    ------
+    InputError
+        `c` or `scale` is not a positive number.
 
     References
     ----------
@@ -136,10 +177,27 @@ class Huber(ResidualLoss):
 class PseudoHuber(ResidualLoss):
     r"""Smooth relative of Huber's loss, :math:`c^2\{\sqrt{1+(r/c)^2}-1\}`.
 
+    Parameters
+    ----------
+    c : float
+        Threshold.
+    scale : float or "mad"
+        What residuals are divided by, see `ResidualLoss`.
+
+    Raises
+    ------
+    InputError
+        `c` or `scale` is not a positive number.
+
+    References
+    ----------
+    Charbonnier, P., Blanc-Féraud, L., Aubert, G. and Barlaud, M. (1997). Deterministic
+    edge-preserving regularization in computed imaging. IEEE Trans. Image Process. 6, 298-311.
+
     Examples
     --------
-    >>> PseudoHuber(c=1.0).values(np.array([0.0]), np.array([0.0]))
-    array([0.])
+    >>> PseudoHuber(c=4.0).values(np.array([0.0, 0.0]), np.array([0.0, 3.0]))
+    array([0., 4.])
     """
 
     c: float = 1.345
@@ -177,6 +235,18 @@ class StudentT(ResidualLoss):
     Not convex: outliers redescend, several minima are possible, and at small :math:`\eta` the
     posterior may be improper without a penalty.
 
+    Parameters
+    ----------
+    df : float
+        :math:`\nu`, above zero.
+    scale : float or "mad"
+        What residuals are divided by, see `ResidualLoss`.
+
+    Raises
+    ------
+    InputError
+        `df` or `scale` is not a positive number.
+
     References
     ----------
     Lange, K. L., Little, R. J. A. and Taylor, J. M. G. (1989). Robust statistical modeling using
@@ -184,8 +254,8 @@ class StudentT(ResidualLoss):
 
     Examples
     --------
-    >>> StudentT(df=4.0).first(np.array([1.0]), np.array([1.0]))
-    array([-0.])
+    >>> StudentT(df=4.0).first(np.array([0.0, 0.0]), np.array([1.0, 49.0])).round(3)
+    array([-1.   , -0.102])
     """
 
     df: float = 4.0
@@ -219,59 +289,3 @@ class StudentT(ResidualLoss):
         square = np.square(self.residual(u, y))
         weight: Array = (self.df + 1) / (self.df + square) / self.scale_value**2
         return weight
-
-
-@dataclass(frozen=True)
-class Quantile(LinearLoss):
-    r"""Check loss at level :math:`\tau` smoothed by a Gaussian of the given bandwidth.
-
-    The convolution of :math:`\rho_\tau(r) = r(\tau - 1\{r<0\})` with :math:`N(0, h^2)` is
-    :math:`\ell = r\{\tau-1+\Phi(r/h)\} + h\varphi(r/h)`. The bandwidth is in the response's units
-    and part of the loss: the target is the minimiser of the smoothed loss.
-
-    References
-    ----------
-    Fernandes, M., Guerre, E. and Horta, E. (2021). Smoothing quantile regressions. J. Bus. Econ.
-    Statist. 39, 338-357.
-
-    Examples
-    --------
-    >>> Quantile(tau=0.5, bandwidth=0.1).first(np.array([0.0]), np.array([0.0]))
-    array([0.])
-    """
-
-    tau: float
-    bandwidth: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tau", as_level(self.tau, "tau"))
-        object.__setattr__(self, "bandwidth", as_positive(self.bandwidth, "bandwidth"))
-
-    def values(self, u: Array, y: Array) -> Array:
-        from scipy.special import ndtr
-
-        r: Array = y - u
-        z = r / self.bandwidth
-        value: Array = r * (self.tau - 1.0 + ndtr(z)) + self.bandwidth * _normal_density(z)
-        return value
-
-    def first(self, u: Array, y: Array) -> Array:
-        from scipy.special import ndtr
-
-        slope: Array = 1.0 - self.tau - ndtr((y - u) / self.bandwidth)
-        return slope
-
-    def second(self, u: Array, y: Array) -> Array:
-        return _normal_density((y - u) / self.bandwidth) / self.bandwidth
-
-    def majorizer(self, u: Array, y: Array) -> Array:
-        from scipy.special import ndtr
-
-        z = np.maximum(np.abs(y - u) / self.bandwidth, 1e-4)
-        weight: Array = (ndtr(z) - 0.5) / (z * self.bandwidth)
-        return weight
-
-
-def _normal_density(z: Array) -> Array:
-    density: Array = np.exp(-0.5 * np.square(z)) * 0.3989422804014327
-    return density

@@ -1,10 +1,9 @@
 r"""Random-intercept linear model with a Huber loss on whitened residuals.
 
 :math:`y_{ij} = x_{ij}^\top\beta + b_i + \varepsilon_{ij}` with working covariance
-:math:`\Sigma_i = \tau^2 11^\top + \sigma^2 I` of a group. Residuals are whitened by the symmetric
-root, :math:`\Sigma_i^{-1/2}v = \sigma^{-1}\{v - \kappa_i\bar v 1\}` with
-:math:`\kappa_i = 1 - \sigma/(\sigma^2+n_i\tau^2)^{1/2}`, so the model is a Huber regression on
-whitened data whose groups are its clusters (section 4 of Tamano and Tomo, arXiv 2511.15320).
+:math:`\Sigma_i = \tau^2 11^\top + \sigma^2 I` of a group. Residuals are whitened by its symmetric
+root, so the model is a Huber regression on whitened data whose groups are its clusters (section 5
+of Tamano and Tomo, arXiv 2511.15320).
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.formula import design
 from etafree.losses import Huber, NormalLaplace
+from etafree.models.whitening import robust_variances, whiten
 from etafree.optimize import minimise
 from etafree.penalties import NoPenalty, Penalty, Ridge
 from etafree.posterior import GeneralizedPosterior, LogPrior
@@ -29,78 +29,28 @@ from etafree.rows import Rows
 from etafree.samplers import sample
 from etafree.sandwich import target
 from etafree.sums import Groups
+from etafree.tables import check_penalty
 from etafree.targets import Target
-from etafree.validation import Array, as_choice, as_number, as_positive, as_seeds
+from etafree.validation import as_choice, as_number, as_positive, as_seeds
 
 __all__ = ["KINDS", "RandomIntercept", "robust_variances", "whiten"]
 
 KINDS = ("huber", "appendix", "published")
 
 
-def whiten(values: Array, groups: Groups, tau2: float, sigma2: float) -> Array:
-    r"""Return :math:`\Sigma_i^{-1/2}` times every group's rows, (n,) or (n, p), in closed form.
-
-    Examples
-    --------
-    >>> g = Groups.of([0, 0], 2)
-    >>> whiten(np.array([1.0, 1.0]), g, tau2=1.5, sigma2=1.0)
-    array([0.5, 0.5])
-    """
-    sizes = np.bincount(groups.codes, minlength=len(groups)).astype(np.float64)
-    keep = np.sqrt(sigma2 / (sigma2 + sizes * tau2))
-    columns = values.reshape(len(values), -1)
-    sums = np.zeros((len(groups), columns.shape[1]))
-    np.add.at(sums, groups.codes, columns)
-    taken = ((1.0 - keep) / sizes)[:, None] * sums
-    out: Array = (columns - taken[groups.codes]) / np.sqrt(sigma2)
-    return out.reshape(values.shape)
-
-
-def _median_variance(size: Array) -> Array:
-    """Return the variance of the median of standard normals, to 2 % at every sample size."""
-    odd = np.pi / (2 * (size + np.pi / 2 - 1))
-    even = np.pi / (2 * (size + 4 / np.pi))
-    return np.where(size % 2 == 1, odd, even)
-
-
-def robust_variances(residual: Array, groups: Groups) -> tuple[float, float]:
-    r"""Return robust estimates of :math:`\tau^2` and :math:`\sigma^2` from residuals.
-
-    Each residual minus the median of the *others* in its group has variance
-    :math:`\sigma^2(1+v_{m-1})`, with :math:`v_k` the variance of a median of k standard normals;
-    :math:`\sigma` is the normalised median absolute value of these over all groups of two or more.
-    The groups' medians have variance :math:`\tau^2+\sigma^2v_m`; :math:`\tau^2` is their squared
-    normalised median absolute deviation less :math:`\hat\sigma^2v_m`, at least zero.
-    """
-    order, starts = groups.order()
-    sorted_ = residual if order is None else residual[order]
-    pieces = np.split(sorted_, starts[1:-1])
-    sizes = np.diff(starts).astype(np.float64)
-    deviations = [
-        (r - np.array([np.median(np.delete(r, j)) for j in range(len(r))]))
-        / np.sqrt(1 + _median_variance(np.array(len(r) - 1.0)))
-        for r in pieces
-        if len(r) > 1
-    ]
-    if not deviations:
-        raise InputError("groups", "has no group of two or more", "pass tau2= and sigma2=")
-    sigma2 = (float(np.median(np.abs(np.concatenate(deviations)))) / 0.6744897501960817) ** 2
-    if not sigma2 > 0:
-        raise InputError("sigma2", "is estimated as zero", "pass tau2= and sigma2=")
-    medians = np.array([np.median(r) for r in pieces])
-    spread = (float(np.median(np.abs(medians - np.median(medians)))) / 0.6744897501960817) ** 2
-    tau2 = max(0.0, spread - sigma2 * float(np.median(_median_variance(sizes))))
-    return tau2, sigma2
-
-
 @dataclass(frozen=True, eq=False, init=False)
 class RandomIntercept:
     r"""Random-intercept linear model with a Huber loss and an optional ridge.
 
+    :math:`\sum_i\sum_j\rho_c\{(\Sigma_i^{-1/2}(y_i-X_i\beta))_j\}`, :math:`\Sigma_i=\tau^211^\top+
+    \sigma^2I`: residuals are whitened within groups.
+
     Parameters
     ----------
     X : (n, p) array
+        Design matrix; no intercept is added.
     y : (n,) array
+        Response.
     groups : (n,) labels
         Groups share an intercept; they are the default clusters.
     c : float
@@ -109,12 +59,25 @@ class RandomIntercept:
         Variances of the working covariance. If not given they are estimated robustly (see
         `robust_variances`) from the residuals of a Huber regression, and recorded as plug-ins.
     penalty : Ridge, optional
+        On the coefficients.
     names : sequence of str, optional
+        Parameter names.
 
     Attributes
     ----------
     criterion : Criterion
         The penalized Huber loss of the whitened data.
+
+    Raises
+    ------
+    InputError
+        Data cannot be used, one of `tau2` and `sigma2` is missing or out of range, or no group has
+        two rows to estimate them from.
+
+    References
+    ----------
+    Tamano, S. and Tomo, Y. (2025). Location-scale calibration for generalized posterior.
+    arXiv:2511.15320, section 5.
 
     Examples
     --------
@@ -126,6 +89,10 @@ class RandomIntercept:
     >>> draws = model.sample(eta=0.5, draws=200, seed=1)
     >>> model.calibrate(draws).target.clusters
     20
+    >>> model.target(correction="CR0").describe()
+    'sandwich, 20 clusters, CR0, normal'
+    >>> model.posterior(eta=0.5, kind="appendix").criterion.loss
+    NormalLaplace(scale=1.0, c=1.345, eta=0.5)
     """
 
     criterion: Criterion
@@ -162,9 +129,34 @@ class RandomIntercept:
         penalty: Ridge | None = None,
         context: Mapping[str, Any] | None = None,
     ) -> RandomIntercept:
-        """Return the model of ``"y ~ x"`` and a DataFrame; `groups` may be a column name.
+        """Return the model of a formula and a DataFrame.
 
         Rows with missing values are dropped; a ridge leaves the intercept alone.
+
+        Parameters
+        ----------
+        formula : str
+            Such as ``"y ~ x"``.
+        data : DataFrame
+            With a row per observation.
+        groups : (n,) labels or column name
+            Groups share an intercept.
+        c, tau2, sigma2, penalty : optional
+            As for the model.
+        context : mapping, optional
+            Functions of your own that the formula calls.
+
+        Returns
+        -------
+        RandomIntercept
+            Its names are those of the design matrix.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> df = pd.DataFrame({"y": [1.0, 2.0, 4.0, 4.5], "x": [0, 1, 0, 1], "g": list("aabb")})
+        >>> RandomIntercept.from_formula("y ~ x", df, "g", tau2=1.0, sigma2=1.0).criterion.names
+        ('Intercept', 'x')
         """
         made = design(formula, data, context)
         plain = Criterion(
@@ -180,6 +172,7 @@ class RandomIntercept:
     ) -> None:  # fmt: skip
         if (tau2 is None) != (sigma2 is None):
             raise InputError("tau2", "and sigma2 go together", "give both or none")
+        check_penalty(penalty)
         X, y = plain.total.X, plain.total.y
         groups = Groups.of(Rows(len(y)).align(labels, "groups"), len(y), "groups")
         known: dict[str, float] = {}
@@ -205,8 +198,25 @@ class RandomIntercept:
     ) -> GeneralizedPosterior:
         """Return the generalized posterior ``"huber"`` or ``"appendix"`` at a learning rate.
 
-        ``huber`` is exact. ``appendix`` is what the paper's augmentation samples: normal-Laplace
-        loss, with the ridge as a prior that eta does not multiply unless `scaled`.
+        Parameters
+        ----------
+        eta : float
+            Learning rate.
+        kind : {"huber", "appendix"}
+            ``huber`` is exact. ``appendix`` is what the paper's augmentation samples: the
+            normal-Laplace loss, with the ridge as a prior that eta does not multiply.
+        scaled : bool
+            Let eta multiply the ridge of ``appendix`` too.
+
+        Returns
+        -------
+        GeneralizedPosterior
+            For `etafree.sample`.
+
+        Raises
+        ------
+        InputError
+            `eta` is not positive, or `kind` has no density.
         """
         as_choice(kind, "kind", KINDS)
         if kind == "huber":
@@ -233,9 +243,26 @@ class RandomIntercept:
     ) -> Draws:
         """Draw from one of the model's posteriors.
 
-        ``huber`` goes through `etafree.sample`; ``appendix`` and ``published`` run Gibbs sampling
-        with `chains` chains after `burn_in` iterations each (the published one scales the prior by
-        eta, as the figure did).
+        Parameters
+        ----------
+        eta : float
+            Learning rate.
+        kind : {"huber", "appendix", "published"}
+            ``huber`` goes through `etafree.sample`; the others run Gibbs sampling (the published
+            one scales the prior by eta, as the figure did).
+        draws : int
+            At least this many; chains have the same length.
+        seed : int, SeedSequence or Generator, optional
+            The same seed gives the same draws.
+        chains, burn_in : int
+            Of Gibbs sampling: how many, and iterations that each drops.
+        scaled : bool
+            As for `posterior`.
+
+        Returns
+        -------
+        Draws
+            With the learning rate they were made at.
         """
         as_choice(kind, "kind", KINDS)
         if kind == "huber":
@@ -258,11 +285,24 @@ class RandomIntercept:
         return Draws(made, criterion.names, eta, None, f"Gibbs, {kind}")
 
     def target(self, **options: Any) -> Target:
-        """Return the sandwich target; the groups are the clusters unless others are given."""
+        """Return the sandwich target; groups are clusters; `options` as for `etafree.target`."""
         return target(self.criterion, **{"clusters": self.groups, **options})
 
     def calibrate(self, draws: Any, **options: Any) -> Calibration:
-        """Calibrate draws; the groups are the clusters unless others are given."""
+        """Calibrate draws; the groups are the clusters unless others are given.
+
+        Parameters
+        ----------
+        draws : Draws or array
+            Of this model.
+        **options : optional
+            As for `etafree.calibrate`.
+
+        Returns
+        -------
+        Calibration
+            With the groups as clusters.
+        """
         return calibrate(draws, self.criterion, **{"clusters": self.groups, **options})
 
     def __repr__(self) -> str:

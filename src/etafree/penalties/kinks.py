@@ -4,13 +4,6 @@ All three are :math:`\rho(\theta) = \sum_g w_g\|\theta_g\|_2 + \tfrac12\sum_j r_
 groups of coefficients; a group of one is an absolute value. A group that a fit sets to zero is
 *inactive*: exactly zero, and its estimator has no normal limit. Everything that is differentiated
 or calibrated lives on the active block, where :math:`\rho` is smooth (`KinkedPenalty.restricted`).
-
-References
-----------
-Tibshirani, R. (1996). Regression shrinkage and selection via the lasso. J. Roy. Statist. Soc. B 58,
-267-288. Zou, H. and Hastie, T. (2005). Regularization and variable selection via the elastic net.
-J. Roy. Statist. Soc. B 67, 301-320. Yuan, M. and Lin, Y. (2006). Model selection and estimation in
-regression with grouped variables. J. Roy. Statist. Soc. B 68, 49-67.
 """
 
 from __future__ import annotations
@@ -23,65 +16,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import InputError
+from etafree.penalties.active import ActivePenalty
 from etafree.penalties.norms import GroupNorms
 from etafree.penalties.smooth import Penalty, Strength
 from etafree.sums import Groups
 from etafree.validation import Array, as_array, as_number
 
-__all__ = ["L1", "ActivePenalty", "ElasticNet", "GroupL1", "KinkedPenalty"]
-
-
-@dataclass(frozen=True, eq=False)
-class ActivePenalty(Penalty):
-    r"""A kinked penalty on its active block, where it is smooth.
-
-    :math:`\rho_A(\theta_A) = c^\top\theta_A + \sum_g w_g\|\theta_g\| +
-    \tfrac12\sum_j r_j\theta_j^2` with :math:`c_j = w_j\,\mathrm{sign}(\hat\theta_j)` for absolute
-    values: the signs stay those of the fit, also where a draw crosses zero.
-
-    Attributes
-    ----------
-    strength : float or callable
-    linear : (a,) array
-        :math:`c`.
-    kinks : GroupNorms
-        The rest.
-    name : str
-    """
-
-    strength: Strength
-    linear: Array
-    kinks: GroupNorms
-    name: str
-
-    def fitted_to(self, p: int, intercept: int | None = None) -> ActivePenalty:
-        if p != len(self.linear):
-            raise InputError("penalty", f"is for {len(self.linear)} active parameter(s), not {p}")
-        return self
-
-    def penalized(self) -> NDArray[np.bool_]:
-        """Return which coefficients (a,) the kinks might have set to zero."""
-        kinked: NDArray[np.bool_] = np.logical_or(
-            (self.kinks.weights > 0)[self.kinks.codes], self.linear != 0
-        )
-        return kinked
-
-    def value(self, theta: Array) -> Array:
-        return theta @ self.linear + self.kinks.value(theta)
-
-    def gradient(self, theta: Array) -> Array:
-        return self.linear + self.kinks.gradient(theta)
-
-    def hessian(self, theta: Array) -> Array:
-        return self.kinks.hessian(theta)
-
-    def describe(self, size: float) -> str:
-        return f"{self.name} penalty on active coefficients (strength {self.strength_at(size):.4g})"
+__all__ = ["L1", "ElasticNet", "GroupL1", "KinkedPenalty"]
 
 
 @dataclass(frozen=True, eq=False)
 class KinkedPenalty(Penalty, ABC):
-    """A penalty that is a sum of norms of groups of coefficients, and perhaps a ridge."""
+    r"""Base of penalties :math:`\sum_g w_g\|\theta_g\|_2+\tfrac12\sum_j r_j\theta_j^2`.
+
+    `theta` is a parameter vector (p,). Fits are exactly zero in inactive groups; calibration is of
+    the active block, and the others have no interval.
+
+    Parameters
+    ----------
+    strength : float or callable
+        :math:`\lambda`, or a function of :math:`s_n` giving :math:`\lambda_n`.
+
+    See Also
+    --------
+    L1, ElasticNet, GroupL1 : Penalties of this kind.
+
+    Examples
+    --------
+    >>> penalty, theta = ElasticNet(1.0, mix=0.5), np.array([0.0, -3.0])
+    >>> penalty.hessian(theta)
+    array([[0. , 0. ],
+           [0. , 0.5]])
+    >>> penalty.subgradient_gap(theta, gradient=np.array([0.4, 2.0]))  # theta is the minimiser
+    0.0
+    >>> penalty.restricted(penalty.active(theta), theta).gradient(np.array([-3.0]))
+    array([-2.])
+    """
 
     strength: Strength
     #: What `fitted_to` found out.
@@ -97,7 +67,6 @@ class KinkedPenalty(Penalty, ABC):
         """A few words for reports."""
 
     def fitted_to(self, p: int, intercept: int | None = None) -> Self:
-        """Return this penalty checked for p parameters; `intercept` is not penalized."""
         if intercept is None and self.kinks is not None and len(self.kinks.codes) == p:
             return self
         return replace(self, kinks=self._kinks(p, intercept))
@@ -124,9 +93,20 @@ class KinkedPenalty(Penalty, ABC):
     def subgradient_gap(self, theta: Array, gradient: Array, weight: float = 1.0) -> float:
         r"""Return the largest violation of :math:`0 \in g + c\,\partial\rho(\theta)`.
 
-        `gradient` is :math:`g=\nabla M(\theta)` and `weight` is :math:`c=\lambda_n s_n`. It is the
-        largest coordinate of the smallest subgradient: :math:`g + c\nabla\rho` where active,
-        :math:`g_g(1 - cw_g/\|g_g\|)_+` in an inactive group.
+        It is the largest coordinate of the smallest subgradient: :math:`g + c\nabla\rho` where
+        active, :math:`g_g(1 - cw_g/\|g_g\|)_+` in an inactive group.
+
+        Parameters
+        ----------
+        theta, gradient : (p,) array
+            A point and :math:`g=\nabla M(\theta)` there.
+        weight : float
+            :math:`c=\lambda_n s_n`.
+
+        Returns
+        -------
+        float
+            Zero at the minimiser.
         """
         kinks = self.kinks_at(len(theta)).scaled(weight)
         return float(np.max(np.abs(kinks.least_subgradient(theta, gradient))))
@@ -149,6 +129,16 @@ class KinkedPenalty(Penalty, ABC):
             As `active` returns it; the inactive rest stays at zero.
         theta : (p,) array
             The fit, whose signs are kept.
+
+        Returns
+        -------
+        ActivePenalty
+            Of the active coefficients alone.
+
+        Raises
+        ------
+        InputError
+            `active` has a coordinate at a kink, or cuts a group in two.
         """
         active, kinks = np.asarray(active, dtype=bool), self.kinks_at(len(theta))
         if active.shape != theta.shape or not np.all(kinks.active(theta)[active]):
@@ -181,6 +171,11 @@ class L1(KinkedPenalty):
         At least zero; one each if not given. A coefficient of weight zero is not penalized, and
         neither is the intercept of a formula, whatever its weight.
 
+    References
+    ----------
+    Tibshirani, R. (1996). Regression shrinkage and selection via the lasso. J. Roy. Statist. Soc.
+    B 58, 267-288.
+
     Examples
     --------
     >>> penalty = L1(0.5, weights=[1.0, 2.0, 0.0])
@@ -211,6 +206,16 @@ class ElasticNet(KinkedPenalty):
         :math:`\lambda`, or a function of :math:`s_n` giving :math:`\lambda_n`.
     mix : float
         :math:`m`, above 0 and at most 1.
+
+    Raises
+    ------
+    InputError
+        `mix` is outside (0, 1].
+
+    References
+    ----------
+    Zou, H. and Hastie, T. (2005). Regularization and variable selection via the elastic net. J.
+    Roy. Statist. Soc. B 67, 301-320.
 
     Examples
     --------
@@ -251,6 +256,11 @@ class GroupL1(KinkedPenalty):
     weights : (G,) array, optional
         At least zero, in the sorted order of the labels; the root of the group's size if not given.
 
+    References
+    ----------
+    Yuan, M. and Lin, Y. (2006). Model selection and estimation in regression with grouped
+    variables. J. Roy. Statist. Soc. B 68, 49-67.
+
     Examples
     --------
     >>> penalty = GroupL1(0.5, groups=["a", "a", "b"], weights=[1.0, 1.0])
@@ -263,10 +273,7 @@ class GroupL1(KinkedPenalty):
     weights: Any = None
 
     def _kinks(self, p: int, intercept: int | None) -> GroupNorms:
-        if np.shape(self.groups) != (p,):
-            raise InputError("groups", f"has shape {np.shape(self.groups)} for {p} coefficient(s)",
-                             "pass one label per coefficient")  # fmt: skip
-        found = Groups.of(self.groups, p, "groups")
+        found = Groups.of(self.groups, p, "groups", "coefficient")
         there = np.ones(p)
         there[[] if intercept is None else intercept] = 0.0
         size = np.bincount(found.codes, there)

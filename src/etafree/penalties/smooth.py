@@ -17,16 +17,46 @@ from etafree.validation import Array, as_array, as_number, as_positive
 
 __all__ = ["NoPenalty", "Penalty", "Ridge", "SmoothPenalty", "huberized_l1"]
 
+#: :math:`\lambda`, or a function of the effective scale :math:`s_n` giving :math:`\lambda_n`.
 Strength = float | Callable[[float], float]
 
 
 class Penalty:
-    """What every smooth convex penalty provides."""
+    r"""Base of every penalty :math:`\lambda_n s_n\rho(\theta)`: what the library asks of it.
+
+    `theta` is a parameter vector (p,), for `value` also many of them (D, p); `size` is the
+    effective scale :math:`s_n`, the number of observations unless they are weighted.
+
+    Attributes
+    ----------
+    strength : float or callable
+        :math:`\lambda`, or a function of :math:`s_n` giving :math:`\lambda_n`.
+
+    See Also
+    --------
+    SmoothPenalty : A penalty of your own, from three functions.
+    KinkedPenalty : Base of the penalties that set coefficients to zero.
+
+    Examples
+    --------
+    >>> falling = Ridge(lambda n: n**-0.5)
+    >>> falling.strength_at(100.0), falling.describe(100.0)
+    (0.1, 'Ridge penalty (strength 0.1)')
+    >>> falling.hessian(np.zeros(2))
+    array([[1., 0.],
+           [0., 1.]])
+    """
 
     strength: Strength
 
     def strength_at(self, size: float) -> float:
-        """Return the strength at an effective scale, a number at least zero."""
+        """Return the strength at an effective scale `size`, a number at least zero.
+
+        Raises
+        ------
+        InputError
+            It is negative or not finite.
+        """
         given = self.strength(size) if callable(self.strength) else self.strength
         value = as_number(given, "strength")
         if not (np.isfinite(value) and value >= 0):
@@ -53,7 +83,19 @@ class Penalty:
         return self.gradient(mean), self.hessian(mean)
 
     def fitted_to(self, p: int, intercept: int | None = None) -> Penalty:
-        """Return this penalty checked for p parameters; `intercept` is left out if it can be."""
+        """Return this penalty checked for p parameters; `intercept` is left out if it can be.
+
+        Parameters
+        ----------
+        p : int
+        intercept : int, optional
+            Column of the intercept.
+
+        Returns
+        -------
+        Penalty
+            Of the same kind.
+        """
         return self
 
     def describe(self, size: float) -> str:
@@ -63,7 +105,22 @@ class Penalty:
 
 @dataclass(frozen=True)
 class NoPenalty(Penalty):
-    """No penalty at all."""
+    r"""No penalty at all, :math:`\rho = 0`; the default of a `Criterion`.
+
+    Parameters
+    ----------
+    strength : float
+        Without a meaning.
+
+    See Also
+    --------
+    Ridge : The usual smooth penalty.
+
+    Examples
+    --------
+    >>> NoPenalty().describe(100.0), NoPenalty().gradient(np.ones(2))
+    ('no penalty', array([0., 0.]))
+    """
 
     strength: Strength = 0.0
 
@@ -93,6 +150,15 @@ class Ridge(Penalty):
     Q : (p, p) array, optional
         Symmetric positive semi-definite; the identity if not given, so every coefficient is
         penalized. (The formula front end leaves the intercept out unless told otherwise.)
+
+    See Also
+    --------
+    etafree.LogPrior.from_penalty : The same as a prior that the learning rate does not multiply.
+
+    References
+    ----------
+    Hoerl, A. E. and Kennard, R. W. (1970). Ridge regression: biased estimation for nonorthogonal
+    problems. Technometrics 12, 55-67.
 
     Examples
     --------
@@ -140,14 +206,22 @@ class Ridge(Penalty):
 
 @dataclass(frozen=True, eq=False)
 class SmoothPenalty(Penalty):
-    """Any convex, twice continuously differentiable function, given with its derivatives.
+    r"""Any convex :math:`\rho` with two continuous derivatives, given with them.
+
+    The criterion checks shapes, convexity and the derivatives at a point of its own choice.
 
     Parameters
     ----------
     strength : float or callable
-    function, slope, curvature : callables
-        rho (p,) -> float, its gradient (p,) -> (p,) and its Hessian (p,) -> (p, p).
+        :math:`\lambda`, or a function of :math:`s_n` giving :math:`\lambda_n`.
+    function, slope, curvature : callable
+        :math:`\rho`, (p,) -> float, its gradient (p,) -> (p,) and its Hessian (p,) -> (p, p).
     name : str
+        What results call it.
+
+    See Also
+    --------
+    huberized_l1 : One of these.
 
     Examples
     --------
@@ -207,10 +281,34 @@ class SmoothPenalty(Penalty):
 def huberized_l1(strength: Strength, width: float) -> SmoothPenalty:
     r"""Return a smooth stand-in for the L1 norm, :math:`\sum_j \{(\theta_j^2+w^2)^{1/2} - w\}`.
 
+    It shrinks like `L1` and sets no coefficient to zero, so every one has an interval.
+
+    Parameters
+    ----------
+    strength : float or callable
+        :math:`\lambda`, or a function of :math:`s_n` giving :math:`\lambda_n`.
+    width : float
+        :math:`w`, in units of the coefficients, above zero.
+
+    Returns
+    -------
+    SmoothPenalty
+        For ``ef.Criterion(penalty=...)``.
+
+    Raises
+    ------
+    InputError
+        `width` is not a positive number.
+
+    See Also
+    --------
+    L1 : The norm itself, calibrated on its active set.
+
     Examples
     --------
-    >>> float(huberized_l1(1.0, 0.1).value(np.array([0.0])))
-    0.0
+    >>> penalty = huberized_l1(1.0, width=3.0)
+    >>> penalty.value(np.array([[0.0], [4.0], [400.0]])).round(2)
+    array([  0.  ,   2.  , 397.01])
     """
     width = as_positive(width, "width")
     return SmoothPenalty(

@@ -210,8 +210,9 @@ def _facts(result: Any) -> list[tuple[str, str]]:
         "left as they were": "" if result.fit is None else ", ".join(result.fit.latent),
         "draws": f"{len(draws)} ({draws.sampler}), {draws.effective_size():.0f} effective",
         "learning rate": "not known" if draws.eta is None else f"η = {draws.eta:g}",
-        "calibrated with": f"etafree {s.pop('version')}",
-        **{str(key): str(value) for key, value in s.items()},
+        "seed of the draws": str(draws.info.get("seed", "")),
+        "calibrated with": s.pop("made_with", f"etafree {s['version']}"),
+        **{str(key): str(value) for key, value in s.items() if key != "version"},
     }
     return [(term, text) for term, text in facts.items() if text]
 

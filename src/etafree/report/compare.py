@@ -75,8 +75,6 @@ def compare_picture(table: pd.DataFrame) -> Figure:
 
 def compare_page(table: pd.DataFrame, png: bytes, settings: dict[str, Any]) -> str:
     """Return the self-contained page: picture, coverages, learning rates and times, settings."""
-    from etafree._version import __version__
-
     per_way = table.drop_duplicates(["design", "way"]).set_index(["design", "way"])
     ours = table[table["way"] == "location-scale"]
     inside = float(ours["coverage"].between(*BAND).mean())
@@ -100,5 +98,5 @@ def compare_page(table: pd.DataFrame, png: bytes, settings: dict[str, Any]) -> s
                     table_html(table[["design", "way", "parameter", "coverage", "coverage_se",
                                       "width"]])),
         ],
-        f"etafree {__version__}; " + ", ".join(f"{k}: {v}" for k, v in settings.items()),
+        "Settings: " + ", ".join(f"{k} = {v}" for k, v in settings.items()),
     )  # fmt: skip

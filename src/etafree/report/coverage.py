@@ -78,8 +78,6 @@ def coverage_page(
                "check"]  # fmt: skip
     width = main[main["eta"].notna()].groupby(["scenario", "parameter"])["width"]
     change = (width.max() / width.min() - 1).rename("width, change over eta").to_frame()
-    from etafree._version import __version__
-
     return render(
         "Coverage of calibrated intervals",
         "Simulated data sets of every kind of loss and dependence: how often 95 % intervals cover "
@@ -105,5 +103,5 @@ def coverage_page(
             Section("Widths", ["Largest over smallest mean width over learning rates, minus one."],
                     table_html(change, 4)),
         ],
-        f"etafree {__version__}; " + ", ".join(f"{k}: {v}" for k, v in settings.items()),
+        "Settings: " + ", ".join(f"{k} = {v}" for k, v in settings.items()),
     )  # fmt: skip

@@ -49,7 +49,7 @@ def before_after(
         ax.set_ylim(-0.36 * top, top)
         ax.axhline(0, color="0.7", lw=0.6)
         ax.set_yticks([])
-        ax.set_ylabel(name, rotation=0, ha="right", va="center")
+        ax.set_ylabel(name, parse_math=False, rotation=0, ha="right", va="center")
         for side in ("top", "right", "left"):
             ax.spines[side].set_visible(False)
     axes[0].plot([], [], color=BEFORE, lw=3, label=f"posterior as it came{eta}")
@@ -57,7 +57,7 @@ def before_after(
     axes[0].legend(frameon=False, fontsize=9, loc="upper right")
     axes[-1].set_xlabel("parameter value")
     title = f"Densities (each scaled to its peak) and {level:.0%} intervals"
-    figure.suptitle(f"{title}\n{spread}".strip(), fontsize=10)
+    figure.suptitle(f"{title}\n{spread}".strip(), parse_math=False, fontsize=10)
     return figure
 
 
@@ -116,7 +116,7 @@ def interval_sweep(
     ax.axhline(estimate, color="0.5", lw=0.8, ls="--", zorder=0, label="penalized estimate")
     ax.set_xscale("log")
     ax.set_xlabel("learning rate η")
-    ax.set_ylabel(f"{level:.0%} interval of {name}")
+    ax.set_ylabel(f"{level:.0%} interval of {name}", parse_math=False)
     ax.plot([], [], color=BEFORE, marker="D", lw=3, label="posterior as it came: swings with η")
     ax.plot([], [], color=AFTER, marker="s", lw=3, label="calibrated: stays")
     ax.legend(frameon=False, loc="upper right")

@@ -17,7 +17,7 @@ from etafree.samplers.nuts import nuts_draws
 from etafree.samplers.quadrature import quadrature_draws
 from etafree.samplers.variational import Normal, normal_approximation
 from etafree.threads import one_blas_thread
-from etafree.validation import as_choice, as_rng
+from etafree.validation import MOST, as_choice, as_rng, told_seed
 
 __all__ = ["SAMPLERS", "sample"]
 
@@ -36,14 +36,16 @@ FEWEST = 50
 def sample(
     posterior: GeneralizedPosterior, draws: int = 4000, seed: Any = None, sampler: str = "auto"
 ) -> Draws:
-    r"""Draw from a generalized posterior.
+    r"""Draw from a generalized posterior, :math:`\propto\exp\{-\eta L(\theta)\}\tilde\pi(\theta)`.
 
     Parameters
     ----------
     posterior : GeneralizedPosterior
+        A criterion at a learning rate.
     draws : int
         At least this many; the slice sampler rounds up to whole chains.
     seed : int, SeedSequence or Generator, optional
+        The same seed gives the same draws.
     sampler : {"auto", "importance", "elliptical", "quadrature", "nuts"}
         ``auto``: quadrature for one parameter, otherwise importance sampling around the
         variational normal approximation; if its weights fail (Pareto k at least 0.7, or an
@@ -53,6 +55,23 @@ def sample(
     -------
     Draws
         With the effective number of draws and, for importance sampling, the Pareto k.
+
+    Raises
+    ------
+    InputError
+        Fewer than 50 draws are asked for, or the sampler does not suit the posterior.
+    ConvergenceError
+        The criterion has no finite minimiser, or no sampler mixes.
+
+    See Also
+    --------
+    calibrate : Give the draws the right spread.
+
+    References
+    ----------
+    Vehtari, A., Simpson, D., Gelman, A., Yao, Y. and Gabry, J. (2024). Pareto smoothed importance
+    sampling. J. Mach. Learn. Res. 25(72), 1-58. Nishihara, R., Murray, I. and Adams, R. P. (2014).
+    Parallel MCMC with generalized elliptical slice sampling. J. Mach. Learn. Res. 15, 2087-2112.
 
     Examples
     --------
@@ -66,9 +85,10 @@ def sample(
     if not isinstance(posterior, GeneralizedPosterior):
         raise InputError("posterior", f"is a {type(posterior).__name__}", "build it with "
                          "ef.GeneralizedPosterior(criterion, eta)")  # fmt: skip
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < FEWEST:
-        raise InputError("draws", f"is {draws!r}",
-                         f"pass a whole number; fewer than {FEWEST} cannot be checked")  # fmt: skip
+    whole = isinstance(draws, int | np.integer) and not isinstance(draws, bool)
+    if not whole or not FEWEST <= draws <= MOST:
+        raise InputError("draws", f"is {draws!r:.80}", f"pass a whole number up to {MOST:.0e}; "
+                         f"fewer than {FEWEST} cannot be checked")  # fmt: skip
     as_choice(sampler, "sampler", ("auto", *SAMPLERS))
     if sampler == "quadrature" and posterior.criterion.p != 1:
         raise InputError(
@@ -82,7 +102,7 @@ def sample(
     made = SAMPLERS[first](posterior, normal, int(draws), rng)
     if sampler == "auto" and not trustworthy(made):
         made = _fall_back(posterior, normal, int(draws), rng)
-    return replace(made, source=posterior)
+    return replace(made, source=posterior, info={**made.info, "seed": told_seed(seed, rng)})
 
 
 def _fall_back(

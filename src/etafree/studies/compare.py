@@ -217,5 +217,5 @@ def write_compare(out: Path | str, **options: Any) -> pd.DataFrame:
                 "data sets": f"{table['datasets'].min()} to {table['datasets'].max()}"}  # fmt: skip
     print(overview(table).to_string(na_rep="-"))
     write_outputs(out, "compare", table, compare_picture(table),
-                  lambda png: compare_page(table, png, settings))  # fmt: skip
+                  lambda png, told: compare_page(table, png, told), settings)  # fmt: skip
     return table

@@ -202,5 +202,5 @@ def write_coverage(out: Path | str, **options: Any) -> pd.DataFrame:
                 "replicates": int(table["replicates"].max())}  # fmt: skip
     print(league(table).to_string(float_format=lambda v: f"{v:.3f}", na_rep="-"))
     write_outputs(out, "coverage", table, coverage_picture(table, BAND),
-                  lambda png: coverage_page(table, png, settings, BAND))  # fmt: skip
+                  lambda png, told: coverage_page(table, png, told, BAND), settings)  # fmt: skip
     return table

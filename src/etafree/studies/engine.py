@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
-import os
 import re
 import sys
 import time
@@ -17,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from etafree._version import __version__
 from etafree.errors import InputError
-from etafree.storage import load_arrays, save_arrays
+from etafree.storage import load_arrays, made_with, save_arrays, sweep, whole_file
 from etafree.studies.workers import (
     Arrays,
     StudyError,
@@ -113,13 +111,14 @@ def run_study(
             advance = stack.enter_context(_shown(name, len(cells), len(results), progress, quiet))
             stack.enter_context(contextlib.closing(outcomes))
             for key, found in outcomes:
+                if not isinstance(found, BaseException):
+                    meta = {"key": key, "parameters": json.loads(texts[key]), "seed": facts["seed"]}
+                    found = _saved(_file(folder, key), found, meta)
                 if isinstance(found, BaseException):
                     cause = f"cell {key!r} failed ({type(found).__name__}: {found})"
                     cause = str(found) if isinstance(found, StudyError) else cause
                     kept = f"{len(results)}/{len(cells)} cells are kept in {str(folder)!r}"
                     raise StudyError(f"{cause}; {kept} and the same command resumes") from found
-                meta = {"key": key, "parameters": json.loads(texts[key]), "seed": facts["seed"]}
-                save_arrays(_file(folder, key), "cell", found, meta)
                 results[key] = found
                 advance()
     except KeyboardInterrupt:
@@ -172,7 +171,7 @@ def _checked(
         advice = "put it in a file, or pass workers=1"
         raise InputError("work", "is typed in, so that processes cannot load it", advice)
     return {"etafree": "study", "name": name, "settings": json.loads(_json("settings", settings)),
-            "seed": int(seed), "version": __version__}  # fmt: skip
+            "seed": int(seed), "made_with": made_with()}  # fmt: skip
 
 
 def _file(folder: Path, key: str) -> Path:
@@ -209,14 +208,22 @@ def _entries(facts: Mapping[str, Any]) -> dict[str, str]:
 
 def _begin(folder: Path, facts: Mapping[str, Any]) -> None:
     """Make the folder, its description first and whole."""
-    part = folder / f".study.{os.getpid()}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(facts, indent=1) + "\n")
-        os.replace(part, folder / "study.json")
+        with whole_file(folder / "study.json") as file:
+            file.write((json.dumps(facts, indent=1) + "\n").encode())
         (folder / "cells").mkdir(exist_ok=True)
-    except OSError as error:
+    except (OSError, InputError) as error:
         raise InputError("out", f"{str(folder)!r} cannot be written to ({error})") from None
+
+
+def _saved(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> Arrays | StudyError:
+    """Write a cell's file; return its arrays, or why they could not be saved."""
+    try:
+        save_arrays(path, "cell", arrays, meta)
+    except InputError as error:
+        return StudyError(error.problem)
+    return arrays
 
 
 def _finished(
@@ -224,10 +231,7 @@ def _finished(
 ) -> dict[str, Arrays]:
     """Return the cells that are there; damaged ones are not, those of other parameters refused."""
     (folder / "cells").mkdir(exist_ok=True)
-    for part in (folder / "cells").glob(".*.part"):  # left by a run that was killed
-        with contextlib.suppress(OSError):
-            if time.time() - part.stat().st_mtime > 60.0:
-                part.unlink()
+    sweep(folder / "cells")
     results = {}
     for cell in (cell for cell in cells if _file(folder, cell.key).exists()):
         try:

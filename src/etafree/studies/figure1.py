@@ -253,15 +253,14 @@ def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
 
     Ends by printing a short table and where the files are. Options as for `run_figure1`.
     """
-    from etafree._version import __version__
     from etafree.report.figure1 import figure1_page, figure1_picture, ranges
 
     table = run_figure1(out, **options)
     z = deviations(table)
     settings = {
         "data sets": int(table["replicates"].iloc[0]), "seed": options.get("seed", 1),
+        "iterations": options.get("iterations", 1000), "burn-in": options.get("burn_in", 500),
         "target": f"{pseudo_true(options.get('design') or Design()):.6f}",
-        "etafree": __version__, "numpy": np.__version__,
     }  # fmt: skip
     print(ranges(table).to_string(float_format=lambda v: f"{v:.3f}"))
     print(
@@ -269,6 +268,6 @@ def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
         f"{z.abs().to_numpy().mean():.2f}"
     )
     write_outputs(out, "figure1", table, figure1_picture(table, published_curves()),
-                  lambda png: figure1_page(table, z, png, settings), digits=None,
+                  lambda png, told: figure1_page(table, z, png, told), settings, digits=None,
                   formats=("png", "svg"))  # fmt: skip
     return table

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from etafree.storage import whole_file
+from etafree.storage import made_with, whole_file
 from etafree.validation import Array
 
 if TYPE_CHECKING:
@@ -32,19 +32,27 @@ def coverage(low: Array, high: Array, truth: Array) -> tuple[float, float]:
 
 
 def write_outputs(
-    out: Path | str, name: str, table: pd.DataFrame, picture: Figure, page: Callable[[bytes], str],
-    *, digits: str | None = "%.6g", formats: Sequence[str] = ("png",),
+    out: Path | str, name: str, table: pd.DataFrame, picture: Figure,
+    page: Callable[[bytes, dict[str, Any]], str], settings: Mapping[str, Any], *,
+    digits: str | None = "%.6g", formats: Sequence[str] = ("png",),
 ) -> None:  # fmt: skip
     """Write ``name.csv``, the picture and ``report.html`` into a folder, and print their names.
 
-    `page` makes the page from the picture as PNG; `digits` is how numbers are written.
+    `page` makes the page from the picture as PNG and the settings, which stand in the pictures too
+    (as their description), with the versions; ``study.json`` beside the table has them all.
+    `digits` is how numbers are written.
     """
+    import matplotlib as mpl
+
     folder, files = Path(out), [f"{name}.csv", *(f"{name}.{kind}" for kind in formats)]
+    told = {**settings, "made with": made_with()}
+    about = f"{name}: " + ", ".join(f"{key} = {value}" for key, value in told.items())
     with whole_file(folder / files[0]) as file:
         file.write(table.to_csv(index=False, float_format=digits).encode())
     for kind, where in zip(formats, files[1:], strict=True):
-        with whole_file(folder / where) as file:
-            picture.savefig(file, format=kind, dpi=110)
+        metadata = {"Description": about} | ({"Date": None} if kind == "svg" else {})
+        with whole_file(folder / where) as file, mpl.rc_context({"svg.hashsalt": name}):
+            picture.savefig(file, format=kind, dpi=110, metadata=metadata)
     with whole_file(folder / "report.html") as file:
-        file.write(page((folder / f"{name}.png").read_bytes()).encode())
+        file.write(page((folder / f"{name}.png").read_bytes(), told).encode())
     print("files: " + ", ".join(str(folder / where) for where in (*files, "report.html")))

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import importlib
 import json
+import logging
 import os
 import pickle
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -143,6 +144,18 @@ def on_processes(tasks: Sequence[Task], workers: int | None) -> Outcomes:
 
 
 @contextlib.contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Keep a library's log to itself."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
 def connected(scheduler: str, say: Callable[[str], None]) -> Iterator[Any]:
     """Give a client of the scheduler and close it in the end."""
     try:
@@ -155,7 +168,7 @@ def connected(scheduler: str, say: Callable[[str], None]) -> Iterator[Any]:
         advice = "start one with `dask scheduler` and pass the address it prints, or leave it out"
         problem = f"{scheduler!r} does not answer ({type(error).__name__})"
         raise InputError("scheduler", problem, advice) from None
-    with client:
+    with _silent("distributed.client"), client:  # a lost scheduler is told in one line
         if not client.nthreads():
             say("the scheduler has no workers yet; waiting for some")
         yield client
@@ -178,9 +191,10 @@ def on_dask(tasks: Sequence[Task], client: Any) -> Outcomes:
         task = flying.pop(future)
         try:
             found = future.result()
-        except distributed.CancelledError:
-            found = StudyError("the connection to the scheduler was lost")
         except Exception as error:
+            if future.status != "error":  # it is not the cell that failed
+                yield task[1], StudyError(f"the scheduler went away ({type(error).__name__})")
+                return
             lost[task[1]] += isinstance(error, killed)
             if isinstance(error, killed) and lost[task[1]] <= RESTARTS:
                 waiting.append(task)

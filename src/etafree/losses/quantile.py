@@ -1,0 +1,80 @@
+"""The check loss of quantile regression, smoothed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from etafree.losses.base import LinearLoss
+from etafree.validation import Array, as_level, as_positive
+
+__all__ = ["Quantile"]
+
+
+@dataclass(frozen=True)
+class Quantile(LinearLoss):
+    r"""Check loss at level :math:`\tau` smoothed by a Gaussian of the given bandwidth.
+
+    The convolution of :math:`\rho_\tau(r) = r(\tau - 1\{r<0\})` with :math:`N(0, h^2)` is
+    :math:`\ell = r\{\tau-1+\Phi(r/h)\} + h\varphi(r/h)`. The bandwidth is in the response's units
+    and part of the loss: the target is the minimiser of the smoothed loss.
+
+    Parameters
+    ----------
+    tau : float
+        Level between 0 and 1.
+    bandwidth : float
+        :math:`h`, above zero.
+
+    Raises
+    ------
+    InputError
+        `tau` is not inside (0, 1), or `bandwidth` not positive.
+
+    References
+    ----------
+    Fernandes, M., Guerre, E. and Horta, E. (2021). Smoothing quantile regressions. J. Bus. Econ.
+    Statist. 39, 338-357.
+
+    Examples
+    --------
+    >>> Quantile(tau=0.9, bandwidth=0.1).first(np.array([0.0, 0.0]), np.array([-5.0, 5.0]))
+    array([ 0.1, -0.9])
+    """
+
+    tau: float
+    bandwidth: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tau", as_level(self.tau, "tau"))
+        object.__setattr__(self, "bandwidth", as_positive(self.bandwidth, "bandwidth"))
+
+    def values(self, u: Array, y: Array) -> Array:
+        from scipy.special import ndtr
+
+        r: Array = y - u
+        z = r / self.bandwidth
+        value: Array = r * (self.tau - 1.0 + ndtr(z)) + self.bandwidth * _normal_density(z)
+        return value
+
+    def first(self, u: Array, y: Array) -> Array:
+        from scipy.special import ndtr
+
+        slope: Array = 1.0 - self.tau - ndtr((y - u) / self.bandwidth)
+        return slope
+
+    def second(self, u: Array, y: Array) -> Array:
+        return _normal_density((y - u) / self.bandwidth) / self.bandwidth
+
+    def majorizer(self, u: Array, y: Array) -> Array:
+        from scipy.special import ndtr
+
+        z = np.maximum(np.abs(y - u) / self.bandwidth, 1e-4)
+        weight: Array = (ndtr(z) - 0.5) / (z * self.bandwidth)
+        return weight
+
+
+def _normal_density(z: Array) -> Array:
+    density: Array = np.exp(-0.5 * np.square(z)) * 0.3989422804014327
+    return density

@@ -1,0 +1,149 @@
+"""Valid calls of everything public, one or two arguments of which `fuzzing` replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import etafree as ef
+from etafree import losses, penalties
+from fuzzing import hostile, pick, spoiled_array
+from test_bad_input_generated import calls, world
+
+Call = tuple[Callable[..., Any], dict[str, Any]]
+
+
+def fitted(loss: Any, penalty: Any = None, y: Any = None) -> None:
+    """Use a loss or penalty that was accepted."""
+    w = world(0, 3)
+    criterion = ef.Criterion(loss, (w["X"], w["y"] if y is None else y), penalty)
+    ef.minimise(criterion)
+    ef.target(criterion, clusters=w["labels"])
+
+
+def with_loss(make: Callable[..., Any], y: Any = None) -> Callable[..., None]:
+    return lambda **arguments: fitted(make(**arguments), y=y)
+
+
+def with_penalty(make: Callable[..., Any]) -> Callable[..., None]:
+    return lambda **arguments: fitted(losses.Huber(), make(**arguments))
+
+
+@cache
+def public() -> dict[str, Call]:
+    """Valid calls by name; those of the tests of spoiled arguments are among them."""
+    w = world(0, 3)
+    X, y, names, labels = w["X"], w["y"], w["names"], w["labels"]
+    criterion = ef.Criterion(losses.PseudoHuber(), (X, y), names=names)
+    flat = ef.LogPrior.normal(np.zeros(3), 100 * np.eye(3))
+    posterior = ef.GeneralizedPosterior(criterion, 0.5, flat)
+    found: dict[str, Call] = {
+        name: (function, {key: value for key, (value, _) in arguments.items()})
+        for name, (function, arguments) in calls(0, 3).items()
+    }
+    scale = {"scale": 1.0}
+    shapes: dict[str, dict[str, Any]] = {
+        "Huber": {"c": 1.0}, "PseudoHuber": {"c": 1.0}, "StudentT": {"df": 4.0},
+        "NormalLaplace": {"c": 1.0, "eta": 1.0}, "Modal": {"h": 3.0},
+    }  # fmt: skip
+    for name, extra in shapes.items():
+        found[name] = with_loss(getattr(losses, name)), {**extra, **scale}
+    counts = np.round(np.abs(y))
+    found |= {
+        "Quantile": (with_loss(losses.Quantile), {"tau": 0.5, "bandwidth": 0.5}),
+        "NegativeBinomial": (with_loss(losses.NegativeBinomial, counts), {"dispersion": 0.5}),
+        "Wilcoxon": (with_loss(ef.Wilcoxon), {"width": "mad"}),
+        "PairwiseDifference": (with_loss(ef.PairwiseDifference), {"loss": losses.Huber()}),
+        "L1": (with_penalty(penalties.L1), {"strength": 0.1, "weights": np.ones(3)}),
+        "ElasticNet": (with_penalty(penalties.ElasticNet), {"strength": 0.1, "mix": 0.5}),
+        "GroupL1": (with_penalty(penalties.GroupL1), {"strength": 0.1, "groups": [0, 0, 1]}),
+        "Ridge": (with_penalty(penalties.Ridge), {"strength": 0.1, "mu": y[:3], "Q": np.eye(3)}),
+        "huberized_l1": (with_penalty(penalties.huberized_l1), {"strength": 0.1, "width": 0.1}),
+        "responses of Poisson": (lambda y: fitted(losses.Poisson(), y=y), {"y": counts}),
+        "responses of Logistic": (lambda y: fitted(losses.Logistic(), y=y), {"y": 1.0 * (y > 0)}),
+        "responses of Gamma": (lambda y: fitted(losses.Gamma(), y=y), {"y": counts + 0.5}),
+        "Draws.of": (ef.Draws.of, {"values": w["draws"], "names": names, "eta": 1.0}),
+        "Target.given": (ef.Target.given, {
+            "center": w["vector"], "covariance": w["matrix"], "names": names, "dof": 5.0}),
+        "LogPrior.normal": (ef.LogPrior.normal, {"mean": np.zeros(3), "covariance": np.eye(3)}),
+        "minimise": (ef.minimise, {"criterion": criterion, "start": np.zeros(3)}),
+        "bootstrap": (ef.bootstrap, {
+            "criterion": criterion, "draws": 20, "clusters": labels, "seed": 1}),
+        "loss_likelihood_bootstrap": (ef.loss_likelihood_bootstrap, {
+            "criterion": criterion, "draws": 20, "clusters": labels, "seed": 1}),
+        "q_posterior": (ef.q_posterior, {
+            "criterion": criterion, "draws": 50, "log_prior": flat, "clusters": labels, "seed": 1}),
+        "select": (ef.select, {
+            "source": posterior, "method": "magnitude", "clusters": labels, "seed": 1}),
+        "select lyddon": (ef.select, {"source": posterior, "method": "lyddon", "seed": 1}),
+        "Criterion.value": (criterion.value, {"theta": np.zeros(3)}),
+        "Criterion.values_at": (criterion.values_at, {"thetas": np.zeros((5, 3))}),
+        "Criterion.reweighted": (criterion.reweighted, {
+            "weights": np.arange(24) % 3, "weight_kind": "frequency"}),
+        "log_density": (posterior.log_density, {"theta": np.zeros(3)}),
+        "gradient": (posterior.gradient, {"theta": np.zeros(3)}),
+        "RandomIntercept": (lambda **k: ef.RandomIntercept(**k).target(), {
+            "X": X, "y": y, "groups": labels, "c": 1.345, "tau2": 0.5, "sigma2": 1.0,
+            "penalty": penalties.Ridge(0.1), "names": names}),
+        "target of survey data": (ef.target, {
+            "criterion": criterion, "clusters": np.arange(24) // 2, "strata": np.arange(24) // 12,
+            "fpc": np.full(24, 100.0), "single_psu": "error"}),
+        "target of a series": (ef.target, {
+            "criterion": criterion, "time": np.arange(24), "bandwidth": 5, "correction": "EWC"}),
+        "target of two ways": (ef.target, {
+            "criterion": criterion, "clusters": {"a": labels, "b": np.arange(24) // 3}}),
+    }  # fmt: skip
+    return found
+
+
+@cache
+def questions() -> dict[str, Call]:
+    """Valid calls of the methods of a calibration, a map and draws."""
+    w = world(0, 3)
+    criterion = ef.Criterion(losses.Huber(), (w["X"], w["y"]), names=w["names"])
+    made = ef.calibrate(w["draws"], criterion, clusters=w["labels"])
+    return {
+        "interval": (made.interval, {"level": 0.9, "kind": "wald"}),
+        "summary": (made.summary, {"level": 0.9, "kind": "draws"}),
+        "region": (made.region, {"level": 0.9}),
+        "contains": (made.region().contains, {"theta": np.zeros(3)}),
+        "test": (made.test, {"contrast": "b0 - b1 = 0", "value": 0.0}),
+        "test of a matrix": (made.test, {"contrast": np.eye(3)[:2], "value": np.zeros(2)}),
+        "wild_bootstrap": (made.wild_bootstrap, {
+            "contrast": "b0", "value": 0.0, "level": 0.9, "draws": 99, "seed": 1}),
+        "cluster_table": (made.cluster_table, {"way": "cluster"}),
+        "of": (lambda **k: made.of(lambda t: t["b0"], **k), {"name": "b"}),
+        "plot": (made.plot, {"names": ["b0", "b1"]}),
+        "map": (lambda draws: made.map(draws), {"draws": w["draws"]}),
+        "inverse": (made.map.inverse, {"draws": w["draws"]}),
+        "select names": (made.draws.select, {"names": ["b0", "b2"]}),
+    }  # fmt: skip
+
+
+def _called(rng: np.random.Generator, known: dict[str, Call]) -> None:
+    function, valid = known[pick(rng, sorted(known))]
+    arguments = dict(valid)
+    for _ in range(1 + (rng.random() < 0.3)):
+        key = pick(rng, sorted(arguments))
+        value = arguments[key]
+        array = isinstance(value, np.ndarray) and rng.random() < 0.6
+        arguments[key] = spoiled_array(rng, value) if array else hostile(rng)
+    function(**arguments)
+
+
+def call_a_function(rng: np.random.Generator, folder: Path) -> None:
+    """Call a public function with one or two arguments spoiled."""
+    _called(rng, public())
+
+
+def call_a_result(rng: np.random.Generator, folder: Path) -> None:
+    """Ask a calibration something with one or two arguments spoiled."""
+    _called(rng, questions())
+    if rng.random() < 0.1:
+        import matplotlib.pyplot as plt
+
+        plt.close("all")

@@ -1,0 +1,83 @@
+"""The table of numerical extremes in docs/reliability.md: part of it is run again and compared."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+import extremes  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[tuple[str, str], extremes.Line]:
+    """A few values of each extreme, every loss and every step."""
+    with np.errstate(all="ignore"):
+        made = extremes.lines(extremes.cases(quick=True))
+    return {(line.extreme, line.step): line for line in made}
+
+
+def page() -> str:
+    return extremes.PAGE.read_text().partition(extremes.FIRST)[2].partition(extremes.LAST)[0]
+
+
+def test_every_case_is_right_or_refused(found):
+    assert sum(len(line.right) + len(line.refused) for line in found.values()) > 300
+    assert [line.wrong for line in found.values() if line.wrong] == []
+
+
+def test_the_table_says_what_happens(found):
+    """Refusals are the same by case and message; the page has a row for each extreme and step."""
+    told = page()
+    refused: dict[str, str] = {}
+    message = ""
+    for row in told.splitlines():
+        if row.startswith("- `"):
+            message = row.removeprefix("- `").removesuffix("`")
+        elif row.startswith("  "):
+            for part in row.strip().split("; "):
+                head, _, names = part.rpartition(": ")
+                refused |= {f"{head}: {name}": message for name in names.split(", ")}
+    assert refused
+    for (extreme, step), line in found.items():
+        assert f"| {extreme} | {step} |" in told
+        for name, message in line.refused.items():
+            assert refused.get(f"{extreme}, {step}: {name}") == message
+        for name in line.right:
+            assert f"{extreme}, {step}: {name}" not in refused
+
+
+def test_the_table_has_no_larger_error_than_its_tolerance():
+    rows = [row.split("|") for row in page().splitlines() if row.startswith("| ")][1:]
+    assert len(rows) >= 30
+    for row in rows:
+        assert float(row[4]) <= float(row[5])
+
+
+def test_long_double_is_longer_and_solves_what_double_cannot():
+    """The Hilbert matrix of order 9, condition 5e11, against its exact inverse's first entry 81."""
+    assert np.finfo(np.longdouble).eps < 1e-18
+    k = np.arange(9, dtype=np.longdouble)
+    hilbert = 1 / (k + k[:, None] + 1)
+    column = extremes.solve(hilbert, np.eye(9, dtype=np.longdouble))[:, 0]
+    assert abs(float(column[0]) - 81) < 1e-5
+
+
+def test_an_error_would_be_noticed():
+    """A case whose truth is spoiled is neither right nor refused."""
+    X, y, groups = extremes.data("Huber")
+    case = extremes.Case("p = 1", "1", "Huber", X, y, groups=groups, steps=("minimise",))
+    good = dict(extremes.errors(case))["minimise"]
+    slopes = extremes.SLOPES["Huber"]
+    extremes.SLOPES["Huber"] = lambda u, y: (slopes(u, y)[0] + 1e-6, slopes(u, y)[1])
+    try:
+        bad = dict(extremes.errors(case))["minimise"]
+    finally:
+        extremes.SLOPES["Huber"] = slopes
+    assert good < extremes.TOLERANCE["minimise"] < bad
