@@ -35,10 +35,6 @@ LOSSES: dict[str, Any] = {
 DRAWS = 2000
 
 
-def _poisson(u: Any, y: Any) -> tuple[Any, Any]:
-    return np.exp(u) - y, np.exp(u)
-
-
 def _logistic(u: Any, y: Any) -> tuple[Any, Any]:
     mean = 1 / (1 + np.exp(-u))
     return mean - y, mean * (1 - mean)
@@ -58,7 +54,8 @@ def _student(u: Any, y: Any) -> tuple[Any, Any]:
 SLOPES: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
     "Squared": lambda u, y: (u - y, np.ones_like(u)),
     "Huber": lambda u, y: (-np.clip(y - u, -1.345, 1.345), 1.0 * (np.abs(y - u) <= 1.345)),
-    "StudentT": _student, "Quantile": _quantile, "Logistic": _logistic, "Poisson": _poisson,
+    "StudentT": _student, "Quantile": _quantile, "Logistic": _logistic,
+    "Poisson": lambda u, y: (np.exp(u) - y, np.exp(u)),
     "L1": lambda u, y: (u - y, np.ones_like(u)),
 }  # fmt: skip
 
@@ -306,20 +303,26 @@ def table(found: list[Line]) -> str:
         f"| {x.extreme} | {x.step} | {len(x.right)} | {x.worst:.0e} | {x.tolerance:.0e} | "
         f"{len(x.refused)} |" for x in found
     ]  # fmt: skip
-    told: dict[str, list[str]] = {}
+    rows += ["", "Refused, by what the error says (numbers as #):", "",
+             "| extreme | value | loss | step | error |", "|---|---|---|---|---|"]  # fmt: skip
+    rows += [f"| {' | '.join(row[:-1])} | `{row[-1]}` |" for row in refusals(found)]
+    return "\n".join(rows)
+
+
+def refusals(found: list[Line]) -> list[tuple[str, str, str, str, str]]:
+    """Return extreme, values, losses, steps and message, what is alike in one row."""
+    steps: dict[tuple[str, str, str, str], list[str]] = {}
     for line in found:
         for name, text in line.refused.items():
-            told.setdefault(text, []).append(f"{line.extreme}, {line.step}: {name}")
-    rows += ["", "Refused, by what the error says (numbers as #):", ""]
-    return "\n".join([*rows, *(f"- `{text}`\n  {_grouped(at)}" for text, at in told.items())])
-
-
-def _grouped(where: list[str]) -> str:
-    by: dict[str, list[str]] = {}
-    for place in where:
-        head, _, name = place.partition(": ")
-        by.setdefault(head, []).append(name)
-    return "; ".join(f"{head}: {', '.join(names)}" for head, names in by.items())
+            loss, _, value = name.partition(" ")
+            steps.setdefault((line.extreme, text, loss, value), []).append(line.step)
+    values: dict[tuple[str, str, str, str], list[str]] = {}
+    for (extreme, text, loss, value), which in steps.items():
+        values.setdefault((extreme, text, loss, ", ".join(which)), []).append(value)
+    losses: dict[tuple[str, str, str, str], list[str]] = {}
+    for (extreme, text, loss, which), at in values.items():
+        losses.setdefault((extreme, ", ".join(at), which, text), []).append(loss)
+    return [(e, at, ", ".join(of), which, text) for (e, at, which, text), of in losses.items()]
 
 
 def main() -> int:

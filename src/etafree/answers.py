@@ -275,8 +275,7 @@ class Answers:
         >>> float(r.of(lambda t: t["a"] + t["b"]).estimate)
         3.0
         """
-
-        label = str(name or getattr(function, "__name__", "functional"))
+        label = str(getattr(function, "__name__", "functional") if name is None else name)
         arrays = self.center, self.draws.array, self.original.array
         at, after, before = (self._image(function, array) for array in arrays)
         return Functional(label, at, after, before, self._level(None))

@@ -14,10 +14,15 @@ from etafree.checks import Check
 from etafree.draws import Draws
 from etafree.satterthwaite import Satterthwaite
 from etafree.targets import Target
+from etafree.validation import FAR, as_array, as_number
 
 __all__ = ["pack", "unpack"]
 
 SATTERTHWAITE = tuple(f.name for f in fields(Satterthwaite))
+#: What is a number or nothing in the description of a target and the settings; the rest is text,
+#: except for these.
+NUMBERS = ("clusters", "n", "size", "level")
+KINDS: dict[str, tuple[type, ...]] = {"centered": (bool,), "seed": (int, str)}
 
 
 def _plain(value: Any) -> Any:
@@ -72,7 +77,15 @@ def pack(
 
 def unpack(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> dict[str, Any]:
     """Return the parts that `pack` was given, by the names of a Calibration's fields."""
+    arrays = {name: as_array(value, name, finite=name != "dof") for name, value in arrays.items()}
+    for name, value in arrays.items():
+        if name != "dof" and np.abs(value).max(initial=0.0) > FAR:
+            raise ValueError(f"{name} reaches {np.abs(value).max():.1g}")
     names, every = tuple(meta["names"]), tuple(meta["all_names"])
+    for name, value in (*meta["target"].items(), *meta["settings"].items()):
+        number = name in NUMBERS and (value is None or as_number(value, name) > 0)
+        if not (number or isinstance(value, KINDS.get(name, (str,)))):
+            raise ValueError(f"{name} is {value!r}")
     satterthwaite = None
     if f"satterthwaite_{SATTERTHWAITE[0]}" in arrays:
         satterthwaite = Satterthwaite(*(arrays[f"satterthwaite_{name}"] for name in SATTERTHWAITE))
@@ -84,7 +97,7 @@ def unpack(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> dict[str, A
         hessian=arrays.get("hessian"),
         meat=arrays.get("meat"),
         se_error=arrays.get("se_error"),
-        plug_ins=meta["plug_ins"],
+        plug_ins={str(key): float(value) for key, value in meta["plug_ins"].items()},
         satterthwaite=satterthwaite,
         **meta["target"],
     )
@@ -96,5 +109,8 @@ def unpack(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> dict[str, A
             arrays["map_mean"], arrays["map_offset"], arrays["map_scale"], names
         ),
         "settings": meta["settings"],
-        "recorded": tuple(Check(*row) for row in meta["checks"]),
+        "recorded": tuple(
+            Check(str(name), float(value), float(threshold), str(verdict), str(advice))
+            for name, value, threshold, verdict, advice in meta["checks"]
+        ),
     }

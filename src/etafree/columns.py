@@ -76,7 +76,8 @@ def as_frame(chunk: Any, columns: Sequence[str]) -> pd.DataFrame:
     """Return these columns of a part as a DataFrame, categories and text of Arrow's as objects."""
     frame: pd.DataFrame
     arrow = not hasattr(chunk, "iloc")
-    frame = chunk.select(list(columns)).to_pandas() if arrow else chunk[list(columns)]
+    chosen = list(columns)  # what pandas wrote about a file is not needed and may be damaged
+    frame = chunk.select(chosen).replace_schema_metadata().to_pandas() if arrow else chunk[chosen]
     plain = [name for name, kind in frame.dtypes.items()
              if kind.name.startswith("string") or (arrow and kind.name == "category")]  # fmt: skip
     return frame.astype(dict.fromkeys(plain, object)) if plain else frame
@@ -120,10 +121,16 @@ def factorized(chunk: Any, name: str) -> tuple[NDArray[Any], NDArray[np.intp]]:
     if hasattr(chunk, "iloc"):
         import pandas as pd
 
-        codes, labels = pd.factorize(chunk[name])
+        try:
+            codes, labels = pd.factorize(chunk[name])
+        except TypeError as error:
+            raise InputError("clusters", f"column {name!r} holds no labels ({error})") from None
         return np.asarray(labels), np.asarray(codes, dtype=np.intp)
     column = chunk.column(name)
     column = getattr(column, "combine_chunks", lambda: column)()
-    found = column if hasattr(column, "dictionary") else column.dictionary_encode()
+    try:
+        found = column if hasattr(column, "dictionary") else column.dictionary_encode()
+    except NotImplementedError:  # lists and structs
+        raise InputError("clusters", f"column {name!r} holds no labels ({column.type})") from None
     codes = found.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return np.asarray(found.dictionary.to_numpy(zero_copy_only=False)), codes.astype(np.intp)

@@ -103,7 +103,7 @@ def symmetric_root(matrix: Array, power: float = 0.5, argument: str = "matrix") 
     """
     values, vectors = np.linalg.eigh(matrix)
     if values[0] <= 0:
-        advice = "" if argument == "matrix" else "draws and target differ too much in some direction"
+        advice = "" if argument == "matrix" else "draws and target differ too much in a direction"
         raise NotPositiveDefiniteError(argument, float(values[0]), advice)
     root: Array = (vectors * values**power) @ vectors.T
     return 0.5 * (root + root.T)

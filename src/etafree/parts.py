@@ -218,7 +218,7 @@ def as_source(data: Any, batch: int = BATCH, scheduler: Any = None) -> Source:
         return Frames.of(lambda: [data])
     if callable(data):
         return Frames.of(data)
-    if isinstance(data, Iterator) or not isinstance(data, Iterable):
+    if isinstance(data, Iterator) or hasattr(data, "ndim") or not isinstance(data, Iterable):
         raise InputError(
             "data", f"is a {type(data).__name__}, which can be read at most once",
             "pass a function that returns a new iterator of DataFrames whenever it is called",

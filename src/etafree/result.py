@@ -23,7 +23,7 @@ from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.fits import Fit
 from etafree.posterior import GeneralizedPosterior
-from etafree.storage import damaged, load_arrays, save_arrays, whole_file
+from etafree.storage import damaged, load_arrays, save_arrays, whole_file, writable
 from etafree.summaries import headline, record
 from etafree.targets import Target
 
@@ -212,11 +212,9 @@ class Calibration(Answers):
         """
         from etafree.report.calibration import calibration_page
 
-        target = Path(path)
+        target = writable(path)
         if target.exists() and not force:
             raise InputError("path", f"{str(target)!r} exists", "pass force=True to replace it")
-        if not target.parent.is_dir():
-            raise InputError("path", f"the folder {str(target.parent)!r} does not exist")
         text = calibration_page(self)
         with whole_file(target) as file:
             file.write(text.encode())

@@ -26,7 +26,7 @@ from etafree.losses import (
 )
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.samplers import sample
-from etafree.validation import as_choice, as_positive
+from etafree.validation import as_choice, as_level, as_positive, as_seeds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,6 +72,7 @@ def select_file(
     import pandas as pd
 
     as_choice(loss, "loss", (*LOSSES, "median"))
+    level, _ = as_level(level), as_seeds(seed)
     if (loss == "median") != (bandwidth is not None):
         raise InputError("bandwidth", "goes with the median, and the median needs one", "pass one "
                          "in units of the response, about a tenth of its spread")  # fmt: skip

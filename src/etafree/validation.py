@@ -118,7 +118,7 @@ def as_count(value: Any, argument: str, least: int = 1) -> int:
     number = as_number(value, argument, f"a whole number of at least {least}")
     if number != np.floor(number) or not least <= number <= MOST:
         raise InputError(argument, f"is {_short(value)}",
-                         f"pass a whole number of at least {least}, at most {MOST:.0e}")  # fmt: skip
+                         f"pass a whole number of at least {least}, up to {MOST:.0e}")  # fmt: skip
     return int(number)
 
 
