@@ -100,7 +100,7 @@ def test_only_missing_cells_run_on_resume(tmp_path, marks, capsys) -> None:
     flipped = bytearray((tmp_path / "out" / "cells" / "shift=3.npz").read_bytes())
     flipped[len(flipped) // 2] ^= 0xFF
     (tmp_path / "out" / "cells" / "shift=3.npz").write_bytes(flipped)
-    left = tmp_path / "out" / "cells" / ".old.part"
+    left = tmp_path / "out" / "cells" / ".etafree-old.part"
     left.write_text("")
     os.utime(left, (0, 0))
     same(first, run(tmp_path / "out", table, progress=None))

@@ -105,8 +105,15 @@ def test_a_killed_writer_of_netcdf_leaves_the_old_file(left, moment) -> None:
 
 def test_what_a_killed_process_left_is_swept_by_the_next_writer(tmp_path) -> None:
     result = fault_work.calibrated()
+    mine = tmp_path / ".download.part"  # of another program
+    mine.write_text("")
+    os.utime(mine, (0, 0))
     for name, write in WRITERS.values():
-        path, stale, busy = tmp_path / name, tmp_path / ".0123.part", tmp_path / ".4567.part"
+        path, stale, busy = (
+            tmp_path / name,
+            tmp_path / ".etafree-01.part",
+            tmp_path / ".etafree-23.part",
+        )
         path.write_text("before")
         stale.write_text("")
         busy.write_text("")
@@ -114,6 +121,7 @@ def test_what_a_killed_process_left_is_swept_by_the_next_writer(tmp_path) -> Non
         write(path, result)
         assert not stale.exists()
         assert busy.exists()  # another process may be at it
+        assert mine.exists()
 
 
 def test_where_files_need_a_name_the_rest_holds(tmp_path, monkeypatch) -> None:

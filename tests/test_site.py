@@ -39,9 +39,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = tmp_path_factory.mktemp("tree")
     skipped = shutil.ignore_patterns("auto_gallery", "generated", "__pycache__")
     shutil.copytree(ROOT / "docs", tree / "docs", ignore=skipped)
-    for name in ("src", "tests", "examples", "benchmarks", *(p.name for p in ROOT.glob("*.*"))):
-        if not name.startswith("."):
-            (tree / name).symlink_to(ROOT / name)
+    for name in ("src", "tests", "examples", "benchmarks"):
+        (tree / name).symlink_to(ROOT / name)
+    for path in ROOT.glob("*.md"):
+        shutil.copy(path, tree)
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-D", "plot_gallery=0",
          "-d", tree / "doctrees", tree / "docs", tree / "site"],

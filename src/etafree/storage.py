@@ -26,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: Seconds after which a file that nobody writes to is taken for one of a killed process.
-STALE = 60.0
+STALE = 3600.0
 
 
 @functools.cache
@@ -72,7 +72,7 @@ def whole_path(path: Path) -> Iterator[Path]:
 
     What cannot be written is refused in one line.
     """
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    part = path.with_name(f".etafree-{secrets.token_hex(8)}.part")
     try:
         if path.exists():
             sweep(path.parent)
@@ -99,7 +99,7 @@ def reserve(path: Path, size: int) -> None:
 
 def sweep(folder: Path) -> None:
     """Remove the hidden files of processes that were killed."""
-    for part in folder.glob(".*.part"):
+    for part in folder.glob(".etafree-*.part"):
         with contextlib.suppress(OSError):
             if time.time() - part.stat().st_mtime > STALE:
                 part.unlink()
