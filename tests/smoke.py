@@ -43,6 +43,7 @@ def fit_sample_calibrate() -> None:
     stored = -0.5 * (y - own @ X.T) ** 2
     jackknife = ef.calibrate(own, log_likelihood=stored, clusters=group)
     assert "infinitesimal jackknife, 40 clusters" in str(jackknife)
+    assert jackknife.to_arviz()["posterior"].sizes == {"chain": 4, "draw": 1000}
     import xarray as xr
 
     groups = {
@@ -53,6 +54,11 @@ def fit_sample_calibrate() -> None:
     np.savetxt("data.csv", group, header="group", comments="", fmt="%d")
 
 
+def stand_in(package: str, name: str):
+    """Return an object that says it is another package's."""
+    return type(name, (), {"__module__": f"{package}.core"})()
+
+
 def missing_extras() -> None:
     """Ask for everything that needs an extra."""
     assert not [name for name in EXTRAS if find_spec(name)]
@@ -60,7 +66,12 @@ def missing_extras() -> None:
     criterion = ef.Criterion(ef.losses.Huber(1.345), data=(X, y))
     posterior = ef.GeneralizedPosterior(criterion, eta=1.0)
     loss = ef.JaxLoss(lambda theta, row: (row["y"] - theta) ** 2)
+    fit = ef.calibrate(ef.sample(posterior, seed=1), criterion).to_arviz()
     asked = {
+        "bambi": [lambda: ef.calibrate(fit, model=stand_in("bambi", "Model"))],
+        "numpyro": [lambda: ef.calibrate(fit, model=lambda: None)],
+        "pymc": [lambda: ef.calibrate(fit, model=stand_in("pymc", "Model"))],
+        "stan": [lambda: ef.calibrate(stand_in("stan", "Fit"))],
         "jax": [
             lambda: ef.Criterion(loss, data={"y": y}, start=0.0).value(0.0),
             lambda: ef.sample(posterior, sampler="nuts", seed=1),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etafree.errors import InputError
+from etafree.errors import InputError, MissingExtraError
 from etafree.validation import as_choice
 
 if TYPE_CHECKING:
@@ -20,6 +21,15 @@ __all__ = ["as_fit"]
 FITS = {"arviz": ("InferenceData",), "xarray": ("DataTree", "Dataset"),
         "cmdstanpy": ("CmdStanMCMC",), "stan": ("Fit",), "numpyro": ("MCMC",),
         "pymc": ("Model",), "bambi": ("Model",)}  # fmt: skip
+
+#: What fits and models of an extra are called, and the packages that reading them takes.
+NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "arviz": ("InferenceData", ("arviz",)),
+    "bambi": ("Bambi models", ("bambi", "jax")),
+    "numpyro": ("NumPyro models", ("numpyro", "jax")),
+    "pymc": ("PyMC models", ("pymc", "jax")),
+    "stan": ("Stan models", ("httpstan",)),
+}
 
 
 def as_fit(
@@ -66,6 +76,10 @@ def as_fit(
                              "bambi.Model or a NumPyro function; a stan.model.Model goes with its "
                              "own fit")  # fmt: skip
         modelled = "numpyro"
+    for package in (source, modelled):
+        purpose, needed = NEEDS.get(package, ("", ()))
+        if any(find_spec(name) is None for name in needed):
+            raise MissingExtraError(package, purpose)
     fit: Fit
     exact: Any = {**chosen, "log_likelihood": log_likelihood, "eta": eta, "prior": prior,
                   "latent": latent}  # fmt: skip

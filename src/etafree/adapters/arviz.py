@@ -193,7 +193,7 @@ def calibrated_tree(draws: Draws, fit: Fit | None, record: Mapping[str, Any]) ->
     """
     import xarray as xr
 
-    if fit is None:
+    if fit is None or fit.tree is None:
         made = {name: (SAMPLE_DIMS, draws.values[..., j]) for j, name in enumerate(draws.names)}
         return xr.DataTree.from_dict({"posterior": xr.Dataset(made, attrs=dict(record))})
     before = fit.tree["posterior"].to_dataset()

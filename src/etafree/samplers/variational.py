@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from etafree.errors import NotPositiveDefiniteError
+from etafree.errors import ConvergenceError, NotPositiveDefiniteError
 from etafree.linear import PredictorTotal
 from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior
@@ -66,8 +66,8 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
             continue
         change = float(np.max(np.abs(np.linalg.eigvals(new @ covariance) - 1)))
         if change > 1:  # far off: average precisions, or an exponential loss makes it oscillate
-            new = 0.5 * (new + _inverse_of(covariance))
-        inverse = _inverse_of(new)
+            new = 0.5 * (new + _inverse_of(covariance, eta))
+        inverse = _inverse_of(new, eta)
         step = -inverse @ (eta * (slope + weight * pull))
         moved = float(step @ new @ step)
         mean = mean + step * min(1.0, 2.0 * np.sqrt(len(step) / max(moved, 1e-300)))
@@ -77,10 +77,13 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
     return Normal(mean, np.linalg.cholesky(covariance), fit.theta)
 
 
-def _inverse_of(matrix: Array) -> Array:
+def _inverse_of(matrix: Array, eta: float) -> Array:
     inverse = _inverse(matrix)
     if inverse is None:
-        raise NotPositiveDefiniteError("precision", float(np.linalg.eigvalsh(matrix)[0]))
+        raise ConvergenceError(
+            f"no sampler reaches the whole posterior at eta = {eta:g} (no normal law comes near "
+            "it): use a larger eta or add a penalty"
+        )
     return inverse
 
 
