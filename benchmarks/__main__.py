@@ -59,16 +59,17 @@ def main() -> None:
     for variable, value in ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
     records: list[dict[str, object]] = []
+    RESULTS.parent.mkdir(exist_ok=True)
     for name, module in BENCHMARKS.items():
         if arguments.names and name not in arguments.names:
             continue
         print(name, flush=True)
         rows: list[Row] = import_module(f"benchmarks.{module}").run(arguments.quick)
         records += [{"benchmark": name, **_record(row, arguments.quick)} for row in rows]
-    RESULTS.parent.mkdir(exist_ok=True)
-    whole = not arguments.names and not arguments.quick
-    told = {"quick": arguments.quick, "whole": whole, "machine": machine(), "rows": records}
-    RESULTS.write_text(json.dumps(told, indent=1) + "\n")
+        last = name == list(BENCHMARKS)[-1]  # what ran is kept if a later one fails
+        whole = last and not arguments.names and not arguments.quick
+        told = {"quick": arguments.quick, "whole": whole, "machine": machine(), "rows": records}
+        RESULTS.write_text(json.dumps(told, indent=1) + "\n")
     print()
     print(_table(records))
     if arguments.quick:
