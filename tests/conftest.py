@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,10 @@ import pytest
 
 import etafree as ef
 from etafree.errors import EtafreeError, InputError
+
+# A shell that runs us in the background ignores Ctrl-C, for our children too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 THETA = np.array([0.4, 0.8, -0.6])
 

@@ -405,7 +405,7 @@ def test_a_parquet_file_that_is_truncated_between_two_passes(folder, tmp_path) -
 
 def test_a_folder_in_the_way_is_refused(tmp_path) -> None:
     (tmp_path / "page.html").mkdir()
-    refused("path", "cannot be written",
+    refused("path", "is a folder",
             lambda: fault_work.calibrated().report(tmp_path / "page.html", force=True))  # fmt: skip
     assert list(tmp_path.rglob("*")) == [tmp_path / "page.html"]
 
