@@ -47,7 +47,6 @@ def test_a_partial_run_is_not_recorded(tmp_path) -> None:
         assert not page.exists()
 
 
-def test_the_recorded_page_is_of_a_whole_run() -> None:
+def test_the_recorded_page_has_every_benchmark() -> None:
     text = PAGE.read_text()
-    assert "goals are met" in text
     assert all(f"python -m benchmarks {name}`" in text for name in BENCHMARKS)
