@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import signal
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,3 +103,17 @@ def spoiled(array, entry):
     out = np.array(array, dtype=object)
     out[(-1,) * out.ndim] = entry
     return out
+
+
+@contextlib.contextmanager
+def local_cluster(workers: int = 2):
+    """A Dask cluster of processes of this machine."""
+    from distributed import LocalCluster
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the cluster's own making, at start and end
+        with LocalCluster(
+            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None,
+            silence_logs=logging.CRITICAL, host="127.0.0.1",
+        ) as made:  # fmt: skip
+            yield made

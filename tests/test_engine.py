@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-import warnings
 from pathlib import Path
 
 import pytest
 
 import engine_work
-from conftest import refused
+from conftest import local_cluster, refused
 from engine_work import cells
 from etafree.errors import InputError
 from etafree.storage import load_arrays
@@ -57,15 +55,8 @@ def marks(tmp_path):
 
 @pytest.fixture
 def cluster():
-    from distributed import LocalCluster
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the cluster's own making, at start and end
-        with LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
-            silence_logs=logging.CRITICAL, host="127.0.0.1",
-        ) as local:  # fmt: skip
-            yield local
+    with local_cluster() as local:
+        yield local
 
 
 def test_the_same_bits_on_one_process_two_and_after_a_resume(tmp_path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import re
 import resource
@@ -15,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +24,7 @@ import engine_work
 import etafree as ef
 import etafree.storage
 import fault_work
-from conftest import refused
+from conftest import local_cluster, refused
 from etafree.adapters.trees import read_tree
 from etafree.cli import main
 from etafree.errors import EtafreeError, InputError
@@ -307,15 +305,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster():
-    from distributed import LocalCluster
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the cluster's own making, at start and end
-        with LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
-            silence_logs=logging.CRITICAL, host="127.0.0.1",
-        ) as local:  # fmt: skip
-            yield local
+    with local_cluster() as local:
+        yield local
 
 
 def fitted(folder, loss, scheduler):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import tracemalloc
-import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +20,7 @@ import etafree as ef
 import etafree.parts
 import etafree.passes
 import etafree.streamed
-from conftest import LOSSES, make_case, refused
+from conftest import LOSSES, local_cluster, make_case, refused
 from etafree.errors import InputError
 
 HUBER = ef.losses.Huber(1.345)
@@ -517,18 +515,10 @@ def test_labels_of_dates_and_mixed_types():
 
 @pytest.fixture(scope="module")
 def cluster():
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the cluster's own making, at start and end
-        with (
-            LocalCluster(
-                n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
-                silence_logs=logging.CRITICAL, host="127.0.0.1",
-            ) as made,
-            Client(made, set_as_default=False) as client,
-        ):  # fmt: skip
-            yield client
+    with local_cluster() as made, Client(made, set_as_default=False) as client:
+        yield client
 
 
 def test_a_cluster_gives_the_same_numbers(cluster, folder, memory):
@@ -546,20 +536,15 @@ def test_a_cluster_gives_the_same_numbers(cluster, folder, memory):
 
 
 def test_one_worker_or_two_give_the_same_bits(cluster, folder):
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
     def bits(scheduler):
         made = criterion(folder, FORMULA, scheduler=scheduler, batch=16)()
         target = ef.target(made, clusters="school")
         return target.center.tobytes() + target.covariance.tobytes()
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None,
-            silence_logs=logging.CRITICAL,
-        ) as made, Client(made, set_as_default=False) as alone:  # fmt: skip
-            one = bits(alone)
+    with local_cluster(1) as made, Client(made, set_as_default=False) as alone:
+        one = bits(alone)
     assert bits(cluster) == one == bits(cluster.scheduler.address)
 
 
