@@ -13,6 +13,7 @@ from conftest import refused
 from etafree.cli import app
 from etafree.learning_rates import METHODS
 from etafree.optimize import minimise
+from etafree.report.compare import overview
 from etafree.studies.compare import WAYS, pace, run_compare
 from etafree.studies.designs import DESIGNS
 from etafree.tabulated import select_file
@@ -122,6 +123,9 @@ def test_the_recorded_comparison_says_what_the_page_says() -> None:
     inside = hard["coverage"].between(0.935, 0.965).groupby("way").all()
     assert not inside[SCALAR].any()
     assert inside["location-scale"]
+    told = (RECORDED.parent / "learning-rates.md").read_text()
+    for way, row in overview(table).iterrows():
+        assert f"| {way} | {' | '.join(row)} |" in told
     easy = table[table["design"] == "wrong variance (4)"].groupby("way")["eta"].first()
     for way in ("magnitude", "lyddon", "gpc", "matsubara"):
         assert easy[way] == pytest.approx(0.25, rel=0.05)
