@@ -18,14 +18,15 @@ from etafree.checks import Check, check
 from etafree.criterion import Criterion
 from etafree.linear import LinearTotal
 from etafree.losses import ResidualLoss
+from etafree.scale import MEDIAN
 from etafree.sums import Groups
 from etafree.targets import Target
 from etafree.validation import Array
 
 __all__ = ["scale_effect"]
 
-#: Step of the log scale, and the median absolute value of a standard normal.
-STEP, MEDIAN = 1e-4, 0.6744897501960817
+#: Step of the log scale.
+STEP = 1e-4
 
 
 def scale_effect(criterion: Criterion, target: Target, groups: Groups | None) -> tuple[Check, ...]:
@@ -47,11 +48,11 @@ def scale_effect(criterion: Criterion, target: Target, groups: Groups | None) ->
     ]
     d = (ends[0] - ends[1]) / (2 * STEP)
     influence, e = _of_the_median(total, theta, MEDIAN * scale)
-    codes = np.arange(total.n) if groups is None else groups.codes
-    rows = Groups(codes, np.arange(total.n)) if groups is None else groups
-    sums = total.cluster_totals(theta, rows).sums
+    if groups is None:
+        groups = Groups(np.arange(total.n), np.arange(total.n))
+    sums = total.cluster_totals(theta, groups).sums
     sums = sums - sums.mean(axis=0)
-    both = sums + np.outer(np.bincount(codes, influence, len(rows)), d)
+    both = sums + np.outer(np.bincount(groups.codes, influence, len(groups)), d)
     plain = np.linalg.solve(target.hessian, sums.T)
     joint = np.linalg.solve(target.hessian + np.outer(d, e), both.T)
     ratio = np.sqrt(np.square(joint).sum(axis=1) / np.square(plain).sum(axis=1))

@@ -8,7 +8,10 @@ from etafree.errors import InputError
 from etafree.losses import Huber, ResidualLoss
 from etafree.validation import Array
 
-__all__ = ["mad_scale"]
+__all__ = ["MEDIAN", "mad_scale"]
+
+#: Median absolute value of a standard normal.
+MEDIAN = 0.6744897501960817
 
 
 def mad_scale(loss: ResidualLoss, X: Array, y: Array, weights: Array | None = None) -> float:
@@ -25,7 +28,7 @@ def mad_scale(loss: ResidualLoss, X: Array, y: Array, weights: Array | None = No
     scale = 0.0
     for _ in range(200):
         residual = y - X @ theta
-        previous, scale = scale, _weighted_median(np.abs(residual), w) / 0.6744897501960817
+        previous, scale = scale, _weighted_median(np.abs(residual), w) / MEDIAN
         if not scale > 1e-12 * max(1.0, float(np.abs(y).max())):
             raise InputError(
                 "scale", "'mad' is zero: half of the residuals vanish", "pass scale= as a number"
