@@ -21,7 +21,7 @@ import numpy as np
 import etafree as ef
 import etafree.passes
 import etafree.streamed
-from benchmarks.timing import Row, announce, cpu_seconds, interleaved_ratios
+from benchmarks.timing import REPETITIONS, Row, announce, cpu_seconds, interleaved_ratios
 
 __all__ = ["FORMULA", "run", "write_table"]
 
@@ -130,17 +130,18 @@ def _growth(sizes: list[int], paths: list[Path], smallest: Path) -> Row:
     thousand rows takes; it is taken off, and told with the exponent of the times as they are.
     """
     exponents, plain, costs = [], [], []
-    for repetition in range(3):
+    for repetition in range(REPETITIONS):
         fixed, *times = [
-            min(cpu_seconds(lambda p=path: fit(p)) for _ in range(2)) for path in (smallest, *paths)
+            min(cpu_seconds(lambda p=path: fit(p)) for _ in range(many))
+            for path, many in zip((smallest, *paths), (9, 9, 5, 2), strict=True)
         ]
         exponents.append(_slope(sizes, np.array(times) - fixed))
         plain.append(_slope(sizes, np.array(times)))
         costs.append(fixed)
         shown = ", ".join(f"{t:.3g} s" for t in times)
         announce(
-            f"streamed, growth {repetition + 1}/3: {shown}, {1e3 * fixed:.0f} ms fixed: exponent "
-            f"{exponents[-1]:.3f}, with the fixed cost {plain[-1]:.3f}"
+            f"streamed, growth {repetition + 1}/{REPETITIONS}: {shown}, {1e3 * fixed:.0f} ms "
+            f"fixed: exponent {exponents[-1]:.3f}, with the fixed cost {plain[-1]:.3f}"
         )
     note = (
         f"CPU time without the fixed {1e3 * np.median(costs):.0f} ms of {SMALLEST} rows; with them "
@@ -181,7 +182,7 @@ def _workers(path: Path) -> Row:
             fit(path, client)  # load compiled code
             return _seconds(lambda: fit(path, client))
 
-    ratios = interleaved_ratios("streamed, workers", lambda: cost(1), lambda: cost(2), 3)
+    ratios = interleaved_ratios("streamed, workers", lambda: cost(1), lambda: cost(2))
     return Row("streamed, two workers", GOAL_WORKERS, True, ratios)
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
-__all__ = ["Row", "announce", "cpu_seconds", "interleaved_ratios"]
+__all__ = ["Row", "announce", "cpu_seconds", "interleaved_ratios", "taken"]
 
 #: A side whose single run takes longer than this many seconds is run `FEWEST` times only.
-SLOW_SECONDS = 20.0
+SLOW_SECONDS = 30.0
 REPETITIONS = 5
 FEWEST = 3
+#: A pair during which others had more than this share of the cores is run again, up to `AGAIN`
+#: times as many pairs in all.
+DISTURBED, AGAIN = 0.05, 3
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,14 @@ def cpu_seconds(call: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
+def taken() -> float:
+    """Return the CPU seconds that a hypervisor gave to others so far, 0 where nobody counts."""
+    counts = Path("/proc/stat")
+    if not counts.exists():
+        return 0.0
+    return float(counts.read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
+
+
 def interleaved_ratios(
     name: str,
     numerator: Callable[[], float],
@@ -88,6 +101,9 @@ def interleaved_ratios(
     repetitions: int = REPETITIONS,
 ) -> tuple[float, ...]:
     """Return cost ratios of two computations run as A, B, A, B, ...
+
+    A pair is disturbed if a hypervisor gave more than `DISTURBED` of the cores to others
+    meanwhile. Pairs are added until enough were not; otherwise the least disturbed count.
 
     Parameters
     ----------
@@ -110,17 +126,22 @@ def interleaved_ratios(
       example 2/2: 6 / 2 = 3
     (3.0, 3.0)
     """
-    ratios: list[float] = []
-    while len(ratios) < repetitions:
-        began = time.perf_counter()
+    pairs: list[tuple[float, float]] = []
+    quiet = 0
+    while quiet < repetitions and len(pairs) < AGAIN * repetitions:
+        began, lost = time.perf_counter(), taken()
         above = numerator()
         middle = time.perf_counter()
         below = denominator()
         ended = time.perf_counter()
         if max(middle - began, ended - middle) > SLOW_SECONDS:
-            repetitions = min(repetitions, max(FEWEST, len(ratios) + 1))
-        ratios.append(above / below)
-        announce(
-            f"{name} {len(ratios)}/{repetitions}: {above:.4g} / {below:.4g} = {ratios[-1]:.4g}"
-        )
-    return tuple(ratios)
+            repetitions = min(repetitions, max(FEWEST, quiet + 1))
+        share = (taken() - lost) / max(1.0, ended - began) / (os.cpu_count() or 1)
+        pairs.append((share, above / below))
+        disturbed = share > DISTURBED
+        quiet += not disturbed
+        told = f" (again: others had {share:.0%} of the cores)" if disturbed else ""
+        shown = f"{above:.4g} / {below:.4g} = {above / below:.4g}"
+        announce(f"{name} {min(quiet + disturbed, repetitions)}/{repetitions}: {shown}{told}")
+    kept = sorted(range(len(pairs)), key=lambda k: (pairs[k][0] > DISTURBED) * pairs[k][0])
+    return tuple(pairs[k][1] for k in sorted(kept[:repetitions]))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+import benchmarks.timing
 import pytest
 from benchmarks.__main__ import BENCHMARKS, PAGE, _record
 from benchmarks.record import machine, write_page
-from benchmarks.timing import Row
+from benchmarks.timing import Row, interleaved_ratios
 
 ROWS = [
     Row("growth | n", 1.05, False, (0.96, 1.0, 0.99), "", "three sizes", lower=0.95),
@@ -50,3 +51,18 @@ def test_a_partial_run_is_not_recorded(tmp_path) -> None:
 def test_the_recorded_page_has_every_benchmark() -> None:
     text = PAGE.read_text()
     assert all(f"python -m benchmarks {name}`" in text for name in BENCHMARKS)
+
+
+def test_pairs_disturbed_by_others_are_run_again(monkeypatch) -> None:
+    clock = iter(range(10_000))
+    monkeypatch.setattr(benchmarks.timing.time, "perf_counter", lambda: 10.0 * next(clock))
+    monkeypatch.setattr(benchmarks.timing.os, "cpu_count", lambda: 2)
+
+    def ratios(*lost: float) -> tuple[float, ...]:
+        total = iter([count for seconds in lost for count in (0.0, seconds)])
+        monkeypatch.setattr(benchmarks.timing, "taken", lambda: next(total))
+        costs = iter(range(1, 10))
+        return interleaved_ratios("pairs", lambda: float(next(costs)), lambda: 1.0, repetitions=2)
+
+    assert ratios(0.0, 8.0, 0.1) == (1.0, 3.0)  # 20 seconds a pair on two cores
+    assert ratios(8.0, 7.0, 9.0, 6.0, 8.0, 8.0) == (2.0, 4.0)  # never quiet: the least disturbed

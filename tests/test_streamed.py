@@ -480,6 +480,22 @@ def test_folders_partitioned_by_name(tmp_path):
     same_target(*(ef.target(c, clusters="school") for c in (made, memory)))
 
 
+def test_a_file_that_begins_with_incomplete_rows(tmp_path):
+    late = TABLE.dropna().reset_index(drop=True)
+    gap = pd.concat([late.assign(x=np.nan)] * (etafree.parts.FEW // len(late) + 2) + [late])
+    gap.to_parquet(tmp_path / "late.parquet", index=False)
+    made = ef.Criterion.from_parquet(HUBER, tmp_path / "late.parquet", "y ~ x + z", clusters="town")
+    memory = ef.Criterion.from_formula("y ~ x + z", late, HUBER)
+    same_target(*(ef.target(c, clusters="town") for c in (made, memory)))
+
+
+def test_a_formula_is_read_without_decoding_a_row_group(tmp_path, monkeypatch):
+    TABLE.dropna().to_parquet(tmp_path / "one.parquet")
+    source = etafree.parts.as_source(tmp_path / "one.parquet")
+    monkeypatch.setattr(etafree.parts.Arrow, "chunks", None)
+    assert set(etafree.passes.find_recipe(source, "y ~ z", None).columns) == {"y", "z"}
+
+
 def test_plain_formulas_go_past_pandas(folder, monkeypatch):
     criterion = ef.Criterion.from_parquet(HUBER, folder, "y ~ x + z")
     monkeypatch.setattr(etafree.formula, "matrices", None)

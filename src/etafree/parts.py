@@ -7,6 +7,7 @@ table to a function and gives the results in the order of the pieces: here, or o
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +22,8 @@ __all__ = ["BATCH", "Source", "as_source"]
 
 #: Rows of a part: large enough that Python's overhead does not count, small against memory.
 BATCH = 1 << 17
+#: Rows that show what the columns hold.
+FEW = 1 << 10
 #: Parts that Arrow reads ahead, and parts that make a piece of a file.
 READAHEAD, PIECE = 4, 8
 #: Seconds that a scheduler has to answer.
@@ -39,6 +42,10 @@ class Source(ABC):
     @abstractmethod
     def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield the parts of the table in order, with these columns."""
+
+    def beginning(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield what `chunks` does, some first rows before it if they cost less alone."""
+        return self.chunks(columns)
 
     def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
         """Yield ``work(k, parts)`` for every piece k of the table, in order."""
@@ -94,15 +101,21 @@ class Arrow(Source):
                 ahead = ahead or next(opened, None)  # Arrow reads it while this one is worked on
             ahead = ahead or next(opened, None)
 
+    def beginning(self, columns: Sequence[str]) -> Iterator[Any]:
+        yield from _first_rows(next(self.dataset.get_fragments()), columns)
+        yield from self.chunks(columns)
+
     def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
         if self.client is None:
             yield from super().map(work, columns)
             return
-        rest = self.dataset.schema, columns, self.batch
-        yield from _in_order([
-            self.client.submit(_on_piece, work, k, piece, *rest, pure=False, retries=RETRIES)
-            for k, piece in enumerate(self.pieces)
-        ])  # fmt: skip
+        # what all pieces share travels once, as a task's result that a lost worker's heir can redo
+        options = {"pure": False, "retries": RETRIES}
+        shared = work, self.dataset.schema, tuple(columns), self.batch
+        held = self.client.submit(_same, shared, **options)
+        yield from _in_order(self.client.map(
+            _on_piece, range(len(self.pieces)), self.pieces, shared=held, **options
+        ))  # fmt: skip
 
 
 def _row_groups(file: Any, rows: int) -> Iterator[Any]:
@@ -120,6 +133,18 @@ def _row_groups(file: Any, rows: int) -> Iterator[Any]:
             some, held = [], 0
     if some:
         yield file.subset(row_group_ids=some)
+
+
+def _first_rows(file: Any, columns: Sequence[str]) -> list[Any]:
+    """Return a few rows of a Parquet file without decoding its first row group."""
+    if not hasattr(file, "row_groups") or not set(columns) <= set(file.physical_schema.names):
+        return []
+    with _naming(file), file.open() as opened:
+        reader = _module("pyarrow.parquet").ParquetFile(
+            opened, metadata=file.metadata, buffer_size=1 << 16
+        )
+        batches = reader.iter_batches(FEW, columns=list(columns), use_threads=False)
+        return list(itertools.islice(batches, 1))
 
 
 def _batches(
@@ -149,7 +174,12 @@ def _naming(piece: Any) -> Iterator[None]:
         raise _unreadable(repr(str(getattr(piece, "path", "the table"))), error) from None
 
 
-def _on_piece(work: Work, k: int, piece: Any, schema: Any, columns: Any, batch: int) -> Any:
+def _same(shared: Any) -> Any:
+    return shared
+
+
+def _on_piece(k: int, piece: Any, shared: tuple[Work, Any, Sequence[str], int]) -> Any:
+    work, schema, columns, batch = shared
     # one thread: the cluster has other workers for the other cores
     return work(k, _batches(piece, schema, columns, batch, threads=False))
 

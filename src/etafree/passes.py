@@ -215,7 +215,7 @@ def find_recipe(source: Source, formula: str, context: Mapping[str, Any] | None)
 
     columns = formula_columns(formula, source.columns, context)
     frames: list[Any] = []
-    for chunk in source.chunks(columns):
+    for chunk in source.beginning(columns):
         frames.append(as_frame(chunk, columns).dropna().iloc[:SAMPLE])
         if sum(map(len, frames)) >= SAMPLE:
             break
