@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 import etafree as ef
+import etafree.influence
 from conftest import refused
 from etafree.dependence import find_dependence
 from etafree.draws import Draws
@@ -36,13 +39,13 @@ def linear(rng, n=N, p=3, draws=4000, eta=1.0, chains=1, shocks=0.0, rho=0.0):
     values = np.linalg.solve(A, X.T @ y) + white @ lower.T
     losses = 0.5 * (y - values.reshape(-1, p) @ X.T) ** 2
     criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
-    return criterion, Draws.of(values, eta=eta), PointwiseArray(losses)
+    return criterion, Draws.of(values, eta=eta), PointwiseArray(-losses)
 
 
 def plain_covariance(draws, losses, eta=1.0):
     """Return the raw jackknife and the closed-form noise of independent draws."""
     d = draws.array - draws.mean
-    off = losses.losses - losses.losses.mean(axis=0)
+    off = losses.log_likelihood.mean(axis=0) - losses.log_likelihood
     off = off - off.mean(axis=1, keepdims=True)
     many = len(d)
     influence = eta * d.T @ off / (many - 1)
@@ -60,7 +63,7 @@ def test_sigma_points_give_hc0_exactly(eta):
     points = np.sqrt(3) * np.vstack([lower.T, -lower.T])
     theta = center + np.tile(points, (8, 1)) * np.sqrt(47 / 48)  # divisor D
     X, y = criterion.total.X, criterion.total.y
-    losses = PointwiseArray(0.5 * (y - theta @ X.T) ** 2)
+    losses = PointwiseArray(-0.5 * (y - theta @ X.T) ** 2)
     made = jackknife_target(Draws.of(theta), losses, eta=eta, correction="HC0")
     expected = ef.target(criterion, correction="HC0")
     np.testing.assert_allclose(made.covariance, expected.covariance, rtol=1e-9)
@@ -216,7 +219,7 @@ def test_an_informative_prior_counts_as_in_the_posterior_mean():
     P = 100 * np.eye(2)
     lower = np.linalg.cholesky(np.linalg.inv(X.T @ X + P))
     theta = np.linalg.solve(X.T @ X + P, X.T @ y) + rng.standard_normal((20000, 2)) @ lower.T
-    made = jackknife_target(Draws.of(theta), PointwiseArray(0.5 * (y - theta @ X.T) ** 2))
+    made = jackknife_target(Draws.of(theta), PointwiseArray(-0.5 * (y - theta @ X.T) ** 2))
     penalty = ef.penalties.Ridge(0.5)
     criterion = ef.Criterion(ef.losses.Squared(), data=(X, y), penalty=penalty)
     expected = ef.target(criterion, correction="HC1")
@@ -277,7 +280,7 @@ def test_blocks_and_batches_do_not_matter(monkeypatch):
 
 def test_large_offsets_of_the_losses_do_not_cost_digits():
     _, draws, losses = linear(np.random.default_rng(13), draws=1000)
-    far = PointwiseArray(losses.losses + 1e6 * np.arange(N))
+    far = PointwiseArray(losses.log_likelihood - 1e6 * np.arange(N))
     made, moved = (jackknife_target(draws, x).se for x in (losses, far))
     np.testing.assert_allclose(moved, made, rtol=1e-6)
 
@@ -294,8 +297,8 @@ def test_checks_say_what_is_thin():
 
 def test_calibrate_takes_draws_and_a_log_likelihood():
     criterion, draws, losses = linear(np.random.default_rng(15), chains=4)
-    shaped = -losses.losses.reshape(4, 1000, N)
-    for given in (-losses.losses, shaped):
+    shaped = losses.log_likelihood.reshape(4, 1000, N)
+    for given in (losses.log_likelihood, shaped):
         result = ef.calibrate(draws, log_likelihood=given, clusters=CLUSTERS)
         np.testing.assert_allclose(result.draws.mean, draws.mean, atol=0.02)
         expected = ef.target(criterion, clusters=CLUSTERS, correction="CR1").se
@@ -308,7 +311,7 @@ def test_calibrate_takes_draws_and_a_log_likelihood():
 
 def test_the_error_survives_saving(tmp_path):
     _, draws, losses = linear(np.random.default_rng(16))
-    result = ef.calibrate(draws, log_likelihood=-losses.losses)
+    result = ef.calibrate(draws, log_likelihood=losses.log_likelihood)
     loaded = ef.Calibration.load(result.save(tmp_path / "r"))
     np.testing.assert_array_equal(loaded.target.se_error, result.target.se_error)
     assert loaded.target.describe() == result.target.describe()
@@ -318,7 +321,7 @@ def test_the_error_survives_saving(tmp_path):
 @pytest.fixture(scope="module")
 def small():
     _, draws, losses = linear(np.random.default_rng(17), draws=1000)
-    return draws, -losses.losses
+    return draws, losses.log_likelihood
 
 
 def spoil(array, value):
@@ -355,8 +358,8 @@ def test_bad_options_are_refused(small, name):
 def test_bad_log_likelihoods_are_refused(small):
     draws, stored = small
     for array, fragment in (
-        (spoil(stored, np.nan), "NaN or infinite"),
-        (spoil(stored, -np.inf), "NaN or infinite"),
+        (spoil(stored, np.nan), "is not finite at 1 observation(s), the first at position 5"),
+        (spoil(stored, -np.inf), "is not finite at 1 observation(s)"),
         (stored[:-1], "has shape (999, 600) for 1000 draws"),
         (stored.sum(axis=1), "has shape (1000,)"),
         (stored[:, :3], "has 3 observations for 3 parameters"),
@@ -364,12 +367,28 @@ def test_bad_log_likelihoods_are_refused(small):
         refused("log_likelihood", fragment,
                 lambda array=array: ef.calibrate(draws, log_likelihood=array))  # fmt: skip
     refused("log_likelihood", "plain draws", lambda: ef.calibrate(draws, log_likelihood="y"))
-    bad = PointwiseArray(spoil(-stored, np.inf))
+    bad = PointwiseArray(spoil(stored, -np.inf))
     refused("log_likelihood", "is not finite at 1 observation(s), the first at position 5",
             lambda: jackknife_target(draws, bad))  # fmt: skip
     refused("log_likelihood", "does not have the posterior's",
             lambda: jackknife_target(draws.select(draws.names), PointwiseArray(
-                np.vstack([-stored, -stored]))))  # fmt: skip
+                np.vstack([stored, stored]))))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_the_stored_log_likelihood_is_not_copied(small, kind, monkeypatch):
+    draws, stored = small
+    many = np.tile(stored.astype(kind), (1, 20))
+    monkeypatch.setattr(etafree.influence, "BLOCK", many.size // 30)
+    ef.calibrate(draws, log_likelihood=stored)
+    tracemalloc.start()
+    try:
+        made = ef.calibrate(draws, log_likelihood=many)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert made.target.center.shape == (3,)
+    assert peak < 0.3 * 8 * many.size
 
 
 def test_parameters_that_no_observation_moves_are_named(small):

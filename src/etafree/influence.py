@@ -55,19 +55,25 @@ class PointwiseLosses(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PointwiseArray:
-    """Losses (draw, n) that are in memory."""
+    """Losses (draw, n) of a log-likelihood that is in memory and stays as it is.
 
-    losses: Array
+    Examples
+    --------
+    >>> next(PointwiseArray(np.array([[-1.0, -3.0]])).blocks(10))
+    array([[1., 3.]])
+    """
+
+    log_likelihood: NDArray[np.floating]
 
     @property
     def n(self) -> int:
         """Number of observations."""
-        return int(self.losses.shape[1])
+        return int(self.log_likelihood.shape[1])
 
     def blocks(self, most: int) -> Iterator[Array]:
         """Yield the losses of consecutive draws."""
-        for first in range(0, len(self.losses), most):
-            yield self.losses[first : first + most]
+        for first in range(0, len(self.log_likelihood), most):
+            yield np.negative(self.log_likelihood[first : first + most], dtype=np.float64)
 
 
 def _checked(losses: PointwiseLosses, draws: int) -> Iterator[Array]:
@@ -123,7 +129,7 @@ def scores_by_batch(
     Examples
     --------
     >>> z = np.array([[-1.0], [1.0], [-1.0], [1.0]])
-    >>> losses = PointwiseArray(z * [1.0, 3.0])
+    >>> losses = PointwiseArray(-z * [1.0, 3.0])
     >>> g = Groups(np.arange(2), np.arange(2))
     >>> scores_by_batch(z, losses, g, np.array([0, 2, 4])).mean(axis=0) * 3 / 4
     array([[-1.],

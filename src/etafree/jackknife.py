@@ -98,7 +98,7 @@ def jackknife_target(
     >>> from etafree.influence import PointwiseArray
     >>> y, sd = np.array([0.0, 1.0, 2.0, 5.0]), 0.5 * np.sqrt(15 / 16)
     >>> theta = 2 + sd * np.tile([1.0, -1.0], 8)
-    >>> losses = PointwiseArray(0.5 * (y - theta[:, None]) ** 2)
+    >>> losses = PointwiseArray(-0.5 * (y - theta[:, None]) ** 2)
     >>> t = jackknife_target(Draws.of(theta), losses, correction="HC0")
     >>> t.covariance.round(12)
     array([[0.875]])

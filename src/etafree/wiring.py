@@ -81,14 +81,15 @@ def find_fit(
                          "pass an array (draw, n), or a criterion")  # fmt: skip
     _check_alone(stored)
     made = Draws.of(draws, names, eta)
-    values = as_array(log_likelihood, "log_likelihood")
+    floats = type(log_likelihood) is np.ndarray and log_likelihood.dtype.kind == "f"
+    values = log_likelihood if floats else as_array(log_likelihood, "log_likelihood")
     if values.ndim == 3 and values.shape[:2] == made.values.shape[:2]:
         values = values.reshape(-1, values.shape[2])
     if values.ndim != 2 or len(values) != len(made):
         raise InputError("log_likelihood", f"has shape {values.shape} for {len(made)} draws",
                          "pass (draw, n) or (chain, draw, n)")  # fmt: skip
     made = replace(made, eta=1.0) if made.eta is None else made
-    return Fit(made, None, losses=PointwiseArray(-values))
+    return Fit(made, None, losses=PointwiseArray(values))
 
 
 def _check_alone(stored: bool) -> None:
