@@ -45,7 +45,8 @@ def write_table(path: Path, n: int, clusters: int) -> None:
         columns = {f"x{j}": column for j, column in enumerate(X)}
         columns["y"] = X.sum(axis=0) + rng.standard_t(3, rows)
         table = pa.table({**columns, "g": rng.integers(0, clusters, rows)})
-        writer = writer or pq.ParquetWriter(path, table.schema)
+        # no dictionary: only that of a small file would hold all its numbers, and be slow to read
+        writer = writer or pq.ParquetWriter(path, table.schema, use_dictionary=False)
         writer.write_table(table)
     if writer is not None:
         writer.close()

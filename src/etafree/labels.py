@@ -64,6 +64,12 @@ class Tally:
             self.add(*part)
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Settle before a journey: labels of many parts repeat."""
+        if len(self.waiting) > 1:
+            self.settled()
+        return self.__dict__
+
     def settled(self) -> tuple[NDArray[Any], NDArray[np.intp], Array]:
         """Return every label once, sorted, with its rows and weight."""
         labels, rows, weights = (np.concatenate(p) for p in zip(*self.waiting, strict=True))

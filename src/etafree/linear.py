@@ -171,10 +171,9 @@ class LinearTotal(PredictorTotal):
         return self
 
     def _weights(self, rows: slice | NDArray[np.intp]) -> Array:
-        if self.weights is None:
-            count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-            return np.ones(count)
-        return self.weights[rows]
+        if self.weights is not None:
+            return self.weights[rows]
+        return np.ones(rows.stop - rows.start if isinstance(rows, slice) else len(rows))
 
     def _predictor(self, rows: slice | NDArray[np.intp], theta: Array) -> Array:
         u: Array = self.X[rows] @ theta
@@ -204,8 +203,7 @@ class LinearTotal(PredictorTotal):
         value, slope_square = 0.0, 0.0
         gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
         for rows in row_blocks(self.n, self.p):
-            X, y = self.X[rows], self.y[rows]
-            u = self._predictor(rows, theta)
+            X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
             loss, slope, curvature = self.loss.values(u, y), self.loss.first(u, y), curve(u, y)
             if self.weights is not None:
                 w = self.weights[rows]
@@ -275,18 +273,21 @@ class LinearTotal(PredictorTotal):
 
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
         """Return gradient, Hessian and every cluster's score sum in one pass over the rows."""
-        gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
-        sums = np.zeros((len(groups), self.p))
+        made = ClusterTotals.zeros(len(groups), self.p)
+        self.add_cluster_totals(theta, groups.codes, made)
+        return made._replace(hessian=symmetric(made.hessian))
+
+    def add_cluster_totals(self, theta: Array, codes: NDArray[np.intp], out: ClusterTotals) -> None:
+        """Add what `cluster_totals` returns to `out`, of the Hessian the lower triangle."""
         for rows in row_blocks(self.n, self.p):
             X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
             slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
             if self.weights is not None:
                 w = self.weights[rows]
                 slope, curvature = weighted(slope, w), weighted(curvature, w)
-            add_moments(gradient, hessian, X, slope, curvature, self._compiled)
-            add_group_sums(sums, groups.codes[rows], slope, X, self._compiled)
-        weights = np.bincount(groups.codes, self.weights, len(groups)).astype(np.float64)
-        return ClusterTotals(gradient, symmetric(hessian), sums, weights)
+            add_moments(out.gradient, out.hessian, X, slope, curvature, self._compiled)
+            add_group_sums(out.sums, codes[rows], slope, X, self._compiled)
+        out.weights[:] += np.bincount(codes, self.weights, len(out.weights))
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""
@@ -304,8 +305,7 @@ class LinearTotal(PredictorTotal):
     def _cluster_block(
         self, theta: Array, rows: slice | NDArray[np.intp], first: int, starts: NDArray[np.intp]
     ) -> ClusterBlock:
-        X, y, w = self.X[rows], self.y[rows], self._weights(rows)
-        u = self._predictor(rows, theta)
+        X, y, w, u = self.X[rows], self.y[rows], self._weights(rows), self._predictor(rows, theta)
         slope, curvature = weighted(self.loss.first(u, y), w), weighted(self.loss.second(u, y), w)
         hessians = outer_sums(X, curvature, starts)
         return ClusterBlock(

@@ -19,7 +19,7 @@ from etafree.linear import LinearTotal, PredictorTotal
 from etafree.losses import LinearLoss, ResidualLoss
 from etafree.parts import Source
 from etafree.passes import Census, Part, Reader, add_start, count_labels, run_pass, take_census
-from etafree.sums import Groups
+from etafree.sums import Groups, symmetric
 from etafree.totals import ClusterBlock, ClusterTotals, Derivatives
 from etafree.validation import Array
 
@@ -208,12 +208,12 @@ class StreamedTotal(PredictorTotal):
         def add(part: Part, *out: Array) -> None:
             codes = part.codes(groups)
             low, high = int(codes.min()), int(codes.max()) + 1
-            made = part.cluster_totals(theta, Groups(codes - low, np.arange(high - low)))
-            _add((out[0], out[1], out[2][low:high], out[3][low:high]), made)
+            here = ClusterTotals(out[0], out[1], out[2][low:high], out[3][low:high])
+            part.add_cluster_totals(theta, codes - low if low else codes, here)
 
-        many, p = len(groups), self.p
-        zeros = np.zeros(p), np.zeros((p, p)), np.zeros((many, p)), np.zeros(many)
-        return ClusterTotals(*self.fold(add, *zeros, groups=groups))
+        zeros = ClusterTotals.zeros(len(groups), self.p)
+        made = ClusterTotals(*self.fold(add, *zeros, groups=groups))
+        return made._replace(hessian=symmetric(made.hessian))
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, a pass for each block."""

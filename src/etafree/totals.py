@@ -37,6 +37,11 @@ class ClusterTotals(NamedTuple):
     sums: Array
     weights: Array
 
+    @classmethod
+    def zeros(cls, many: int, p: int) -> ClusterTotals:
+        """Return what sums start from."""
+        return cls(np.zeros(p), np.zeros((p, p)), np.zeros((many, p)), np.zeros(many))
+
 
 class ClusterBlock(NamedTuple):
     """Consecutive clusters: score sums (g, p), Hessians (g, p, p) and weights (g,).
