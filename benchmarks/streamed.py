@@ -181,10 +181,11 @@ def _workers(path: Path) -> Row:
     def cost(workers: int) -> float:
         with _cluster(workers) as client:
             fit(path, client)  # load compiled code
-            return _seconds(lambda: fit(path, client))
+            return min(_seconds(lambda: fit(path, client)) for _ in range(2))
 
     ratios = interleaved_ratios("streamed, workers", lambda: cost(1), lambda: cost(2))
-    return Row("streamed, two workers", GOAL_WORKERS, True, ratios)
+    note = "one thread each, as Dask starts them; the faster of two fits"
+    return Row("streamed, two workers", GOAL_WORKERS, True, ratios, note=note)
 
 
 @contextlib.contextmanager

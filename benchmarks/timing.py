@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-__all__ = ["Row", "announce", "cpu_seconds", "interleaved_ratios", "taken"]
+__all__ = ["Row", "announce", "cpu_seconds", "interleaved_ratios", "undisturbed"]
 
-#: A side whose single run takes longer than this many seconds is run `FEWEST` times only.
-SLOW_SECONDS = 30.0
+#: What takes longer than this many seconds is run `FEWEST` times only.
+SLOW_SECONDS = 60.0
 REPETITIONS = 5
 FEWEST = 3
-#: A pair during which others had more than this share of the cores is run again, up to `AGAIN`
-#: times as many pairs in all.
+#: Measurements during which others had more than this share of the cores are run again, up to
+#: `AGAIN` times as many in all.
 DISTURBED, AGAIN = 0.05, 3
 
 
@@ -94,16 +94,55 @@ def taken() -> float:
     return float(counts.read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
 
 
+def undisturbed(
+    name: str, measure: Callable[[], tuple[float, str]], repetitions: int = REPETITIONS
+) -> tuple[float, ...]:
+    """Return values of a measurement that is repeated until enough were not disturbed.
+
+    One is disturbed if a hypervisor gave more than `DISTURBED` of the cores to others meanwhile.
+    If `AGAIN` times as many as asked for do not suffice, the least disturbed count.
+
+    Parameters
+    ----------
+    name : str
+        For the progress lines.
+    measure : callable
+        Runs once and returns the value, and words for it.
+    repetitions : int
+        How many; `FEWEST` if one takes longer than `SLOW_SECONDS`.
+
+    Examples
+    --------
+    >>> undisturbed("example", lambda: (6.0, "6 s"), repetitions=2)
+      example 1/2: 6 s
+      example 2/2: 6 s
+    (6.0, 6.0)
+    """
+    made: list[tuple[float, float]] = []
+    quiet = 0
+    while quiet < repetitions and len(made) < AGAIN * repetitions:
+        began, lost = time.perf_counter(), taken()
+        value, shown = measure()
+        lasted = time.perf_counter() - began
+        if lasted > SLOW_SECONDS:
+            repetitions = min(repetitions, max(FEWEST, quiet + 1))
+        share = (taken() - lost) / max(1.0, lasted) / (os.cpu_count() or 1)
+        made.append((share, value))
+        disturbed = share > DISTURBED
+        quiet += not disturbed
+        told = f" (again: others had {share:.0%} of the cores)" if disturbed else ""
+        announce(f"{name} {min(quiet + disturbed, repetitions)}/{repetitions}: {shown}{told}")
+    kept = sorted(range(len(made)), key=lambda k: (made[k][0] > DISTURBED) * made[k][0])
+    return tuple(made[k][1] for k in sorted(kept[:repetitions]))
+
+
 def interleaved_ratios(
     name: str,
     numerator: Callable[[], float],
     denominator: Callable[[], float],
     repetitions: int = REPETITIONS,
 ) -> tuple[float, ...]:
-    """Return cost ratios of two computations run as A, B, A, B, ...
-
-    A pair is disturbed if a hypervisor gave more than `DISTURBED` of the cores to others
-    meanwhile. Pairs are added until enough were not; otherwise the least disturbed count.
+    """Return cost ratios of two computations run as A, B, A, B, ..., undisturbed if possible.
 
     Parameters
     ----------
@@ -112,7 +151,7 @@ def interleaved_ratios(
     numerator, denominator : callables
         Run the computation once and return its cost, such as CPU seconds.
     repetitions : int
-        Number of pairs; `FEWEST` if the first pair shows a side slower than `SLOW_SECONDS`.
+        Number of pairs, as in `undisturbed`.
 
     Returns
     -------
@@ -126,22 +165,10 @@ def interleaved_ratios(
       example 2/2: 6 / 2 = 3
     (3.0, 3.0)
     """
-    pairs: list[tuple[float, float]] = []
-    quiet = 0
-    while quiet < repetitions and len(pairs) < AGAIN * repetitions:
-        began, lost = time.perf_counter(), taken()
-        above = numerator()
-        middle = time.perf_counter()
-        below = denominator()
-        ended = time.perf_counter()
-        if max(middle - began, ended - middle) > SLOW_SECONDS:
-            repetitions = min(repetitions, max(FEWEST, quiet + 1))
-        share = (taken() - lost) / max(1.0, ended - began) / (os.cpu_count() or 1)
-        pairs.append((share, above / below))
-        disturbed = share > DISTURBED
-        quiet += not disturbed
-        told = f" (again: others had {share:.0%} of the cores)" if disturbed else ""
-        shown = f"{above:.4g} / {below:.4g} = {above / below:.4g}"
-        announce(f"{name} {min(quiet + disturbed, repetitions)}/{repetitions}: {shown}{told}")
-    kept = sorted(range(len(pairs)), key=lambda k: (pairs[k][0] > DISTURBED) * pairs[k][0])
-    return tuple(pairs[k][1] for k in sorted(kept[:repetitions]))
+
+    def pair() -> tuple[float, str]:
+        above, below = numerator(), denominator()
+        ratio = above / below
+        return ratio, f"{above:.4g} / {below:.4g} = {ratio:.4g}"
+
+    return undisturbed(name, pair, repetitions)

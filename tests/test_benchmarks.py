@@ -55,7 +55,7 @@ def test_the_recorded_page_has_every_benchmark() -> None:
 
 def test_pairs_disturbed_by_others_are_run_again(monkeypatch) -> None:
     clock = iter(range(10_000))
-    monkeypatch.setattr(benchmarks.timing.time, "perf_counter", lambda: 10.0 * next(clock))
+    monkeypatch.setattr(benchmarks.timing.time, "perf_counter", lambda: 20.0 * next(clock))
     monkeypatch.setattr(benchmarks.timing.os, "cpu_count", lambda: 2)
 
     def ratios(*lost: float) -> tuple[float, ...]:
