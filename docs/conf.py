@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import os
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,7 +67,7 @@ html_js_files = ["search.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
-ALONE = ("index", "install", "tour", "coverage", "reliability", "performance", "changelog")
+ALONE = ("index", "install", "tour", "generated/commands", "coverage", "reliability", "performance", "changelog")
 html_sidebars: dict[str, list[str]] = {page: [] for page in ALONE}
 html_context = {"default_mode": "auto"}
 html_theme_options = {
@@ -113,5 +116,18 @@ def link_examples(app: Sphinx, name: str, source: list[str]) -> None:
     )
 
 
+def write_commands(app: Sphinx) -> None:
+    """Write the page of the command line from the commands themselves."""
+    typer = [sys.executable, "-m", "typer", "etafree.cli", "utils", "docs", "--name", "etafree"]
+    made = subprocess.run(
+        [*typer, "--title", "Command line"], check=True, capture_output=True, text=True
+    )
+    page = re.sub(r"(?m)^Example: (.*)$", r"```sh\n\1\n```", html.unescape(made.stdout))
+    target = Path(app.srcdir) / "generated" / "commands.md"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(page, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("builder-inited", write_commands)
     app.connect("source-read", link_examples)

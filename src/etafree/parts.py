@@ -30,6 +30,8 @@ READAHEAD, PIECE = 4, 8
 PATIENCE = 10
 #: How often Dask tries a part again whose worker died.
 RETRIES = 3
+#: Results that come home together: fewer messages.
+TOGETHER = 5
 
 Work = Callable[[int, Iterator[Any]], Any]
 
@@ -113,7 +115,7 @@ class Arrow(Source):
         options = {"pure": False, "retries": RETRIES}
         shared = work, self.dataset.schema, tuple(columns), self.batch
         held = self.client.submit(_same, shared, **options)
-        yield from _in_order(self.client.map(
+        yield from _in_order(self.client, self.client.map(
             _on_piece, range(len(self.pieces)), self.pieces, shared=held, **options
         ))  # fmt: skip
 
@@ -203,22 +205,23 @@ class Dask(Source):
         if self.client is None:
             yield from (task.compute(scheduler="synchronous") for task in tasks)
         else:
-            yield from _in_order(self.client.compute(tasks, retries=RETRIES))
+            yield from _in_order(self.client, self.client.compute(tasks, retries=RETRIES))
 
 
 def _on_frame(work: Work, k: int, frame: Any) -> Any:
     return work(k, iter([frame]))
 
 
-def _in_order(futures: list[Any]) -> Iterator[Any]:
+def _in_order(client: Any, futures: list[Any]) -> Iterator[Any]:
     """Yield results as they are needed; Dask gives the parts of a lost worker to others."""
     distributed = _module("distributed")
     lost = (distributed.scheduler.KilledWorker, distributed.CancelledError,
             distributed.comm.CommClosedError)  # fmt: skip
-    futures.reverse()
     try:
         while futures:
-            yield futures.pop().result()
+            results = client.gather(futures[:TOGETHER])
+            del futures[:TOGETHER]  # the workers may forget them
+            yield from results
     except lost as error:
         raise EtafreeError(
             f"the cluster lost a part of the data ({type(error).__name__}): is the "

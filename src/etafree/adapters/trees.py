@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import warnings
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from etafree.errors import InputError
+from etafree.errors import InputError, MissingExtraError
 from etafree.storage import reserve, sweep, whole_path
 from etafree.validation import Array
 
@@ -61,10 +62,12 @@ def read_tree(path: str | os.PathLike[str]) -> Any:
     if not os.path.exists(name):
         raise InputError("draws", f"{name[:80]!r} cannot be read: there is no such file")
     store = os.path.isdir(name) or name.endswith((".zarr", ".zarr.zip"))
+    if store and importlib.util.find_spec("zarr") is None:
+        raise MissingExtraError("arviz", "zarr stores")
     try:
         tree = xr.open_datatree(name, engine="zarr" if store else "h5netcdf")
     except Exception as error:  # the readers raise all kinds of errors at damaged files
-        what = "a zarr store (is zarr installed?)" if store else "a netCDF file"
+        what = "a zarr store" if store else "a netCDF file"
         raise InputError("draws", f"{name!r} cannot be read as {what} ({type(error).__name__})",
                          "pass what idata.to_netcdf() wrote") from None  # fmt: skip
     if "posterior" not in tree.children:
