@@ -59,6 +59,7 @@ def main() -> None:
     for variable, value in ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
     records: list[dict[str, object]] = []
+    where = machine()  # as it is now: files may change while this runs
     RESULTS.parent.mkdir(exist_ok=True)
     for name, module in BENCHMARKS.items():
         if arguments.names and name not in arguments.names:
@@ -68,7 +69,7 @@ def main() -> None:
         records += [{"benchmark": name, **_record(row, arguments.quick)} for row in rows]
         last = name == list(BENCHMARKS)[-1]  # what ran is kept if a later one fails
         whole = last and not arguments.names and not arguments.quick
-        told = {"quick": arguments.quick, "whole": whole, "machine": machine(), "rows": records}
+        told = {"quick": arguments.quick, "whole": whole, "machine": where, "rows": records}
         RESULTS.write_text(json.dumps(told, indent=1) + "\n")
     print()
     print(_table(records))

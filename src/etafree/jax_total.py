@@ -251,7 +251,7 @@ class JaxTotal(Total):
                     hessian += bent
                 for k in range(found.many):
                     add_group_sums(sums, codes, new[:, k], reach[:, k], compiled)
-        weights = np.bincount(groups.codes, self.weights, len(groups)).astype(np.float64)
+        weights = groups.weights(self.weights)
         return ClusterTotals(sums.sum(axis=0), symmetric(hessian), sums, weights)
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:

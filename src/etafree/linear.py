@@ -275,10 +275,11 @@ class LinearTotal(PredictorTotal):
         """Return gradient, Hessian and every cluster's score sum in one pass over the rows."""
         made = ClusterTotals.zeros(len(groups), self.p)
         self.add_cluster_totals(theta, groups.codes, made)
-        return made._replace(hessian=symmetric(made.hessian))
+        weights = groups.weights(self.weights)
+        return made._replace(hessian=symmetric(made.hessian), weights=weights)
 
     def add_cluster_totals(self, theta: Array, codes: NDArray[np.intp], out: ClusterTotals) -> None:
-        """Add what `cluster_totals` returns to `out`, of the Hessian the lower triangle."""
+        """Add what `cluster_totals` returns, the lower triangle of its Hessian and no weights."""
         for rows in row_blocks(self.n, self.p):
             X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
             slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
@@ -287,7 +288,6 @@ class LinearTotal(PredictorTotal):
                 slope, curvature = weighted(slope, w), weighted(curvature, w)
             add_moments(out.gradient, out.hessian, X, slope, curvature, self._compiled)
             add_group_sums(out.sums, codes[rows], slope, X, self._compiled)
-        out.weights[:] += np.bincount(codes, self.weights, len(out.weights))
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""

@@ -75,7 +75,7 @@ class PairTotal(Total):
     def small_sample_factor(self) -> float:
         """Return n (n - 1) / (n - 2)^2, the jackknife's factor."""
         if self.count <= 2:
-            raise InputError("correction", "'HC1' needs more than 2 units over pairs")
+            raise InputError("correction", "'HC1' needs more than 2 units over pairs", "add units")
         return self.count * (self.count - 1.0) / (self.count - 2.0) ** 2
 
     def reweighted(self, weights: Array | None, frequency: bool) -> Self:
@@ -100,7 +100,7 @@ class PairTotal(Total):
         s = self.row_sums(theta)
         sums = np.zeros((len(groups), self.p))
         np.add.at(sums, groups.codes, s.scores)
-        weights = np.bincount(groups.codes, self.weights, len(groups)).astype(np.float64)
+        weights = groups.weights(self.weights)
         return ClusterTotals(s.gradient, s.hessian, sums, weights)
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:

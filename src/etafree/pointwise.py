@@ -176,7 +176,7 @@ class PointwiseTotal(Total):
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
         """Return gradient, Hessian and every cluster's score sum."""
         sums, hessian = self._sums(theta, groups), self.derivatives(theta).hessian
-        weights = np.bincount(groups.codes, self.weights, len(groups)).astype(np.float64)
+        weights = groups.weights(self.weights)
         return ClusterTotals(sums.sum(axis=0), hessian, sums, weights)
 
     def _sums(self, theta: Array, groups: Groups) -> Array:
@@ -189,7 +189,7 @@ class PointwiseTotal(Total):
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters; each block passes over all rows."""
         sums, w = self._sums(theta, groups), self._w
-        weights = np.bincount(groups.codes, self.weights, len(groups)).astype(np.float64)
+        weights = groups.weights(self.weights)
         twice = not self.frequency and bool(np.any(w != 1.0))
         step = min(len(groups), max(1, HESSIANS // self.p**2))
         for first in range(0, len(groups), step):

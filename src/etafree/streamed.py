@@ -208,8 +208,10 @@ class StreamedTotal(PredictorTotal):
         def add(part: Part, *out: Array) -> None:
             codes = part.codes(groups)
             low, high = int(codes.min()), int(codes.max()) + 1
+            codes = codes - low if low else codes
             here = ClusterTotals(out[0], out[1], out[2][low:high], out[3][low:high])
-            part.add_cluster_totals(theta, codes - low if low else codes, here)
+            part.add_cluster_totals(theta, codes, here)
+            here.weights[:] += np.bincount(codes, part.weights, high - low)
 
         zeros = ClusterTotals.zeros(len(groups), self.p)
         made = ClusterTotals(*self.fold(add, *zeros, groups=groups))

@@ -117,9 +117,12 @@ class Groups:
     ([1, 0, 1], ['a', 'b'], 2)
     """
 
-    def __init__(self, codes: NDArray[np.intp], labels: NDArray[Any]) -> None:
+    def __init__(
+        self, codes: NDArray[np.intp], labels: NDArray[Any], sizes: NDArray[np.intp] | None = None
+    ) -> None:
         self.codes = codes
         self.labels = labels
+        self._sizes = sizes  # counted once
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -130,7 +133,8 @@ class Groups:
         try:
             array = np.asarray(values)
         except ValueError as error:  # lists of several lengths
-            raise InputError(argument, f"is no vector of labels ({error})") from None
+            raise InputError(argument, f"is no vector of labels ({error})",
+                             f"pass one label per {unit}") from None  # fmt: skip
         if array.ndim != 1:
             raise InputError(
                 argument, f"has shape {array.shape} but must have one label per {unit}"
@@ -153,11 +157,12 @@ class Groups:
             if span <= 4 * rows + 1024:  # a table of counts is cheaper than a sort
                 if low or array.dtype != np.intp:
                     array = (array - array.min()).astype(np.intp, copy=False)
-                present = np.bincount(array, minlength=span) > 0
+                sizes = np.bincount(array, minlength=span)
+                present = sizes > 0
                 if present.all():
-                    return cls(array, np.arange(low, low + span))
+                    return cls(array, np.arange(low, low + span), sizes)
                 numbers = np.cumsum(present) - 1
-                return cls(numbers[array], np.flatnonzero(present) + low)
+                return cls(numbers[array], np.flatnonzero(present) + low, sizes[present])
         try:
             labels, codes = np.unique(array, return_inverse=True)
         except (TypeError, ValueError):  # labels of several types do not sort: compare them as text
@@ -172,11 +177,15 @@ class Groups:
 
     def sizes(self) -> NDArray[np.intp]:
         """Return the number of rows in every group (G,)."""
-        return np.bincount(self.codes, minlength=len(self))
+        if self._sizes is None:
+            self._sizes = np.bincount(self.codes, minlength=len(self))
+        return self._sizes
 
     def weights(self, weights: Array | None) -> Array:
         """Return the sum of the rows' weights in every group (G,), None for one each."""
-        return np.bincount(self.codes, weights, len(self)).astype(np.float64)
+        if weights is None:
+            return self.sizes().astype(np.float64)
+        return np.bincount(self.codes, weights, len(self)).astype(np.float64, copy=False)
 
     def crossed(self, *others: Groups) -> tuple[Groups, tuple[Groups, ...]]:
         """Return the cells of rows that share all their groups, and every cell's own groups.
@@ -195,7 +204,7 @@ class Groups:
 
     def labelled(self, labels: NDArray[Any]) -> Groups:
         """Return the same groups with other labels."""
-        return Groups(self.codes, labels)
+        return Groups(self.codes, labels, self._sizes)
 
     def merged(self, into: Groups) -> Groups:
         """Return the groups of rows when these groups belong to larger ones."""
@@ -204,7 +213,7 @@ class Groups:
     def order(self) -> tuple[NDArray[np.intp] | None, NDArray[np.intp]]:
         """Return the rows sorted by group (None if they are) and where each group starts."""
         starts = np.zeros(len(self) + 1, dtype=np.intp)
-        np.cumsum(np.bincount(self.codes, minlength=len(self)), out=starts[1:])
+        np.cumsum(self.sizes(), out=starts[1:])
         if np.all(self.codes[1:] >= self.codes[:-1]):
             return None, starts
         return np.argsort(self.codes, kind="stable"), starts

@@ -25,7 +25,7 @@ def whiten(values: Array, groups: Groups, tau2: float, sigma2: float) -> Array:
     >>> whiten(np.array([1.0, 1.0]), g, tau2=1.5, sigma2=1.0)
     array([0.5, 0.5])
     """
-    sizes = np.bincount(groups.codes, minlength=len(groups)).astype(np.float64)
+    sizes = groups.weights(None)
     keep = np.sqrt(sigma2 / (sigma2 + sizes * tau2))
     columns = values.reshape(len(values), -1)
     sums = np.zeros((len(groups), columns.shape[1]))
