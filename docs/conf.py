@@ -38,6 +38,7 @@ nitpicky = True
 toc_object_entries_show_parents = "hide"
 exclude_patterns = ["gallery/*"]
 templates_path = ["_templates"]
+smartquotes = False  # --option and "text" stay what one types
 highlight_language = "python"
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
@@ -67,7 +68,11 @@ html_js_files = ["search.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
-ALONE = ("index", "install", "tour", "generated/commands", "coverage", "reliability", "performance", "changelog")
+#: Pages without a list of siblings beside them.
+ALONE = (
+    "index", "install", "tour", "generated/commands", "coverage", "reliability", "performance",
+    "changelog",
+)  # fmt: skip
 html_sidebars: dict[str, list[str]] = {page: [] for page in ALONE}
 html_context = {"default_mode": "auto"}
 html_theme_options = {
@@ -123,6 +128,10 @@ def write_commands(app: Sphinx) -> None:
         [*typer, "--title", "Command line"], check=True, capture_output=True, text=True
     )
     page = re.sub(r"(?m)^Example: (.*)$", r"```sh\n\1\n```", html.unescape(made.stdout))
+    told = dict(re.findall(r"(?m)^## `etafree (\w+)`\n\n(.+)$", page))  # lists cut them short
+    page = re.sub(
+        r"(?m)^\* `(\w+)`: .*$", lambda m: f"* [`{m[1]}`](#etafree-{m[1]}): {told[m[1]]}", page
+    )
     target = Path(app.srcdir) / "generated" / "commands.md"
     target.parent.mkdir(exist_ok=True)
     target.write_text(page, encoding="utf-8")

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
 import etafree as ef
 from etafree.errors import MissingExtraError
 
-EXTRAS = ("arviz", "bambi", "dask", "jax", "numpyro", "pymc", "pyarrow", "stan")
+EXTRAS = ("arviz", "bambi", "dask", "jax", "numpyro", "pymc", "pyarrow", "stan", "zarr")
 
 
 def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -67,7 +68,9 @@ def missing_extras() -> None:
     posterior = ef.GeneralizedPosterior(criterion, eta=1.0)
     loss = ef.JaxLoss(lambda theta, row: (row["y"] - theta) ** 2)
     fit = ef.calibrate(ef.sample(posterior, seed=1), criterion).to_arviz()
+    Path("fit.zarr").mkdir()
     asked = {
+        "arviz": [lambda: ef.calibrate("fit.zarr")],
         "bambi": [lambda: ef.calibrate(fit, model=stand_in("bambi", "Model"))],
         "numpyro": [lambda: ef.calibrate(fit, model=lambda: None)],
         "pymc": [lambda: ef.calibrate(fit, model=stand_in("pymc", "Model"))],

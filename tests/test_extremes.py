@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -68,6 +69,38 @@ def test_long_double_is_longer_and_solves_what_double_cannot():
     hilbert = 1 / (k + k[:, None] + 1)
     column = extremes.solve(hilbert, np.eye(9, dtype=np.longdouble))[:, 0]
     assert abs(float(column[0]) - 81) < 1e-5
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.4])
+@pytest.mark.parametrize("clustered", [False, True])
+def test_the_default_is_the_jackknife(clustered, ridge):
+    """For least squares, one Newton step without a cluster and its share is the refit."""
+    X, y, groups = extremes.data("Squared")
+    groups = groups if clustered else np.arange(len(y))
+    case = extremes.Case("ridge", "", "Squared", X, y, ridge=ridge)
+    truth = case.truth(extremes.ef.minimise(case.criterion).theta)
+    moves = []
+    for label in np.unique(groups):
+        kept = groups != label
+        gram = X[kept].T @ X[kept] + ridge * kept.sum() * np.eye(3)
+        moves.append(np.linalg.solve(gram, X[kept].T @ y[kept]) - truth.theta.astype(float))
+    expected = np.transpose(moves) @ np.array(moves)
+    found = extremes.sandwich(case, truth, groups, True)
+    assert extremes.relative(found.astype(float), expected) < 1e-10
+    assert extremes.relative(extremes.sandwich(case, truth, groups, False), expected) > 0.05
+
+
+def test_the_library_without_its_default_would_be_noticed(monkeypatch):
+    X, y, groups = extremes.data("StudentT")
+    case = extremes.Case(
+        "p = 3", "", "StudentT", X, y, groups=groups, steps=("minimise", "HC3 CR3")
+    )
+    assert dict(extremes.errors(case))["HC3 CR3"] < extremes.TOLERANCE["HC3 CR3"]
+    target = extremes.ef.target
+    monkeypatch.setattr(extremes.ef, "target", lambda *a, **k: target(*a, **k, centered=False))
+    assert dict(extremes.errors(case))["HC3 CR3"] < extremes.TOLERANCE["HC3 CR3"]  # no penalty
+    ridge = replace(case, ridge=1.0)
+    assert dict(extremes.errors(ridge))["HC3 CR3"] > 1e-3
 
 
 def test_an_error_would_be_noticed():

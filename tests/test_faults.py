@@ -29,6 +29,7 @@ from etafree.adapters.trees import read_tree
 from etafree.cli import main
 from etafree.errors import EtafreeError, InputError
 from etafree.storage import load_arrays
+from etafree.studies import compare
 from etafree.studies.engine import StudyError, run_study
 from fault_work import FORMULA, WRITERS, Fatal
 from test_engine import gone, saved, wait_for
@@ -220,31 +221,45 @@ def test_commands_on_a_full_disk(tmp_path, monkeypatch, capsys) -> None:
     assert read_tree(tmp_path / "out.nc")["posterior"].sizes["draw"] == 200
 
 
-def test_a_study_on_a_full_disk_keeps_its_cells_and_resumes(tmp_path, monkeypatch, capsys) -> None:
+STUDIES = {
+    "figure1": (3, ["--datasets", 2, "--iterations", 30, "--burn-in", 10]),
+    "coverage": (3, ["--only", "ridge", "--replicates", 2]),
+    "compare": (2, ["--only", "correctly", "--datasets", 2]),
+}
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_study_on_a_full_disk_keeps_its_cells_and_resumes(
+    study, tmp_path, monkeypatch, capsys
+) -> None:
     """One cell after study.json, then the table after all cells, then to the end."""
-    out = tmp_path / "out"
-    arguments = ["figure1", "--out", out, "--datasets", 2, "--iterations", 30, "--burn-in", 10,
-                 "--workers", 1]  # fmt: skip
+    ways = {name: compare.WAYS[name] for name in ("eta = 1", "bootstrap", "location-scale")}
+    monkeypatch.setattr(compare, "WAYS", ways)
+    out, (many, options) = tmp_path / "out", STUDIES[study]
+    arguments = [study, "--out", out, *options, "--workers", 1]
     with full_disk():
         told = command(monkeypatch, capsys, *arguments)
     assert told.startswith("etafree: out: ")
     assert list(out.iterdir()) == []
     with full_disk(after=2):
         told = command(monkeypatch, capsys, *arguments)
-    assert "cannot be written (File too large); 1/3 cells are kept" in told
+    assert f"cannot be written (File too large); 1/{many} cells are kept" in told
     assert told.endswith("the same command resumes")
     [first] = saved(out)
     when = first.stat().st_mtime_ns
-    with full_disk(after=2):
+    with full_disk(after=many - 1):
         told = command(monkeypatch, capsys, *arguments)
-    assert "figure1.csv' cannot be written" in told
+    assert f"{study}.csv' cannot be written" in told
     assert sorted(os.listdir(out)) == ["cells", "study.json"]
     command(monkeypatch, capsys, *arguments, code=0)
-    assert {"figure1.csv", "figure1.png", "figure1.svg", "report.html"} < set(os.listdir(out))
+    assert {f"{study}.csv", f"{study}.png", "report.html"} < set(os.listdir(out))
     assert first.stat().st_mtime_ns == when
     whole = tmp_path / "whole"
     command(monkeypatch, capsys, *[whole if a == out else a for a in arguments], code=0)
-    assert (out / "figure1.csv").read_bytes() == (whole / "figure1.csv").read_bytes()
+    tables = [pd.read_csv(path / f"{study}.csv", dtype=str) for path in (out, whole)]
+    seconds = [table.pop("seconds") for table in tables if "seconds" in table]
+    assert len(seconds) == (2 if study == "compare" else 0)
+    pd.testing.assert_frame_equal(*tables)
 
 
 def test_what_is_printed_onto_a_full_disk_is_one_line() -> None:

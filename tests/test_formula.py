@@ -159,3 +159,9 @@ def test_formulas_of_columns_and_listed_functions_pass(formula: str) -> None:
 )  # fmt: skip
 def test_formulas_that_could_run_code_are_refused(formula: str) -> None:
     refused("formula", "", lambda: screened(formula, COLUMNS))
+
+
+def test_columns_of_the_same_name_are_refused() -> None:
+    table = pd.DataFrame(np.ones((3, 3)), columns=["y", "x", "x"])
+    refused("data", "several columns named ['x']",
+            lambda: ef.Criterion.from_formula("y ~ x", table, ef.losses.Squared()))  # fmt: skip

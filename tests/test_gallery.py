@@ -55,7 +55,7 @@ def schools(g: dict[str, Any]) -> dict[str, bool]:
         "that of a mixed model": all(abs(se / k.bse["catholic"] - 1) < 0.03 for k in known),
         "one check objects": g["blind"].flags() == "serial dependence",
         "and it is silent": g["hidden"].flags() == "all ok",
-        "twice too short": abs(se / g["hidden"].target.se[3] - 2) < 0.15,
+        "half as wide as it should": abs(se / g["hidden"].target.se[3] - 2) < 0.15,
     }
 
 
@@ -65,6 +65,8 @@ def clustered_counts(g: dict[str, Any]) -> dict[str, bool]:
     known = 100 * (1 - np.exp(row[["upper", "lower"]].astype(float)))
     return {
         "about nine times": abs(row["ratio"] - 9) < 0.8,
+        "fourfold": 3.5 < rows["chicks"]["se of slope"] / (row["se"] / row["ratio"]) < 4.8,
+        "twice again": 1.8 < row["se"] / rows["chicks"]["se of slope"] < 2.5,
         "some 60 to 97 %": np.allclose(known, [60, 97], atol=2.5),
         "every check passes": rows["chicks"]["warnings"] == "all ok",
         "less than half the standard": rows["chicks"]["se of slope"] < row["se"] / 2,
@@ -76,7 +78,7 @@ def clustered_counts(g: dict[str, Any]) -> dict[str, bool]:
 def overdispersed_counts(g: dict[str, Any]) -> dict[str, bool]:
     table, visits = g["table"], g["survey"]["visits"]
     return {
-        "eight times as much as": abs(visits.var() / visits.mean() - 8) < 0.2,
+        "is eight times their mean": abs(visits.var() / visits.mean() - 8) < 0.2,
         "between 2.6 and 3.9": np.allclose(
             [table["ratio"].min(), table["ratio"].max()], [2.6, 3.9], atol=0.08),
         "most for stays in hospital": table["ratio"].idxmax() == "hospital",
@@ -103,8 +105,8 @@ def quantile(g: dict[str, Any]) -> dict[str, bool]:
     table = g["table"]
     return {
         "stays below one": bool((table["upper"] < 1).all()),
-        "too narrow by a third": abs(table.loc[0.1, "ratio"] - 4 / 3) < 0.06,
-        "13 % too wide at the": abs(table.loc[0.9, "ratio"] - 0.87) < 0.04,
+        "by a third at the 0.1": abs(table.loc[0.1, "ratio"] - 4 / 3) < 0.06,
+        "narrows it by 13 %": abs(table.loc[0.9, "ratio"] - 0.87) < 0.04,
         "within 8 %": bool((abs(table["se"] / table["bootstrap se"] - 1) < 0.08).all()),
         "half as large again": abs(table.loc[0.1, "QuantReg se"] / table.loc[0.1, "se"] - 1.5)
         < 0.05,
@@ -118,10 +120,12 @@ def random_intercept(g: dict[str, Any]) -> dict[str, bool]:
         list(dict(v).values()) for v in g["opinions"].values()])  # fmt: skip
     se = made.target.se[1]
     return {
-        "2.4 times too narrow": abs(ratio(made, "Days") - 2.4) < 0.06,
+        "2.4 times as wide": abs(ratio(made, "Days") - 2.4) < 0.06,
         "nearly the same": abs(known["intercepts and slopes"].bse["Days"] / se - 1) < 0.1,
         "finds half of it": abs(known["intercepts"].bse["Days"] / se - 0.5) < 0.05,
         "Eighteen clusters": verdict(made, "clusters") == "warn",
+        "some 11 ms": abs(made.center[1] - 11) < 0.5,
+        "a day costs 11.9 ms": abs(g["later"].center[1] - 11.9) < 0.05,
         "a few tenths of a": bool(np.ptp(limits, axis=0).max() < 0.4),
     }
 
@@ -239,6 +243,7 @@ def examine(name: str) -> None:
         figure.canvas.draw()  # a label that cannot be drawn fails here
         axes = figure.get_axes()
         assert axes
+        assert figure.get_suptitle(), "the figure does not say what it shows"
         shared = [(ax, ax.get_shared_x_axes(), ax.get_shared_y_axes()) for ax in axes]
         for ax, x, y in shared:
             assert any(a.get_xlabel() for a in axes if a is ax or x.joined(a, ax))

@@ -412,3 +412,15 @@ def test_a_target_cannot_be_changed(robust: Case) -> None:
     made = ef.target(robust.criterion())
     with pytest.raises(ValueError, match="read-only"):
         made.covariance[0, 0] = 9.0
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [np.array([-100, 27, 100, 27], dtype=np.int8), 2**63 + np.array([2, 1, 0, 1], dtype=np.uint64),
+     np.array([-(2**63), 2**63 - 1, 0, 0]), np.array([250, 3, 3, 250], dtype=np.uint8)],
+)  # fmt: skip
+def test_whole_numbers_of_any_width_are_labels(labels):
+    groups = Groups.of(labels, 4)
+    assert [int(groups.labels[code]) for code in groups.codes] == [int(label) for label in labels]
+    assert list(map(int, groups.labels)) == sorted(set(map(int, labels)))
+    assert groups.sizes().tolist() == np.bincount(groups.codes).tolist()

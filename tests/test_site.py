@@ -7,6 +7,7 @@ a site is built first whose examples have not been run.
 from __future__ import annotations
 
 import functools
+import html
 import os
 import re
 import shutil
@@ -19,8 +20,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from typer.main import get_command
 
 import etafree as ef
+from etafree.cli import app
 from etafree.errors import GUIDES
 from test_browser import browser  # noqa: F401
 
@@ -225,6 +228,17 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
               for name in getattr(ef, module).__all__}  # fmt: skip
     shown = {p.stem for p in (site / "generated").glob("*.html")}
     assert (public - modules) | inside <= shown
+
+
+def test_the_page_of_commands_says_what_their_help_says(site: Path) -> None:
+    """Whole sentences in the list of commands, examples to copy, two hyphens before an option."""
+    page = (site / "generated" / "commands.html").read_text().split("<article", 1)[1]
+    text = html.unescape(re.sub("<[^>]+>", "", page))
+    for name, command in get_command(app).commands.items():
+        summary, *_ = command.help.splitlines()
+        assert text.count(summary) == 2, name
+        assert all(e in text for e in re.findall(r"Example: (.*)", command.help)), name
+    assert "has a --help of its own" in text
 
 
 def test_errors_name_pages_that_exist(site: Path) -> None:

@@ -697,3 +697,136 @@ def test_a_category_that_comes_late_or_after_the_first_pass():
     made = criterion(lambda: [TABLE.assign(kind=TABLE.kind.fillna("a").replace("a", next(kinds)))],
                      "y ~ kind")()  # fmt: skip
     refused("formula", "categories", lambda: made.value(np.zeros(made.p)))
+
+
+# Tables that could mislead
+
+
+def folder_of(path, *tables):
+    """Write tables as the files of a folder."""
+    path.mkdir()
+    for k, table in enumerate(tables):
+        table = table if isinstance(table, pa.Table) else pa.Table.from_pandas(table)
+        pq.write_table(table, path / f"{k}.parquet")
+    return path
+
+
+def same_fit(data, table, formula="y ~ x", **options):
+    made = criterion(data, formula, clusters="school", **options)()
+    memory = ef.Criterion.from_formula(formula, table, HUBER, **options)
+    for correction in ("CR1", "CR3"):
+        same_target(*(ef.target(c, clusters="school", correction=correction)
+                      for c in (made, memory)))  # fmt: skip
+
+
+def test_files_whose_columns_have_other_types(tmp_path):
+    """Arrow casts to the first file's types: doubles to floats, text to numbers."""
+    first, rest = TABLE.iloc[:200].dropna(), TABLE.iloc[200:].dropna()
+    for k, (name, kind) in enumerate({"x": "float32", "t": "int16", "o": "float32"}.items()):
+        narrow = first.astype({name: kind})
+        same_fit(
+            folder_of(tmp_path / str(k), narrow, rest), pd.concat([narrow, rest]), f"y ~ {name}"
+        )
+    whole = first.assign(x=first.x.round().astype(int))
+    same_fit(folder_of(tmp_path / "whole", whole, rest), pd.concat([whole, rest]))
+    same_fit(folder_of(tmp_path / "missing", first.assign(x=None), rest), rest)
+    empty = pd.DataFrame(columns=TABLE.columns)
+    same_fit(folder_of(tmp_path / "empty", empty, TABLE), TABLE, FORMULA)
+    category = first.astype({"town": "category"})
+    same_fit(folder_of(tmp_path / "category", category, rest), pd.concat([first, rest]), "y ~ town")
+    for name in ("x", "school"):
+        texts = rest.assign(**{name: rest[name].astype(str)})
+        path = folder_of(tmp_path / f"text {name}", first, texts)
+        refused("data", "1.parquet", criterion(path, clusters="school"))
+
+
+def test_parts_without_rows_teach_nothing():
+    empty = pd.DataFrame(columns=TABLE.columns)  # all of its types are wrong
+    for parts in ([empty, TABLE], [TABLE.iloc[:300], empty, TABLE.iloc[300:]]):
+        same_fit(parts, TABLE, FORMULA)
+
+
+def test_a_sorted_table_does_not_hide_a_formula_that_looks_at_other_rows():
+    """Every part of one year: in each of them ``year - np.min(year)`` is zero."""
+    years = [TABLE.assign(year=2001 + k, y=TABLE.y + np.sin(k * TABLE.t)) for k in range(3)]
+    table = pd.concat(years, ignore_index=True)
+    for parts in (pieces(table, [600, 1200]), pieces(table, [900])):
+        for formula in ("y ~ I(year - np.min(year))", "y ~ I(x * year / np.max(year))"):
+            refused("formula", "other rows", criterion(parts, formula))
+    same_fit(pieces(table, [600, 1200]), table, "y ~ I(year - 2001) + np.exp(x)")
+
+
+@pytest.mark.parametrize("numbers", [
+    2**53 + np.arange(40), 2**63 - 41 + np.arange(40),
+    np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 40),
+    np.uint64(2**63) + np.arange(40, dtype=np.uint64), np.arange(-120, 120, 6, dtype=np.int8),
+], ids=["2**53", "2**63", "hashes", "unsigned", "int8"])  # fmt: skip
+def test_whole_numbers_as_labels_stay_apart(numbers, tmp_path):
+    table = TABLE.assign(school=numbers[TABLE.school // 7])
+    for data in (pieces(table, [150]), folder_of(tmp_path / "f", table[:99], table[99:])):
+        made = criterion(data, clusters="school")()
+        assert made.rows.groups("school", "clusters").labels.tolist() == sorted(numbers.tolist())
+        same = criterion(TABLE)()
+        close(*(ef.target(c, clusters="school").covariance for c in (made, same)))
+
+
+def test_labels_whose_type_differs_by_part():
+    """As pandas reads a file of numbers: signed, unsigned or floating point, part by part."""
+    first, rest = (part.dropna() for part in pieces(TABLE.sort_values("school"), [300]))
+    rest = rest[rest.school > first.school.max()]
+    unsigned = np.uint64(2**63) + rest.school.to_numpy().astype(np.uint64)
+    made = criterion([first, rest.assign(school=unsigned)])()
+    same = criterion([first, rest])()
+    close(*(ef.target(c, clusters="school").covariance for c in (made, same)))
+    parts = [first.assign(school=2**53 + first.school), rest.assign(school=1.0 * rest.school)]
+    refused("clusters", "beyond 2**53", criterion(parts, clusters="school"))
+
+
+def test_labels_that_read_the_same_are_refused_wherever_they_settle(monkeypatch):
+    from etafree.labels import Column, Tally
+
+    parts = [np.array([2, "a"], dtype=object), np.array([1, 3]), np.array(["1"], dtype=object)]
+    for often in (False, True):
+        tally = Tally(Column("g", "clusters"))
+        for labels in parts[:2]:
+            tally.add(labels, np.ones(2, dtype=int), np.ones(2))
+            if often:
+                assert tally.settled()[0].tolist() in (["2", "a"], ["1", "2", "3", "a"])
+        tally.add(parts[2], np.ones(1, dtype=int), np.ones(1))
+        refused("clusters", "read the same", tally.settled)
+
+
+def test_combinations_too_many_to_count(streamed):
+    ways = [streamed.rows.groups(name, "clusters") for name in ("school", "town")]
+    many = [way.labelled(range(2**32)) for way in ways]
+    refused("clusters", "combinations", lambda: many[0].crossed(many[1]))
+
+
+def test_columns_and_datasets_that_are_not_what_they_seem(folder, tmp_path):
+    twice = pd.concat([TABLE, 2 * TABLE.x], axis=1)
+    refused("data", "several columns named ['x']", criterion([twice]))
+    refused("data", "several columns named ['x']", criterion([TABLE, twice]))
+    arrow = pa.Table.from_pandas(TABLE)
+    refused("data", "several columns", criterion(arrow.append_column("x", arrow["y"])))
+    refused("data", "filter", criterion(ds.dataset(folder).filter(ds.field("x") > 0)))
+    refused("weights", "not numeric", criterion([TABLE.assign(w=TABLE.w.astype(str))], weights="w",
+                                                weight_kind="sampling"))  # fmt: skip
+    same_fit(
+        [TABLE.rename(columns={"t": 0}).assign(schema=1)], TABLE
+    )  # names that are not asked for
+    zoned = pd.to_datetime("2020-10-24", utc=True).tz_convert("Europe/Berlin")
+    table = TABLE.assign(when=zoned + pd.to_timedelta(TABLE.school // 7, unit="h"))
+    made = criterion(folder_of(tmp_path / "zone", table[:300], table[300:]))()
+    memory = ef.Criterion.from_formula("y ~ x", table, HUBER)
+    same_target(*(ef.target(c, clusters="when") for c in (made, memory)))
+
+
+def test_a_file_that_is_written_anew_between_two_passes(folder, tmp_path):
+    path = folder_of(tmp_path / "f", TABLE[:300], TABLE[300:])
+    made = criterion(path)()
+    before = (path / "1.parquet").read_bytes()
+    for other in (pd.concat([TABLE[300:], TABLE]), TABLE[300:].assign(x=TABLE.x + 1)):
+        pq.write_table(pa.Table.from_pandas(other), path / "1.parquet")
+        refused("data", "1.parquet' has changed", lambda: made.value(np.zeros(2)))
+    (path / "1.parquet").write_bytes(before)
+    assert made.value(np.zeros(2)) == criterion(path)().value(np.zeros(2))

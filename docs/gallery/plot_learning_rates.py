@@ -2,9 +2,13 @@
 Choosing a learning rate: seven methods, one data set
 =====================================================
 
-Who saves? Net financial assets of 2,017 single persons grow with income and age, and so does their
-variance. Seven published methods choose the learning rate of a least-squares posterior; the
-picture shows what each choice does to the coverage of every coefficient.
+Which learning rate suits a least-squares posterior? Seven published methods choose one for the
+savings of 2,017 single persons, and the picture shows what each choice does to the coverage of
+every coefficient.
+
+:doc:`/learning-rates` has the methods' rules and papers. A row is a person (``k401ksubs`` of
+Wooldridge's textbook); net financial assets and income are in thousand dollars. Assets grow with
+income and age, and so does their variance.
 """
 
 import matplotlib.pyplot as plt
@@ -74,6 +78,7 @@ bottom.set_ylabel("method")
 bottom.set_xscale("log")
 bottom.set_xticks([0.1, 0.3, 1, 3, 10], [0.1, 0.3, 1, 3, 10])
 bottom.set_xlabel("learning rate η")
+fig.suptitle("No learning rate is right for all four coefficients")
 for ax in (top, bottom):
     ax.spines[["top", "right"]].set_visible(False)
 

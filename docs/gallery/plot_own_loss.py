@@ -4,8 +4,8 @@ Your own loss in JAX: sea levels of a hundred years
 
 How high does the sea at Port Pirie, South Australia, rise once in a hundred years? The loss is the
 negative log-likelihood of a generalized extreme value law, four lines of JAX, fitted to 65 yearly
-maxima. Coles (An Introduction to Statistical Modeling of Extreme Values, 2001) gives the answer to
-compare with.
+maxima in metres, 1923 to 1987, a row each. Coles (An Introduction to Statistical Modeling of
+Extreme Values, 2001) gives the answer to compare with.
 """
 
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ observed = 1 / (1 - np.arange(1, len(ranked) + 1) / (len(ranked) + 1))
 T = years[:-1]
 for ax, eta in zip(axes, (0.3, 10.0), strict=True):
     ax.fill_between(T, *before[eta][:, :-1], color=BEFORE, alpha=0.45, lw=0,
-                    label="posterior as it came")  # fmt: skip
+                    label="posterior as it came, 95 %")  # fmt: skip
     ax.plot(T, after[eta][:, :-1].T, color=AFTER, lw=2, label=["calibrated, 95 %", None])
     ax.plot(T, levels[eta].estimate[:-1], color="black", lw=1, label="estimate")
     ax.plot(observed, ranked, "o", color="black", mfc="white", ms=4, label="yearly maxima")
@@ -72,6 +72,7 @@ for ax, eta in zip(axes, (0.3, 10.0), strict=True):
     ax.set_xlabel("return period (years)")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("sea level (m)")
+fig.suptitle("Calibrated return levels hardly depend on η; the posterior's do")
 axes[0].set_ylim(3.4, 7)
 axes[0].legend(frameon=False, loc="upper left")
 
@@ -80,8 +81,9 @@ columns = ["100-year level", "lower_before", "upper_before", "lower", "upper"]
 print(pd.DataFrame(rows, index=columns).T.rename_axis("eta").round(2))
 
 # %%
-# The posterior of the hundred-year level reaches from 0.2 to 2.2 m in width as η goes from 10 to
-# 0.3; calibrated it stays within 0.1 m of Coles' profile-likelihood interval, 4.50 to 5.27 m.
+# The width of the posterior's interval of the hundred-year level goes from 0.2 to 2.2 m as η goes
+# from 10 to 0.3. Calibrated, its ends stay within 0.1 m of Coles' profile-likelihood interval, 4.50
+# to 5.27 m.
 #
 # When not to believe it
 # ----------------------

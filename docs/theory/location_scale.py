@@ -38,7 +38,7 @@ def criterion(seed: int = 1) -> tuple[ef.Criterion, np.ndarray]:
     return made, group
 
 
-def sweep(etas: tuple[float, ...] = ETAS, draws: int = 4000) -> tuple[ef.Target, list[Row]]:
+def sweep(etas: tuple[float, ...] = ETAS, draws: int = 40_000) -> tuple[ef.Target, list[Row]]:
     """Return the target, and for every learning rate the draws before and after the map.
 
     `gap` is the largest entry of the mapped draws' covariance minus the sandwich, relative to the
@@ -93,7 +93,7 @@ def main(folder: Path = Path(__file__).parent) -> None:
     left.loglog(etas, [r.sd_before for r in rows], "o-", color="#c77d2e", label="posterior")
     left.loglog(etas, [r.sd_mapped for r in rows], "o-", color="#1f5a94", label="after the map")
     left.axhline(target.se[1], color="0.5", ls=":", label="sandwich")
-    left.set_xlabel("η")
+    left.set_xlabel("learning rate η")
     left.set_ylabel("standard deviation of the slope")
     left.legend(frameon=False)
     for row in rows[::2]:
@@ -104,7 +104,8 @@ def main(folder: Path = Path(__file__).parent) -> None:
     right.set_ylim(target.center[1] + np.array([-8, 8]) * target.se[1])
     right.set_xlabel("intercept")
     right.set_ylabel("slope")
-    right.set_title("ellipses of two standard deviations, η = 0.01 … 100", fontsize=10)
+    right.set_title("two-sd ellipses, η = 0.01 (outermost), 0.1, 1, 10, 100", fontsize=10)
+    figure.suptitle("The posterior's spread depends on η; after the map it is the sandwich's")
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(folder / "location-scale.png", dpi=110)

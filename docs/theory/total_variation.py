@@ -127,10 +127,11 @@ def main(folder: Path = Path(__file__).parent) -> None:
     for ax, title in zip(axes, titles, strict=True):
         ax.loglog(SIZES, 1.2 * np.array(SIZES) ** -0.5, ":", color="0.6", label="slope −1/2")
         ax.set_title(title, fontsize=10)
-        ax.set_xlabel("n")
+        ax.set_xlabel("n (observations)")
         ax.legend(frameon=False, fontsize=8)
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("total variation to the normal limit")
+    figure.suptitle("The distance falls like one over the root of ηn, unless a prior grows with n")
     figure.savefig(folder / "total-variation.png", dpi=110)
     text = "\n".join(lines)
     (folder / "total-variation.txt").write_text(text + "\n")

@@ -71,7 +71,7 @@ class Answers:
         return self.original.select(self.target.names)
 
     def interval(self, level: float | None = None, kind: str = "draws") -> pd.DataFrame:
-        """Return equal-tailed limits per parameter.
+        """Return equal-tailed confidence limits per parameter.
 
         Parameters
         ----------
@@ -128,10 +128,12 @@ class Answers:
         Returns
         -------
         DataFrame
-            A row per parameter. ``ratio`` is the calibrated interval's width over the original's:
-            above one, the posterior was overconfident. ``se_error`` is the relative Monte Carlo
-            error of a standard error that draws made. Under a penalty with a kink, ``status`` says
-            which parameters are exactly zero and have no interval.
+            A row per parameter: estimate, se, lower, upper, dof, and of the original draws
+            mean_before, sd_before, lower_before, upper_before. ``ratio`` is the calibrated
+            interval's width over the original's: above one, the posterior was overconfident.
+            ``se_error`` is the relative Monte Carlo error of a standard error that draws made.
+            Under a penalty with a kink, ``status`` says which parameters are exactly zero and have
+            no interval.
         """
         import pandas as pd
 
@@ -144,7 +146,9 @@ class Answers:
         return table
 
     def region(self, level: float | None = None) -> Region:
-        r"""Return the joint confidence ellipsoid (Hotelling); never read one off the draws.
+        r"""Return the joint confidence ellipsoid of all parameters (Hotelling).
+
+        Marginal quantiles of the draws make no joint region: a box of intervals covers less.
 
         Parameters
         ----------
@@ -154,7 +158,12 @@ class Answers:
         Returns
         -------
         Region
-            Of all calibrated parameters: ``contains(theta)``, ``boundary(i, j)``.
+            ``contains(theta)`` tells what is inside, ``boundary(i, j)`` draws its outline.
+
+        Raises
+        ------
+        InputError
+            Degrees of freedom are fewer than parameters.
 
         Examples
         --------
@@ -167,7 +176,7 @@ class Answers:
         return Region.of(self.map.offset, self.target, self._level(level))
 
     def test(self, contrast: Any, value: Any = 0.0) -> WaldTest:
-        """Test linear hypotheses about the parameters.
+        """Test linear hypotheses about the parameters, by an F test.
 
         Parameters
         ----------
@@ -181,6 +190,11 @@ class Answers:
         -------
         WaldTest
             Statistic, degrees of freedom, p-value, estimate and standard error.
+
+        Raises
+        ------
+        InputError
+            A name is no parameter, rows depend on each other, or degrees of freedom are too few.
 
         Examples
         --------
@@ -202,12 +216,14 @@ class Answers:
 
         Parameters
         ----------
-        contrast, value : optional
+        contrast : str, mapping or (p,) array
             As for `test`, one row.
+        value : float
+            Hypothesised value, for a contrast that is no equation.
         level : float, optional
             Default: the level the calibration was asked for, 0.95.
         draws : int
-            At least 99.
+            Bootstrap draws, at least 99.
         seed : int, SeedSequence or Generator
             The same seed gives the same result.
 
@@ -266,6 +282,11 @@ class Answers:
         -------
         Functional
             ``estimate``, ``draws`` and ``interval()`` of the function.
+
+        Raises
+        ------
+        InputError
+            The function asks for other parameters, or does not return a value per draw.
 
         Examples
         --------

@@ -71,7 +71,7 @@ def calibrate(
     Draws move by :math:`\theta\mapsto c+\Omega(\theta-m)` from their mean :math:`m` to the centre
     :math:`c` and get the sandwich covariance :math:`A^{-1}BA^{-1}`, so that intervals cover.
 
-    >>> import etafree as ef
+    >>> import numpy as np, etafree as ef
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
     >>> post = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), data=(X, y)), eta=0.1)
     >>> ef.calibrate(ef.sample(post, seed=2), post).interval(kind="wald").round(2)
@@ -159,7 +159,7 @@ def calibrate(
     ConvergenceError
         The penalized loss has no finite minimiser.
     MissingExtraError
-        The fit is of a package that is not installed.
+        The fit, its model or its file needs a package that is not installed.
 
     See Also
     --------
@@ -212,7 +212,8 @@ def calibrate(
     if posterior is not None:
         criterion = posterior.criterion
         if eta is not None and eta != posterior.eta:
-            raise InputError("eta", f"is {eta} but the posterior's is {posterior.eta:g}")
+            raise InputError("eta", f"is {eta} but the posterior's is {posterior.eta:g}",
+                             "leave it out")  # fmt: skip
         eta = posterior.eta
     if not isinstance(criterion, Criterion | Target | None):
         raise InputError(

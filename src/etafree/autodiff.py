@@ -65,7 +65,7 @@ class JaxLoss(GeneralLoss):
     ...     z = (row["y"] - theta["mean"]) * jnp.exp(-theta["log_sd"])
     ...     return 0.5 * z**2 + theta["log_sd"]
     >>> start = {"mean": 0.0, "log_sd": 0.0}
-    >>> c = ef.Criterion(JaxLoss(gaussian), data={"y": np.array([1.0, 3.0, 5.0])}, start=start)
+    >>> c = ef.Criterion(ef.JaxLoss(gaussian), data={"y": np.array([1.0, 3.0, 5.0])}, start=start)
     >>> c.names, ef.minimise(c).theta.round(6)
     (('log_sd', 'mean'), array([0.490415, 3.      ]))
     >>> c.loss.describe()

@@ -206,7 +206,7 @@ def loss_likelihood_bootstrap(
     >>> import etafree as ef
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
     >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
-    >>> made = loss_likelihood_bootstrap(criterion, draws=20_000, seed=1)
+    >>> made = ef.loss_likelihood_bootstrap(criterion, draws=20_000, seed=1)
     >>> abs(float(made.array.var()) - 0.7) < 0.03  # the variance of the data over n + 1
     True
     """
@@ -259,7 +259,7 @@ def bootstrap(
     >>> import etafree as ef
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
     >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
-    >>> made = bootstrap(criterion, draws=20_000, seed=1)
+    >>> made = ef.bootstrap(criterion, draws=20_000, seed=1)
     >>> abs(float(made.array.var()) - 0.875) < 0.03  # the variance of the data over n
     True
     """

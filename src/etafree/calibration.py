@@ -37,7 +37,7 @@ BLOCK = 12800
 class LocationScaleMap:
     r"""An invertible affine map of draws, :math:`\theta\mapsto c+\Omega(\theta-m)`.
 
-    Call it on draws to map them.
+    Call it on draws to map them: ``map(draws)``.
 
     Attributes
     ----------
@@ -67,7 +67,8 @@ class LocationScaleMap:
 
     Examples
     --------
-    >>> m = LocationScaleMap.between(np.zeros(1), np.eye(1), np.array([5.0]), 4 * np.eye(1))
+    >>> import etafree as ef
+    >>> m = ef.LocationScaleMap.between(np.zeros(1), np.eye(1), np.array([5.0]), 4 * np.eye(1))
     >>> m(np.array([[1.0], [-1.0]]))
     array([[7.],
            [3.]])
@@ -75,7 +76,7 @@ class LocationScaleMap:
     array([[0.25]])
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     LocationScaleMap.load(m.save(pathlib.Path(folder, "map.npz"))).scale
+    ...     ef.LocationScaleMap.load(m.save(pathlib.Path(folder, "map.npz"))).scale
     array([[2.]])
     """
 
@@ -91,7 +92,8 @@ class LocationScaleMap:
         scale = as_array(self.scale, "scale", shape=(p, p))
         rows = np.abs(scale).max(axis=1, keepdims=True, initial=0.0)
         if p == 0 or np.any(rows == 0) or not _full_rank(scale / rows):
-            raise InputError("scale", "is singular, so the map cannot be undone")
+            raise InputError("scale", "is singular, so the map cannot be undone",
+                             "pass an invertible matrix")  # fmt: skip
 
     @classmethod
     def between(
@@ -175,8 +177,9 @@ class LocationScaleMap:
         if isinstance(draws, Draws):
             if draws.names != self.names:
                 raise InputError(
-                    "draws", f"are of {list(draws.names)}, the map of {list(self.names)}"
-                )
+                    "draws", f"are of {list(draws.names)}, the map of {list(self.names)}",
+                    "choose and order them by draws.select(names)",
+                )  # fmt: skip
             return replace(draws, values=self._apply(draws.values, scale, shift, out))
         array = as_array(draws, "draws", finite=False)
         p = len(self.mean)
@@ -284,7 +287,7 @@ def move_draws(
 
 
 class PaperMatrices(NamedTuple):
-    r"""The paper's matrices: per unit of effective scale :math:`s_n`.
+    r"""The paper's matrices, per unit of effective scale :math:`s_n`.
 
     Attributes
     ----------
@@ -303,7 +306,10 @@ class PaperMatrices(NamedTuple):
 
     Examples
     --------
-    >>> print(PaperMatrices(*5 * [np.eye(1)]))  # doctest: +ELLIPSIS
+    >>> import etafree as ef
+    >>> data = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> post = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), data), eta=1.0)
+    >>> print(ef.calibrate(ef.sample(post, seed=0), post).paper())  # doctest: +ELLIPSIS
     J_lambda =
     [[1.]]
     K =

@@ -29,8 +29,11 @@ class Check(NamedTuple):
 
     Examples
     --------
-    >>> check("Newton offset", 0.3, 0.1, "start nearer")
-    Check(name='Newton offset', value=0.3, threshold=0.1, verdict='warn', advice='start nearer')
+    >>> import etafree as ef
+    >>> draws = np.random.default_rng(0).standard_normal((5000, 1))
+    >>> made = ef.calibrate(draws, center=[0.0], covariance=np.eye(1))
+    >>> [(c.name, c.verdict) for c in made.checks]
+    [('shape', 'ok'), ('draws: needed over effective', 'ok')]
     """
 
     name: str

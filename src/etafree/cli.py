@@ -23,38 +23,55 @@ app = typer.Typer(
 
 @app.callback()
 def _root() -> None:
-    """Generalized posteriors whose spread does not depend on the learning rate.
+    """Calibrate posterior draws: intervals that do not depend on the learning rate.
 
     Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc
 
+    Your own fit or data: calibrate, select. Simulation studies: figure1, coverage, compare.
     Every command has a --help of its own. In Python: help("etafree.calibrate").
     """
 
 
 @app.command()
 def calibrate(
-    fit: Annotated[list[Path], typer.Argument(help="netCDF file, zarr store, or CmdStan CSVs.")],
-    clusters: Annotated[list[str], typer.Option(help="data.csv:column, or a name in the fit; "
-                                                "repeat for several ways.")] = [],  # noqa: B006
-    strata: Annotated[str | None, typer.Option(help="Strata, written like clusters.")] = None,
-    time: Annotated[str | None, typer.Option(help="Times, written like clusters.")] = None,
-    units: Annotated[str | None, typer.Option(help="Units of a panel, likewise.")] = None,
-    correction: Annotated[str | None, typer.Option(help="CR0, CR1, CR1S, HC0, HC1, ...")] = None,
-    var: Annotated[list[str], typer.Option(help="Variable or regular expression; "
-                                           "repeatable.")] = [],  # noqa: B006
-    log_likelihood: Annotated[list[str], typer.Option(help="Stored log-likelihoods to add "
-                                                      "up.")] = [],  # noqa: B006
-    eta: Annotated[float | None, typer.Option(help="Learning rate of the fit; default 1.")] = None,
+    fit: Annotated[list[Path], typer.Argument(help="netCDF file, zarr store, or CmdStan CSVs, with "
+                                              "a log-likelihood of every observation.")],
+    clusters: Annotated[list[str], typer.Option(help="Labels of rows that may depend on each other:"
+                                                " file.csv:column (a row per observation), or a "
+                                                "name in the fit; repeat for crossed "
+                                                "clusters.")] = [],  # noqa: B006
+    strata: Annotated[str | None, typer.Option(help="Strata of a survey, written like clusters; "
+                                               "clusters are then its PSUs.")] = None,
+    time: Annotated[str | None, typer.Option(help="Times of a series, written like clusters, and "
+                                             "instead of them.")] = None,
+    units: Annotated[str | None, typer.Option(help="Units of a panel, written like clusters; "
+                                              "with --time.")] = None,
+    correction: Annotated[str | None, typer.Option(help="Independent rows: HC0, HC1 (default). "
+                                                   "Clusters: CR0, CR1 (default), CR1S (default if "
+                                                   "crossed). Time: EWC (default), Bartlett; DK "
+                                                   "for panels.")] = None,
+    var: Annotated[list[str], typer.Option(help="Parameter to report, by name or regular "
+                                           "expression; repeatable. Default: "
+                                           "all.")] = [],  # noqa: B006
+    log_likelihood: Annotated[list[str], typer.Option(help="Which one, if the fit stores several; "
+                                                      "repeat to add some up, "
+                                                      "\"sum\" adds all.")] = [],  # noqa: B006
+    eta: Annotated[float | None, typer.Option(help="Learning rate of the fit, if it was tempered; "
+                                              "default 1.")] = None,
     level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="netCDF file to write.")] = None,
-    report: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="netCDF file to write, with the "
+                                             "calibrated draws.")] = None,
+    report: Annotated[Path | None, typer.Option(help="HTML page to write, with pictures and "
+                                                "diagnostics.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     conditional: Annotated[
-        bool, typer.Option("--conditional", help="Take a log-likelihood given group effects.")
+        bool, typer.Option("--conditional", help="Accept a log-likelihood that is conditional on "
+                           "group effects; refused otherwise, because intervals come out too "
+                           "narrow.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
 ) -> None:  # fmt: skip
-    """Calibrate a stored fit: print before and after, write calibrated draws and a page.
+    """Calibrate a stored fit: print its intervals before and after, write the calibrated draws.
 
     Exit code 0: done; 2: nothing was written, the message says why;
     3: done, but a diagnostic failed.
@@ -76,17 +93,20 @@ def calibrate(
 
 @app.command()
 def select(
-    data: Annotated[Path, typer.Argument(help="CSV file.")],
+    data: Annotated[Path, typer.Argument(help="CSV file with a header.")],
     formula: Annotated[str, typer.Option(help='For example "y ~ x + C(region)".')],
     loss: Annotated[str, typer.Option(help="squared, huber, pseudo-huber, student, median, "
                                       "logistic, poisson or gamma.")] = "huber",
     clusters: Annotated[str | None, typer.Option(help="Column of cluster labels.")] = None,
-    bandwidth: Annotated[float | None, typer.Option(help="Of the smoothed median.")] = None,
-    prior_sd: Annotated[float | None, typer.Option(help="Normal prior about zero.")] = None,
+    bandwidth: Annotated[float | None, typer.Option(help="Smoothing of the median, in units of the "
+                                                    "response; the median needs it.")] = None,
+    prior_sd: Annotated[float | None, typer.Option(help="Standard deviation of a normal prior about"
+                                                   " zero; methods that need a prior are left out "
+                                                   "without.")] = None,
     level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Seed of draws and bootstraps.")] = 1,
 ) -> None:  # fmt: skip
-    """Print the learning rate by every applicable method, and calibrated intervals beside them.
+    """Print the learning rate that each method chooses, its intervals, and the calibrated ones.
 
     Example: etafree select data.csv --formula "y ~ x" --clusters school
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,19 @@ from etafree.validation import Array, as_array
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Columns", "as_frame", "factorized", "numbers", "raw"]
+__all__ = [
+    "Columns",
+    "as_frame",
+    "column_names",
+    "factorized",
+    "joined",
+    "numbers",
+    "raw",
+    "unified",
+]
+
+#: Types of whole numbers that are counted in a table, and where floating point loses some.
+WHOLE, EXACT = ("int64", "int32", "uint32"), 1 << 53
 
 
 class Columns:
@@ -72,6 +85,35 @@ class Columns:
         return out.T
 
 
+def column_names(table: Any) -> tuple[str, ...]:
+    """Return the names of a table's columns, all different; what is no text cannot be asked for."""
+    if hasattr(table, "iloc") and hasattr(table, "columns"):
+        names = [name for name in table.columns if isinstance(name, str)]
+    elif hasattr(table, "schema"):  # Arrow's
+        names = list(table.schema.names)
+    else:
+        raise InputError("data", f"has a {type(table).__name__} among its parts",
+                         "every part must be a pandas DataFrame or an Arrow table")  # fmt: skip
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise InputError("data", f"has several columns named {twice}", "rename them")
+    return tuple(names)
+
+
+def unified(known: Any, more: Any) -> Any:
+    """Return an Arrow schema whose types hold what both schemas' do, text never as numbers."""
+    pa: Any = import_module("pyarrow")
+    try:
+        return pa.unify_schemas([known, more], promote_options="permissive")
+    except pa.ArrowException:  # a category and its values
+        both = [
+            pa.schema([(field.name, getattr(field.type, "value_type", field.type))
+                       if pa.types.is_dictionary(field.type) else field for field in schema])
+            for schema in (known, more)
+        ]  # fmt: skip
+        return pa.unify_schemas(both, promote_options="permissive")
+
+
 def as_frame(chunk: Any, columns: Sequence[str]) -> pd.DataFrame:
     """Return these columns of a part as a DataFrame, categories and text of Arrow's as objects."""
     frame: pd.DataFrame
@@ -92,10 +134,12 @@ def raw(chunk: Any, name: str) -> NDArray[Any]:
 
 def numbers(chunk: Any, name: str, argument: str) -> Array:
     """Return a column of a part as numbers, NaN where there is none."""
-    values = chunk[name] if hasattr(chunk, "iloc") else raw(chunk, name)
+    values: Any = chunk[name] if hasattr(chunk, "iloc") else raw(chunk, name)
     try:
-        if hasattr(values, "to_numpy"):
+        if values.dtype.kind in "biuf" and hasattr(values, "to_numpy"):
             values = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        elif hasattr(values, "notna"):  # text is no number, though pandas would read it as one
+            values = np.asarray(values.where(values.notna(), np.nan))
         return as_array(values, argument, finite=False)
     except (InputError, TypeError, ValueError):
         raise InputError(
@@ -107,9 +151,9 @@ def _is_whole(chunk: Any, name: str) -> bool:
     """Return whether a column is of integers, none missing."""
     if hasattr(chunk, "iloc"):
         kind = chunk[name].dtype
-        return isinstance(kind, np.dtype) and kind.kind in "iu"
+        return isinstance(kind, np.dtype) and kind.name in WHOLE
     column = chunk.column(name)
-    return str(column.type) in ("int64", "int32", "uint32") and column.null_count == 0
+    return str(column.type) in WHOLE and column.null_count == 0
 
 
 def factorized(chunk: Any, name: str) -> tuple[NDArray[Any], NDArray[np.intp]]:
@@ -134,3 +178,26 @@ def factorized(chunk: Any, name: str) -> tuple[NDArray[Any], NDArray[np.intp]]:
         raise InputError("clusters", f"column {name!r} holds no labels ({column.type})") from None
     codes = found.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return np.asarray(found.dictionary.to_numpy(zero_copy_only=False)), codes.astype(np.intp)
+
+
+def joined(parts: Sequence[NDArray[Any]], argument: str) -> NDArray[Any]:
+    """Return the labels of all parts; whole numbers stay what they are, floating point loses some.
+
+    Examples
+    --------
+    >>> signed, unsigned = np.array([2**53 + 1]), np.array([2**63], dtype=np.uint64)
+    >>> joined([signed, unsigned], "clusters")
+    array([9007199254740993, 9223372036854775808], dtype=object)
+    """
+    made: NDArray[Any] = np.concatenate(parts)
+    whole = [part for part in parts if part.dtype.kind in "iu" and len(part)]
+    if made.dtype.kind not in "iuf" or not whole:
+        return made
+    low, high = min(int(part.min()) for part in whole), max(int(part.max()) for part in whole)
+    if any(part.dtype.kind == "f" and len(part) for part in parts):
+        if max(-low, high) > EXACT:
+            raise InputError(argument, "has whole numbers beyond 2**53 in some parts and floating "
+                             "point in others", "read them as whole numbers or text")  # fmt: skip
+        return made
+    kind = np.int64 if high < 1 << 63 else object
+    return np.concatenate([part.astype(kind) for part in parts])

@@ -29,7 +29,8 @@ __all__ = ["Criterion"]
 class Criterion(FromTables):
     r"""Penalized total loss of a data set, :math:`L = M + \lambda_n s_n\rho`.
 
-    Methods take a parameter vector `theta`, (p,).
+    From arrays here, from a table by `from_formula`, from data larger than memory by `from_parts`
+    or `from_parquet`. Methods take a parameter vector `theta`, (p,).
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ class Criterion(FromTables):
         w, frequency = checked_weights(rows, n, weights, weight_kind)
         if m is not None:
             if not loss.takes_trials:
-                raise InputError("trials", f"means nothing to {type(loss).__name__}")
+                raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
             y = np.column_stack([y, m])
         total = LinearTotal(loss, X, y, o, w, frequency).fitted()
         self._set(total, (penalty or NoPenalty()).fitted_to(p), as_names(names, p), rows)
@@ -187,13 +188,13 @@ class Criterion(FromTables):
 
         Parameters
         ----------
-        weights : (n,) array
-        weight_kind : {"frequency", "sampling"}
+        weights, weight_kind : (n,) array and {"frequency", "sampling"}
             As for the criterion.
 
         Returns
         -------
         Criterion
+            Of the same rows.
         """
         return self._with_total(
             self.total.reweighted(*checked_weights(self.rows, self.n, weights, weight_kind))
@@ -225,7 +226,8 @@ class Criterion(FromTables):
         if not isinstance(self.total, PredictorTotal):
             raise InputError("loss", f"cannot replace {self.loss!r}", "build a new Criterion")
         if self.total.trials and not loss.takes_trials:
-            raise InputError("loss", f"{type(loss).__name__} has no use for the data's trials")
+            raise InputError("loss", f"{type(loss).__name__} has no use for the data's trials",
+                             "build a new Criterion without them")  # fmt: skip
         return self._with_total(self.total.with_loss(loss))
 
     def with_penalty(self, penalty: Penalty) -> Criterion:

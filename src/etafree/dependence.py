@@ -216,7 +216,7 @@ def _survey(rows: Rows, clusters: Any, strata: Any, fpc: Any, single: str) -> Su
         )  # fmt: skip
     if len(psus) - len(layers) < 1 and single == "error":
         raise InputError("strata", f"leave {len(psus)} PSUs in {len(layers)} strata no degrees of "
-                         "freedom")  # fmt: skip
+                         "freedom", "merge strata")  # fmt: skip
     return Survey(psus, of_psu, population, single)
 
 

@@ -47,7 +47,8 @@ class _Differences(GeneralLoss):
             raise InputError("X", "is a vector but must have 2 dimensions", "pass X[:, None]")
         X, y = as_array(data[0], "X", ndim=2), as_array(data[1], "y", ndim=1)
         if X.shape[1] == 0 or len(X) != len(y):
-            raise InputError("X", f"has shape {X.shape} for {len(y)} responses")
+            raise InputError("X", f"has shape {X.shape} for {len(y)} responses",
+                             "pass one row per response")  # fmt: skip
         shared_index(*data)
         columns = getattr(data[0], "columns", None)
         names = None if columns is None else tuple(str(column) for column in columns)
@@ -100,7 +101,7 @@ class PairwiseDifference(_Differences):
     --------
     >>> import etafree as ef
     >>> X, y = np.array([[0.0], [1.0], [2.0]]), np.array([1.0, 2.0, 6.0])
-    >>> criterion = ef.Criterion(PairwiseDifference(ef.losses.Squared()), data=(X, y))
+    >>> criterion = ef.Criterion(ef.PairwiseDifference(ef.losses.Squared()), data=(X, y))
     >>> ef.minimise(criterion).theta.round(8), criterion.size
     (array([2.5]), 3.0)
     """
@@ -178,7 +179,7 @@ class Wilcoxon(_Differences):
     --------
     >>> import etafree as ef
     >>> X, y = np.arange(6.0)[:, None], np.array([0.0, 1.0, 2.1, 2.9, 4.0, 500.0])
-    >>> ef.minimise(ef.Criterion(Wilcoxon(0.5), data=(X, y))).theta.round(2)
+    >>> ef.minimise(ef.Criterion(ef.Wilcoxon(0.5), data=(X, y))).theta.round(2)
     array([1.15])
     """
 

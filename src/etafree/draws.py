@@ -24,8 +24,8 @@ __all__ = ["Draws"]
 class Draws:
     """Equally weighted posterior draws.
 
-    Build them with `Draws.of`; ``draws["name"]`` is one parameter's draws (chain * draw,), and
-    ``np.asarray(draws)`` all of them (chain * draw, p).
+    Build them with `Draws.of`; ``draws["name"]`` is one parameter's draws (chain * draw,),
+    ``np.asarray(draws)`` all of them (chain * draw, p) and ``len(draws)`` their number.
 
     Attributes
     ----------
@@ -55,9 +55,10 @@ class Draws:
 
     Examples
     --------
-    >>> d = Draws.of([[0.0, 1.0], [2.0, 3.0], [1.0, 5.0], [1.0, 3.0]], names=["a", "b"], eta=0.5)
-    >>> d.mean, d["b"].tolist()
-    (array([1., 3.]), [1.0, 3.0, 5.0, 3.0])
+    >>> import etafree as ef
+    >>> d = ef.Draws.of([[0.0, 1.0], [2.0, 3.0], [1.0, 5.0], [1.0, 3.0]], names=["a", "b"], eta=0.5)
+    >>> len(d), d.mean, d["b"].tolist()
+    (4, array([1., 3.]), [1.0, 3.0, 5.0, 3.0])
     >>> d.covariance().round(3)
     array([[0.667, 0.667],
            [0.667, 2.667]])
@@ -116,7 +117,8 @@ class Draws:
                 return named
             eta = as_positive(eta, "eta")
             if named.eta is not None and named.eta != eta:
-                raise InputError("eta", f"is {eta:g} but these draws were made at {named.eta:g}")
+                raise InputError("eta", f"is {eta:g} but these draws were made at {named.eta:g}",
+                                 "leave it out")  # fmt: skip
             return replace(named, eta=eta)
         if names is None and hasattr(values, "columns"):
             names = [str(column) for column in values.columns]
@@ -146,12 +148,14 @@ class Draws:
         return self.values.reshape(-1, self.p)
 
     def __len__(self) -> int:
+        """Return the number of draws, of all chains together."""
         return int(self.values.shape[0] * self.values.shape[1])
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def __getitem__(self, name: str) -> Array:
+        """Return the draws of the parameter `name`, (chain * draw,)."""
         if name not in self.names:
             raise InputError("name", f"{name!r} is not a parameter", f"choose from {self.names}")
         return self.array[:, self.names.index(name)]
@@ -203,7 +207,10 @@ class Draws:
         return check_covariance(covariance, "draws", self.p, advice)
 
     def effective_size(self) -> float:
-        """Return the effective number of draws: the sampler's, or estimated from the chains."""
+        """Return the effective number of draws: the sampler's, or estimated from the chains.
+
+        The smallest over parameters.
+        """
         return self._estimated_ess if self.ess is None else float(self.ess)
 
     @cached_property

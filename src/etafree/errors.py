@@ -21,18 +21,22 @@ GUIDES = {
     "draws": "fits",
     "estimand": "guides/targets",
     "eta": "guides/eta",
+    "fit": "fits",
     "fpc": "dependence",
     "latent": "guides/hierarchical",
     "log_likelihood": "fits",
+    "log_prior": "guides/eta",
     "loss": "losses",
     "model": "fits",
     "penalty": "losses",
     "prior": "guides/eta",
     "scheduler": "guides/large-data",
+    "single_psu": "dependence",
     "strata": "dependence",
     "time": "dependence",
     "units": "dependence",
     "var_names": "fits",
+    "weight_kind": "guides/weights",
     "weights": "guides/weights",
 }
 
@@ -79,7 +83,8 @@ class InputError(EtafreeError, ValueError):
 
     Examples
     --------
-    >>> print(InputError("eta", "is -1.0 but must be positive", "pass eta > 0"))
+    >>> import etafree as ef
+    >>> print(ef.errors.InputError("eta", "is -1.0 but must be positive", "pass eta > 0"))
     eta: is -1.0 but must be positive; pass eta > 0 (see guides/eta)
     """
 
@@ -121,7 +126,8 @@ class NotPositiveDefiniteError(InputError):
 
     Examples
     --------
-    >>> print(NotPositiveDefiniteError("hessian", -0.5, "add a penalty"))
+    >>> import etafree as ef
+    >>> print(ef.errors.NotPositiveDefiniteError("hessian", -0.5, "add a penalty"))
     hessian: is not positive definite (smallest eigenvalue -0.5); add a penalty
     """
 
@@ -167,7 +173,8 @@ class MissingExtraError(EtafreeError, ImportError):
 
     Examples
     --------
-    >>> print(MissingExtraError("jax", "your own losses"))
+    >>> import etafree as ef
+    >>> print(ef.errors.MissingExtraError("jax", "your own losses"))
     an extra is missing for your own losses: pip install "etafree[jax]"
     """
 

@@ -94,7 +94,7 @@ def _check_output(path: Path | None, option: str, force: bool) -> None:
     if path.is_dir():
         raise InputError(option, f"{str(path)!r} is a folder", "name a file")
     if not path.absolute().parent.is_dir():
-        raise InputError(option, f"the folder {str(path.parent)!r} does not exist")
+        raise InputError(option, f"the folder {str(path.parent)!r} does not exist", "make it first")
     if path.exists() and not force:
         raise InputError(option, f"{str(path)!r} exists", "pass --force to overwrite it")
 
@@ -127,9 +127,11 @@ def read_table(path: Path, option: str) -> pd.DataFrame:
         table = pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         told = str(error).splitlines()[0]
-        raise InputError(option, f"{str(path)!r} cannot be read as CSV ({told})") from None
+        raise InputError(option, f"{str(path)!r} cannot be read as CSV ({told})",
+                         "write it with a header and commas") from None  # fmt: skip
     if table.columns.duplicated().any() or table.empty:
-        raise InputError(option, f"{str(path)!r} has no rows or two columns of one name")
+        raise InputError(option, f"{str(path)!r} has no rows or two columns of one name",
+                         "mend the file")  # fmt: skip
     return table
 
 

@@ -65,7 +65,8 @@ def screened(formula: str, columns: Iterable[Any]) -> str:
     """
     known = {str(name) for name in columns}
     if not isinstance(formula, str) or len(formula) > LONGEST:
-        raise InputError("formula", f"is longer than {LONGEST} characters or no text")
+        raise InputError("formula", f"is longer than {LONGEST} characters or no text",
+                         'write it as "response ~ predictors"')  # fmt: skip
     place, before, powers = 0, "", 0
     while place < len(formula):
         token = TOKEN.match(formula, place)
@@ -115,9 +116,12 @@ def design(formula: str, data: Any, context: Mapping[str, Any] | None = None) ->
         raise InputError("data", f"is a {type(data).__name__}", "pass a pandas DataFrame")
     if not isinstance(formula, str) or "~" not in formula:
         raise InputError("formula", f"is {formula!r}", 'write it as "response ~ predictors"')
+    if not data.columns.is_unique:
+        twice = sorted(set(map(str, data.columns[data.columns.duplicated()])))
+        raise InputError("data", f"has several columns named {twice}", "rename them")
     odd = [name for name in data.columns if data[name].dtype.kind == "c"]
     if any(re.search(rf"\b{re.escape(str(name))}\b", formula) for name in odd):
-        raise InputError("formula", f"uses complex columns {odd}")
+        raise InputError("formula", f"uses complex columns {odd}", "take real parts first")
     made = matrices(formula, data, context)
     if len(made.X) == 0:
         raise InputError("data", "has no complete row for this formula", "check missing values")
@@ -143,7 +147,8 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
         ) from None
     left, right = getattr(both, "lhs", None), getattr(both, "rhs", None)
     if not isinstance(left, pd.DataFrame) or not isinstance(right, pd.DataFrame):
-        raise InputError("formula", f"{_text(formula)!r} needs one left and one right side")
+        raise InputError("formula", f"{_text(formula)!r} needs one left and one right side",
+                         'write it as "response ~ predictors"')  # fmt: skip
     words = [v for v in left.model_spec.variables if v in data and not is_numeric_dtype(data[v])]
     if words:
         raise InputError("formula", f"the response {words} is not numeric", "code it as numbers")
@@ -153,13 +158,14 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
             "use one numeric response",
         )  # fmt: skip
     if right.shape[1] == 0:
-        raise InputError("formula", f"{_text(formula)!r} has no predictors")
+        raise InputError("formula", f"{_text(formula)!r} has no predictors", "write 1 for a mean")
     try:
         X, y = right.to_numpy(dtype=np.float64), left.to_numpy(dtype=np.float64)[:, 0]
     except (TypeError, ValueError) as error:
         raise InputError(
-            "formula", f"{_text(formula)!r} makes entries that are no numbers ({error})"
-        ) from None
+            "formula", f"{_text(formula)!r} makes entries that are no numbers ({error})",
+            "code its columns as numbers, or write C(column) for categories",
+        ) from None  # fmt: skip
     names = tuple(str(c) for c in right.columns)
     kept = np.asarray(right.index, dtype=np.intp)
     return Design(
@@ -195,7 +201,8 @@ def formula_columns(
         terms = formulaic.Formula(formula, _context=known)
         used = {str(name) for name in terms.required_variables} - set(context or ())
     except Exception as error:  # formulaic raises its own and Python's errors alike
-        raise InputError("formula", f"{formula!r} cannot be read: {plain_text(error)}") from None
+        raise InputError("formula", f"{formula!r} cannot be read: {plain_text(error)}",
+                         'write it as "response ~ predictors"') from None  # fmt: skip
     missing = sorted(used - set(columns))
     if missing:
         raise InputError("formula", f"uses {missing}", f"columns: {list(columns)}")

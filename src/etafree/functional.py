@@ -22,7 +22,7 @@ class Functional:
     name : str
         What it is called.
     estimate : () or (k,) array
-        Its value at the centre.
+        Its value at the centre of the calibration.
     draws, original : (draw,) or (draw, k) array
         Its calibrated and its original draws.
     level : float
@@ -34,9 +34,12 @@ class Functional:
 
     Examples
     --------
-    >>> draws = np.linspace(0.0, 1.0, 101)
-    >>> Functional("share", np.array(0.5), draws, draws).interval(0.9)
-    array([0.05, 0.95])
+    >>> import etafree as ef
+    >>> draws = np.random.default_rng(0).standard_normal((5000, 2))
+    >>> made = ef.calibrate(draws, center=[1, 2], covariance=np.eye(2), names=["a", "b"])
+    >>> product = made.of(lambda t: t["a"] * t["b"])
+    >>> float(product.estimate), product.interval(0.9).round(1)
+    (2.0, array([-1.3,  6.4]))
     """
 
     name: str

@@ -43,7 +43,7 @@ class Region:
 
     With :math:`\nu` degrees of freedom
     :math:`r^2 = \frac{p\nu}{\nu-p+1}F_{p,\nu-p+1}` (Hotelling), with the normal
-    :math:`r^2=\chi^2_p`.
+    :math:`r^2=\chi^2_p`: the quantiles at `level` of these laws.
 
     Attributes
     ----------
@@ -70,7 +70,9 @@ class Region:
 
     Examples
     --------
-    >>> region = Region.of(np.zeros(2), Target.given(np.zeros(2), np.eye(2)), level=0.95)
+    >>> import etafree as ef
+    >>> draws = np.random.default_rng(0).standard_normal((500, 2))
+    >>> region = ef.calibrate(draws, center=np.zeros(2), covariance=np.eye(2)).region()
     >>> round(region.radius_squared, 3), region.contains([2.0, 1.0]), region.contains([2.0, 2.0])
     (5.991, True, False)
     >>> region.boundary(points=100).shape
@@ -106,6 +108,12 @@ class Region:
         ------
         InputError
             There are no more degrees of freedom than p - 1.
+
+        Examples
+        --------
+        >>> target = Target.given(np.zeros(2), np.eye(2), dof=10)
+        >>> round(Region.of(np.zeros(2), target, level=0.95).radius_squared, 2)
+        9.46
         """
         from scipy.special import chdtri, fdtri
 
@@ -128,7 +136,7 @@ class Region:
         return bool(d @ np.linalg.solve(self.covariance, d) <= self.radius_squared)
 
     def boundary(self, i: int | str = 0, j: int | str = 1, points: int = 200) -> Array:
-        """Return the outline of the region's shadow on two parameters.
+        """Return the outline of the region's shadow on two parameters, to plot.
 
         Parameters
         ----------
@@ -166,16 +174,20 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class WaldTest:
-    """Wald test of linear hypotheses.
+    r"""Wald test of linear hypotheses :math:`R\theta = r` with q rows.
+
+    :math:`F=\frac{\nu-q+1}{\nu q}W\sim F_{q,\nu-q+1}` with
+    :math:`W=(Rc-r)^\top(RVR^\top)^{-1}(Rc-r)`, centre :math:`c`, covariance :math:`V` and
+    :math:`\nu` degrees of freedom; with the normal :math:`W/q`, held against :math:`\chi^2_q/q`.
 
     Attributes
     ----------
     statistic : float
-        F, for one contrast the square of t (scaled chi-square when the reference is normal).
+        F; for one contrast the square of t.
     dof : tuple of float
-        Numerator and denominator degrees of freedom.
+        Numerator and denominator degrees of freedom, the latter infinite for the normal.
     p_value : float
-        Upper tail of the F distribution.
+        Probability of a larger F if the hypotheses are true.
     estimate : (q,) array
         The contrasts minus their hypothesised values.
     se : (q,) array
@@ -187,8 +199,10 @@ class WaldTest:
 
     Examples
     --------
-    >>> t = Target.given([1.0, 2.0], np.eye(2), names=["a", "b"], dof=10)
-    >>> wald_test(t.center, t, ["a", "b"])
+    >>> import etafree as ef
+    >>> draws, target = np.random.default_rng(0).standard_normal((500, 2)), np.eye(2)
+    >>> made = ef.calibrate(draws, center=[1, 2], covariance=target, names=["a", "b"], dof=10)
+    >>> made.test(["a", "b"])
     WaldTest(F = 2.25 on F(2, 9), p = 0.1613)
     """
 
@@ -215,7 +229,8 @@ def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) ->
     q = len(matrix)
     largest = np.abs(matrix).max(axis=1, keepdims=True)
     if np.any(largest < 1e-100) or np.any(largest > 1e100):
-        raise InputError("contrast", "has a row of zeros, or of numbers too small or too large")
+        raise InputError("contrast", "has a row of zeros, or of numbers too small or too large",
+                         "drop or rescale it")  # fmt: skip
     if np.linalg.matrix_rank(matrix / largest, tol=1e-8) < q:
         raise InputError("contrast", f"has {q} rows that are not independent", "drop some")
     estimate = matrix @ center - right
@@ -230,6 +245,7 @@ def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) ->
         raise InputError(
             "contrast",
             f"has {q} rows but only {dof:.1f} degrees of freedom are there to judge them",
+            "test fewer at once, or use more clusters",
         )
     statistic = wald * rest / (dof * q)
     return WaldTest(statistic, (q, rest), float(fdtrc(q, rest, statistic)), estimate, se)
@@ -260,7 +276,8 @@ def constraints(contrast: Any, value: Any, names: tuple[str, ...]) -> tuple[Arra
         raise InputError("contrast", f"has shape {matrix.shape}", f"pass (q, {p})")
     right = as_array(value, "value")
     if right.ndim > 1 or (right.ndim == 1 and len(right) != len(matrix)):
-        raise InputError("value", f"has shape {right.shape} for {len(matrix)} contrast(s)")
+        raise InputError("value", f"has shape {right.shape} for {len(matrix)} contrast(s)",
+                         "pass one number, or one per contrast")  # fmt: skip
     return matrix, np.broadcast_to(right, (len(matrix),))
 
 

@@ -82,7 +82,8 @@ def _checked(losses: PointwiseLosses, draws: int) -> Iterator[Array]:
     for block in losses.blocks(max(1, BLOCK // losses.n)):
         left -= len(block)
         if block.ndim != 2 or block.shape[1] != losses.n or left < 0:
-            raise InputError("log_likelihood", "does not have the posterior's chains and draws")
+            raise InputError("log_likelihood", "does not have the posterior's chains and draws",
+                             "compute it again from these draws")  # fmt: skip
         if not np.isfinite(block.sum()) and not np.isfinite(block).all():
             bad = np.flatnonzero(~np.isfinite(block).all(axis=0))
             raise InputError(
@@ -91,7 +92,8 @@ def _checked(losses: PointwiseLosses, draws: int) -> Iterator[Array]:
             )  # fmt: skip
         yield block
     if left:
-        raise InputError("log_likelihood", f"has {draws - left} draws, the parameters {draws}")
+        raise InputError("log_likelihood", f"has {draws - left} draws, the parameters {draws}",
+                         "compute it again from these draws")  # fmt: skip
 
 
 def total_losses(losses: PointwiseLosses | RowLosses, draws: int) -> Array:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.columns import factorized, raw
+from etafree.columns import factorized, joined, raw
 from etafree.errors import InputError
 from etafree.rows import Rows
 from etafree.sums import Groups
@@ -72,11 +73,15 @@ class Tally:
 
     def settled(self) -> tuple[NDArray[Any], NDArray[np.intp], Array]:
         """Return every label once, sorted, with its rows and weight."""
-        labels, rows, weights = (np.concatenate(p) for p in zip(*self.waiting, strict=True))
+        every, *sums = zip(*self.waiting, strict=True)
+        labels, (rows, weights) = joined(every, self.coder.argument), map(np.concatenate, sums)
         groups = Groups.of(labels, len(labels), self.coder.argument)
         many = np.bincount(groups.codes, rows, len(groups)).astype(np.intp)
-        self.waiting = [(groups.labels, many, groups.weights(weights))]
-        return self.waiting[0]
+        kept, weights = groups.labels, groups.weights(weights)
+        if kept.dtype.kind == "U":  # text of several types, which are told apart to the end
+            kept = labels[np.unique(groups.codes, return_index=True)[1]]
+        self.waiting = [(kept, many, weights)]
+        return groups.labels, many, weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +109,7 @@ class Column:
     def __call__(self, chunk: Any, kept: Kept) -> NDArray[np.intp]:
         """Return the code of every row of a part that is in use."""
         low = self.labels[0]
-        if self.labels.dtype.kind in "iu" and self.labels[-1] - low + 1 == len(self):
+        if self.labels.dtype.kind in "iu" and int(self.labels[-1]) - int(low) + 1 == len(self):
             codes = raw(chunk, self.name)  # numbers without gaps are codes
             if codes.dtype.kind in "iu":
                 codes = (codes if kept is None else codes[kept]).astype(np.intp, copy=False)
@@ -255,6 +260,9 @@ class StreamedGroups(Groups):
     def crossed(self, *others: Groups) -> tuple[Groups, tuple[Groups, ...]]:
         """Return the cells of rows that share all their groups, and every cell's own groups."""
         every = [groups for groups in (self, *others) if isinstance(groups, StreamedGroups)]
+        if prod(map(len, every)) > np.iinfo(np.intp).max:
+            raise InputError("clusters", "have more combinations than a number can count",
+                             "leave a way out")  # fmt: skip
         cells = Cells(tuple(groups.coder for groups in every))
         known, rows, weights = self._tally(Tally(cells)).settled()
         made, rest = [], known

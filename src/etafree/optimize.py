@@ -47,7 +47,7 @@ def minimise(criterion: Criterion, start: Any = None) -> Fit:
     --------
     >>> import numpy as np, etafree as ef
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
-    >>> minimise(ef.Criterion(ef.losses.Squared(), data=(X, y))).theta
+    >>> ef.minimise(ef.Criterion(ef.losses.Squared(), data=(X, y))).theta
     array([2.])
     """
     if not isinstance(criterion, Criterion):

@@ -33,7 +33,8 @@ class PairLoss(GeneralLoss):
     r"""A loss of your own over pairs, :math:`M(\theta)=\sum_{i<j}h(\theta,z_i,z_j)`.
 
     Gradients and Hessians come from JAX, in double precision whatever its global setting, over
-    tiles of pairs. It is not known to be convex: the minimum is the one next to `start`.
+    tiles of pairs. It is not known to be convex: the minimum is the one next to the criterion's
+    `start`. Every evaluation takes :math:`n^2/2` pairs.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ class PairLoss(GeneralLoss):
     >>> def h(theta, a, b):  # half the squared difference estimates the variance
     ...     return (theta - 0.5 * (a["y"] - b["y"]) ** 2) ** 2
     >>> data = {"y": np.array([1.0, 2.0, 4.0])}
-    >>> ef.minimise(ef.Criterion(PairLoss(h), data, start=1.0)).theta.round(8)
+    >>> ef.minimise(ef.Criterion(ef.PairLoss(h), data, start=1.0)).theta.round(8)
     array([2.33333333])
     """
 
@@ -265,7 +266,7 @@ def _columns(data: Any) -> tuple[Any, int]:
     leaves, tree = jax.tree_util.tree_flatten_with_path(data)
     made = [_number_array(leaf, "data" + jax.tree_util.keystr(path)) for path, leaf in leaves]
     if not made:
-        raise InputError("data", "has no numeric columns")
+        raise InputError("data", "has no numeric columns", "pass a dict of arrays")
     counts = {column.shape[0] if column.ndim else 0 for column in made}
     if len(counts) > 1 or 0 in counts:
         raise InputError("data", f"has columns of {sorted(counts)} rows", "pass one row per unit")

@@ -12,10 +12,11 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from etafree.columns import column_names, unified
 from etafree.errors import EtafreeError, InputError, MissingExtraError
 
 __all__ = ["BATCH", "Source", "as_source"]
@@ -65,12 +66,12 @@ class Frames(Source):
     def of(cls, make: Callable[[], Iterable[Any]]) -> Frames:
         """Return the source with the columns of the first table."""
         for table in make():
-            return cls(make, _names(table))
+            return cls(make, column_names(table))
         raise InputError("data", "yields nothing", "pass at least one DataFrame")
 
     def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
         for table in self.make():
-            missing = [name for name in columns if name not in _names(table)]
+            missing = sorted(set(columns) - set(column_names(table)))
             if missing:
                 raise InputError("data", f"has a part without the columns {missing}",
                                  "every part must have the same columns")  # fmt: skip
@@ -85,6 +86,7 @@ class Arrow(Source):
     batch: int
     client: Any
     columns: tuple[str, ...]
+    stamps: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @cached_property
     def pieces(self) -> list[Any]:
@@ -93,6 +95,7 @@ class Arrow(Source):
         return [piece for file in files for piece in _row_groups(file, PIECE * self.batch)]
 
     def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+        self.check_files()
         rest = self.dataset.schema, columns, self.batch
         opened = (_batches(piece, *rest) for piece in self.pieces)
         ahead = next(opened, None)
@@ -111,6 +114,7 @@ class Arrow(Source):
         if self.client is None:
             yield from super().map(work, columns)
             return
+        self.check_files()
         # what all pieces share travels once, as a task's result that a lost worker's heir can redo
         options = {"pure": False, "retries": RETRIES}
         shared = work, self.dataset.schema, tuple(columns), self.batch
@@ -118,6 +122,21 @@ class Arrow(Source):
         yield from _in_order(self.client, self.client.map(
             _on_piece, range(len(self.pieces)), self.pieces, shared=held, **options
         ))  # fmt: skip
+
+    def check_files(self) -> None:
+        """Refuse Parquet files that were written anew since the first pass."""
+        for path, piece in {getattr(p, "path", ""): p for p in self.pieces}.items():
+            if not hasattr(piece, "row_groups") or piece.filesystem.type_name != "local":
+                continue
+            with _naming(piece):
+                now = os.stat(path).st_size, os.stat(path).st_mtime_ns
+                if self.stamps.setdefault(path, now) == now:
+                    continue
+                footer = _module("pyarrow.parquet").read_metadata(path)
+            if not footer.equals(piece.metadata):
+                raise InputError("data", f"{path!r} has changed since the first pass",
+                                 "it must not change while it is in use")  # fmt: skip
+            self.stamps[path] = now
 
 
 def _row_groups(file: Any, rows: int) -> Iterator[Any]:
@@ -168,12 +187,15 @@ def _batches(
 
 @contextmanager
 def _naming(piece: Any) -> Iterator[None]:
-    """Turn errors of reading into one that names the file."""
+    """Turn errors of reading a piece, or a path, into one that names the file."""
     arrow = _module("pyarrow")
     try:
         yield
     except (arrow.ArrowException, OSError) as error:
-        raise _unreadable(repr(str(getattr(piece, "path", "the table"))), error) from None
+        name = piece if isinstance(piece, str) else str(getattr(piece, "path", "the table"))
+        told = " ".join(str(error).split())[:200]
+        raise InputError("data", f"{name!r} cannot be read as Parquet ({told})",
+                         "write it again") from None  # fmt: skip
 
 
 def _same(shared: Any) -> Any:
@@ -239,12 +261,17 @@ def as_source(data: Any, batch: int = BATCH, scheduler: Any = None) -> Source:
     home = type(data).__module__.partition(".")[0]
     if isinstance(data, str | os.PathLike):
         found = _parquet(os.fspath(data))
-        return Arrow(found, batch, _client(scheduler), tuple(found.schema.names))
+        return Arrow(found, batch, _client(scheduler), column_names(found))
     if home == "pyarrow" and hasattr(data, "schema"):
         found = data if hasattr(data, "get_fragments") else _module("pyarrow.dataset").dataset(data)
-        return Arrow(found, batch, _client(scheduler), tuple(found.schema.names))
+        made = Arrow(found, batch, _client(scheduler), column_names(found))
+        try:
+            next(found.get_fragments(), None)
+        except ValueError:
+            raise InputError("data", "is a dataset with a filter", "filter rows before") from None
+        return made
     if home == "dask" and hasattr(data, "to_delayed") and hasattr(data, "columns"):
-        return Dask(data, _client(scheduler, active=True), tuple(map(str, data.columns)))
+        return Dask(data, _client(scheduler, active=True), column_names(data))
     if scheduler is not None:
         raise InputError("scheduler", "is for Parquet files and Dask DataFrames", "leave it out")
     if hasattr(data, "columns") and hasattr(data, "iloc"):
@@ -261,35 +288,28 @@ def as_source(data: Any, batch: int = BATCH, scheduler: Any = None) -> Source:
 
 def _parquet(path: str) -> Any:
     """Return the dataset of a file or folder; every file's footer is read, so all are whole."""
-    arrow, datasets = _module("pyarrow"), _module("pyarrow.dataset")
+    datasets = _module("pyarrow.dataset")
     if not os.path.exists(path):
         raise InputError("data", f"there is no file or folder {path!r}")
     # a row group at a time, not the whole file
     options = datasets.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
     parquet = datasets.ParquetFileFormat(default_fragment_scan_options=options)
-    try:
+    with _naming(path):
         dataset = datasets.dataset(path, format=parquet, partitioning="hive")
-    except (arrow.ArrowException, OSError) as error:
-        raise _unreadable(repr(path), error) from None
     files = list(dataset.get_fragments())
     if not files:
         raise InputError("data", f"the folder {path!r} has no Parquet files")
+    schema = dataset.schema
     for fragment in files:
-        try:
+        with _naming(fragment):
             fragment.ensure_complete_metadata()
-        except (arrow.ArrowException, OSError) as error:
-            raise _unreadable(repr(str(fragment.path)), error) from None
+            schema = unified(schema, fragment.physical_schema)  # Arrow takes the first file's
         in_path = datasets.get_partition_keys(fragment.partition_expression)
         missing = sorted(set(dataset.schema.names) - {*fragment.physical_schema.names, *in_path})
         if missing:
             raise InputError("data", f"{str(fragment.path)!r} has no columns {missing}, which "
                              "other files have")  # fmt: skip
-    return dataset
-
-
-def _unreadable(name: str, error: Exception) -> InputError:
-    told = " ".join(str(error).split())[:200]
-    return InputError("data", f"{name} cannot be read as Parquet ({told})", "write it again")
+    return datasets.FileSystemDataset(files, schema, parquet, dataset.filesystem)
 
 
 def _module(name: str) -> Any:
@@ -316,14 +336,3 @@ def _client(scheduler: Any, active: bool = False) -> Any:
     except (OSError, ValueError, TypeError) as error:
         raise InputError("scheduler", f"{scheduler!r} does not answer ({type(error).__name__})",
                          "pass a distributed.Client or an address") from None  # fmt: skip
-
-
-def _names(table: Any) -> tuple[str, ...]:
-    if hasattr(table, "column_names"):
-        return tuple(table.column_names)
-    if hasattr(table, "schema"):  # an Arrow batch
-        return tuple(table.schema.names)
-    if not hasattr(table, "iloc") or not hasattr(table, "columns"):
-        raise InputError("data", f"has a {type(table).__name__} among its parts",
-                         "every part must be a pandas DataFrame or an Arrow table")  # fmt: skip
-    return tuple(map(str, table.columns))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -36,6 +36,8 @@ __all__ = [
 
 #: Complete rows that show what a formula makes of the columns, and levels a category may have.
 SAMPLE, MOST_LEVELS = 500, 10_000
+#: Rows of every part that show whether a formula looks at other rows.
+WITNESSES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +119,7 @@ class Pass:
         out = tuple(np.zeros(s) if isinstance(s, tuple) else deepcopy(s) for s in self.start)
         begin, seen = self.firsts[k] if self.firsts else 0, 0
         first = begin
-        for chunk in chunks:
+        for chunk in filter(len, chunks):  # nothing, not even types, can be learnt from no rows
             part = self.reader.part(chunk, self.loss, first)
             seen += part.n if part.kept is None else len(chunk)
             first += part.n
@@ -146,6 +148,43 @@ def run_pass(
         used.append(kept)
         rows += seen
     return tuple(used), rows
+
+
+class Witnesses:
+    """Some rows of every part with what the formula made of them there.
+
+    A formula such as ``y ~ I(year - np.min(year))`` looks at other rows than its own, which the
+    first rows of a sorted table do not show.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.made: list[Array] = []
+
+    def add(self, part: Part, columns: Sequence[str]) -> None:
+        """Keep a few rows of a part."""
+        some = np.unique(np.linspace(0, part.n - 1, WITNESSES).astype(np.intp))
+        places = some if part.kept is None else part.kept[some]
+        chunk = part.chunk
+        taken = chunk.iloc[places] if hasattr(chunk, "iloc") else chunk.take(places)
+        self.rows.append(as_frame(taken, columns))
+        self.made.append(np.column_stack([part.X[some], part.y.reshape(part.n, -1)[some, 0]]))
+
+    def __iadd__(self, other: Witnesses) -> Witnesses:
+        self.rows += other.rows
+        self.made += other.made
+        return self
+
+    def check(self, recipe: Recipe) -> None:
+        """Refuse a formula that makes something else of these rows when they are together."""
+        import pandas as pd
+
+        X, y, kept = recipe.arrays(pd.concat(self.rows, ignore_index=True))
+        apart = np.concatenate(self.made)
+        if kept is not None or not np.allclose(np.column_stack([X, y]), apart, 1e-9, 0.0):
+            raise InputError("formula", "has something that looks at other rows than its own, "
+                             "and these are read in parts",
+                             "store it as a column of the data")  # fmt: skip
 
 
 class Census(NamedTuple):
@@ -180,15 +219,20 @@ def take_census(
             counts += part.weights.sum(), np.count_nonzero(part.weights), copies
             squares += np.square(part.column_norms)
         add_start(part, *rest[:2])
-        for tally in rest[2:]:
+        if reader.recipe.plain is None:
+            rest[2].add(part, reader.recipe.columns)
+        for tally in rest[3:]:
             count_labels(part, tally)
 
     tallies = [Tally(Column(name, argument)) for name, argument in labels.items()]
     sums = np.zeros(3), np.zeros(p), np.zeros((p, p)), np.zeros(p)
-    lengths, rows = run_pass(source, reader, loss, add, (*sums, *tallies), tuple(labels))
+    found = Witnesses()
+    lengths, rows = run_pass(source, reader, loss, add, (*sums, found, *tallies), tuple(labels))
     counts, squares, gram, moment = sums
     if sum(lengths) == 0:
         raise InputError("data", "has no complete row for this formula", "check missing values")
+    if reader.recipe.plain is None:
+        found.check(reader.recipe)
     if reader.weights is None:
         counts[:2], squares = sum(lengths), np.diagonal(gram)
     checked_weights(Rows(1), 1, counts[:1], "sampling")

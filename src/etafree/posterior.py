@@ -34,8 +34,8 @@ class LogPrior:
     Parameters
     ----------
     value, gradient, hessian : callable
-        Functions of (theta, n) with values in R, (p,) and (p, p); theta has shape (p,), n is the
-        effective scale.
+        Functions of (theta, n) that return a float, (p,) and (p, p); theta has shape (p,), n is
+        the effective scale: the number of rows, or the sum of their weights.
     name : str
         What results call it.
 
@@ -45,7 +45,8 @@ class LogPrior:
 
     Examples
     --------
-    >>> prior = LogPrior.normal(np.zeros(1), np.eye(1))
+    >>> import etafree as ef
+    >>> prior = ef.LogPrior.normal(np.zeros(1), np.eye(1))
     >>> prior.gradient(np.array([2.0]), 10.0)
     array([-2.])
     """
@@ -112,8 +113,8 @@ class LogPrior:
 
         Examples
         --------
-        >>> from etafree.penalties import Ridge
-        >>> LogPrior.from_penalty(Ridge(0.5), p=1).value(np.array([2.0]), 10.0)
+        >>> import etafree as ef
+        >>> ef.LogPrior.from_penalty(ef.penalties.Ridge(0.5), p=1).value(np.array([2.0]), 10.0)
         -10.0
         """
         if not isinstance(penalty, Penalty):
@@ -221,7 +222,8 @@ class GeneralizedPosterior:
 
     def __post_init__(self) -> None:
         if not isinstance(self.criterion, Criterion):
-            raise InputError("criterion", f"is a {type(self.criterion).__name__}")
+            raise InputError("criterion", f"is a {type(self.criterion).__name__}",
+                             "pass an ef.Criterion")  # fmt: skip
         eta = as_positive(self.eta, "eta")
         if not 1e-100 < eta < 1e100:
             raise InputError("eta", f"is {eta:g}", "rescale the loss instead")
@@ -233,8 +235,9 @@ class GeneralizedPosterior:
     def _check_prior(self, prior: LogPrior) -> None:
         if not isinstance(prior, LogPrior):
             raise InputError(
-                "log_prior", f"is a {type(prior).__name__}", "wrap it: ef.LogPrior(value, ...)"
-            )
+                "log_prior", f"is a {type(prior).__name__}",
+                "use ef.LogPrior.normal(mean, covariance) or ef.LogPrior(value, gradient, hessian)",
+            )  # fmt: skip
         if isinstance(self.criterion.penalty, KinkedPenalty):
             raise InputError(
                 "log_prior", "cannot be combined with a penalty that has a kink",

@@ -170,7 +170,7 @@ def q_posterior(
     --------
     >>> import etafree as ef
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
-    >>> made = q_posterior(ef.Criterion(ef.losses.Squared(), data=(X, y)), seed=1)
+    >>> made = ef.q_posterior(ef.Criterion(ef.losses.Squared(), data=(X, y)), seed=1)
     >>> round(float(made.mean[0]), 2), round(float(made.array.var()), 2)
     (2.0, 0.87)
     """

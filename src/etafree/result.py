@@ -38,6 +38,10 @@ __all__ = ["Calibration"]
 class Calibration(Answers):
     """Calibrated draws, with the target and the map that made them.
 
+    Numbers: `summary`, `interval`, `region`, `test`, `wild_bootstrap`, and `of` for functions of
+    the parameters. How far to trust them: `diagnostics`, `flags`, `cluster_table`. To keep or show:
+    `plot`, `report`, `to_arviz`, `save`. Printing it tells what was done and what it covers.
+
     Attributes
     ----------
     draws : Draws
@@ -49,7 +53,7 @@ class Calibration(Answers):
     map : LocationScaleMap
         What moved them, without t tails; ``result.map(array)`` moves others alike.
     settings : mapping
-        kind, root, working, level and the library's version.
+        kind, root, working, level, seed, and the versions it was made with.
     criterion : Criterion or None
         What was calibrated; of a penalty with a kink, its active block.
     posterior : GeneralizedPosterior or None
@@ -58,7 +62,7 @@ class Calibration(Answers):
         Which rows may depend on each other.
     recorded : tuple of Check or None
         Diagnostics of a result that was read from a file.
-    fit : Fit or None
+    fit : etafree.fits.Fit or None
         What another package made, if the draws came from one. A fit whose model is known is
         calibrated on the unconstrained scale; tables, plots and `of` then show the model's own
         variables, `test` and `region` the parameters that were calibrated.
@@ -158,7 +162,10 @@ class Calibration(Answers):
         return tuple(out)
 
     def diagnostics(self) -> pd.DataFrame:
-        """Return the table of checks: value, threshold, verdict and advice."""
+        """Return the table of checks: value, threshold, verdict and advice.
+
+        A verdict is ``"ok"``, ``"warn"`` or ``"fail"``; advice says what to do about the others.
+        """
         import pandas as pd
 
         return pd.DataFrame(list(self.checks), columns=list(Check._fields)).set_index("name")
@@ -168,7 +175,10 @@ class Calibration(Answers):
         return ", ".join(c.name for c in self.checks if c.verdict != "ok") or "all ok"
 
     def plot(self, names: Sequence[str] | None = None) -> Figure:
-        """Return a figure of densities and intervals before and after, a row each of `names`."""
+        """Return a figure of densities and intervals before and after, a row each of `names`.
+
+        All parameters that have an interval if `names` is not given.
+        """
         from etafree.report.plots import before_after
 
         before, after = self.shown.columns(names)

@@ -58,8 +58,9 @@ class Rows:
         if isinstance(values, str) and self.table is not None:
             if values not in self.table.columns:
                 raise InputError(
-                    argument, f"names no column {values!r}", f"{list(self.table.columns)}"
-                )
+                    argument, f"names no column {values!r}",
+                    f"choose from {list(self.table.columns)}",
+                )  # fmt: skip
             values = self.table[values]
         label_index: Any = getattr(values, "index", None)
         is_series = label_index is not None and not callable(label_index)

@@ -61,7 +61,7 @@ def target(
     dof: float | None = None,
     mean: Array | None = None,
 ) -> Target:
-    r"""Return the sandwich target of a criterion.
+    r"""Return the estimate of a criterion with its sandwich covariance.
 
     The estimator has covariance :math:`A^{-1}BA^{-1}`, with :math:`A` the Hessian of the penalized
     total loss at the centre and :math:`B` the variance of its score, summed over what may depend.
@@ -100,9 +100,9 @@ def target(
         Centre scores at observation level. False gives the form printed in the paper, which is too
         wide under a penalty.
     hessian : (p, p) array or callable, optional
-        Replaces :math:`A`; a callable takes theta.
+        Replaces :math:`A`; a callable takes theta (p,).
     meat : (p, p) array or callable, optional
-        Replaces :math:`B`; a callable takes the centred, weighted scores (n, p).
+        Replaces :math:`B`; a callable takes the centred, weighted scores (n, p), gives (p, p).
     dof : float, optional
         Replaces the degrees of freedom; ``numpy.inf`` for the normal.
     mean : (p,) array, optional
@@ -124,7 +124,8 @@ def target(
 
     References
     ----------
-    White, H. (1980). Econometrica 48, 817-838. Bell, R. M. and McCaffrey, D. F. (2002). Bias
+    White, H. (1980). A heteroskedasticity-consistent covariance matrix estimator and a direct test
+    for heteroskedasticity. Econometrica 48, 817-838. Bell, R. M. and McCaffrey, D. F. (2002). Bias
     reduction in standard errors for linear regression with multi-stage samples. Surv. Methodol.
     28, 169-181. Cameron, A. C., Gelbach, J. B. and Miller, D. L. (2011). Robust inference with
     multiway clustering. J. Bus. Econ. Statist. 29, 238-249. Lazarus, E., Lewis, D. J., Stock, J. H.

@@ -135,7 +135,8 @@ def writable(path: Any, suffix: str = "") -> Path:
         if target.is_dir():
             raise InputError("path", f"{str(target)!r} is a folder", "name a file")
         if not target.parent.is_dir():
-            raise InputError("path", f"the folder {str(target.parent)!r} does not exist")
+            raise InputError("path", f"the folder {str(target.parent)!r} does not exist",
+                             "make it first")  # fmt: skip
         os.stat(target)
     except FileNotFoundError:
         pass
@@ -152,7 +153,8 @@ def damaged(path: Any) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise InputError("path", f"{str(path)!r} is damaged ({error})") from None
+        raise InputError("path", f"{str(path)!r} is damaged ({error})",
+                         "copy it again, or save it again") from None  # fmt: skip
 
 
 def load_arrays(
@@ -175,8 +177,10 @@ def load_arrays(
         raise InputError("path", f"there is no file {path!r}") from None
     except Exception as error:  # zip, zlib, numpy and JSON each have errors of their own
         raise InputError(
-            "path", f"{path!r} is not a file saved by etafree ({type(error).__name__})"
-        ) from None
+            "path", f"{path!r} is not a file saved by etafree ({type(error).__name__})",
+            "pass what save() wrote",
+        ) from None  # fmt: skip
     if found != kind:
-        raise InputError("path", f"{path!r} holds a {found}, not a {kind}")
+        raise InputError("path", f"{path!r} holds a {found}, not a {kind}",
+                         "use the load() of what was saved")  # fmt: skip
     return arrays, meta

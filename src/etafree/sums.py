@@ -153,10 +153,12 @@ class Groups:
                 "drop these rows or give each its own label",
             )
         if array.dtype.kind in "iu" and rows:
-            low, span = int(array.min()), int(array.max()) - int(array.min()) + 1
-            if span <= 4 * rows + 1024:  # a table of counts is cheaper than a sort
-                if low or array.dtype != np.intp:
-                    array = (array - array.min()).astype(np.intp, copy=False)
+            low, high = int(array.min()), int(array.max())
+            span = high - low + 1
+            # a table of counts is cheaper than a sort
+            if span <= 4 * rows + 1024 and high <= np.iinfo(np.intp).max:
+                array = array.astype(np.intp, copy=False)
+                array = array - low if low else array
                 sizes = np.bincount(array, minlength=span)
                 present = sizes > 0
                 if present.all():

@@ -170,7 +170,7 @@ class FromTables:
             raise InputError("penalty", f"{type(penalty).__name__} has kinks, and the data are "
                              "read in parts", "use ef.penalties.huberized_l1")  # fmt: skip
         if trials is not None and not loss.takes_trials:
-            raise InputError("trials", f"means nothing to {type(loss).__name__}")
+            raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
         if weights is not None or weight_kind is not None:
             as_choice(weight_kind, "weight_kind", KINDS)
         source = as_source(data, as_count(batch, "batch"), scheduler)

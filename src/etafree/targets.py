@@ -134,7 +134,8 @@ class Target:
 
         Examples
         --------
-        >>> Target.given([0.0, 1.0], np.eye(2)).se
+        >>> import etafree as ef
+        >>> ef.Target.given([0.0, 1.0], np.eye(2)).se
         array([1., 1.])
         """
         point = as_array(center, "center").reshape(-1)

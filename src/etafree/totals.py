@@ -112,7 +112,8 @@ class Total(ABC):
     def small_sample_factor(self) -> float:
         """Return what HC1 multiplies the sum of squared scores with."""
         if self.count <= self.p:
-            raise InputError("correction", f"'HC1' needs more than p = {self.p} observations")
+            raise InputError("correction", f"'HC1' needs more than p = {self.p} observations",
+                             "use fewer parameters")  # fmt: skip
         return self.count / (self.count - self.p)
 
     @property

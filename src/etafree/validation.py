@@ -49,7 +49,8 @@ def as_array(
             raise TypeError("text")
         array = np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(argument, f"cannot be read as numbers ({error})") from None
+        raise InputError(argument, f"cannot be read as numbers ({error})",
+                         "pass real numbers, or an array of them") from None  # fmt: skip
     if ndim is not None and array.ndim != ndim:
         raise InputError(
             argument, f"has {array.ndim} dimension(s), shape {array.shape}, but must have {ndim}"
@@ -154,7 +155,8 @@ def as_names(
         )
     names = tuple(str(name) for name in value)
     if count is not None and len(names) != count:
-        raise InputError("names", f"has {len(names)} entries for {count} parameters")
+        raise InputError("names", f"has {len(names)} entries for {count} parameters",
+                         "pass one name per parameter")  # fmt: skip
     if len(set(names)) != len(names):
         raise InputError("names", "has duplicates", "give every parameter its own name")
     if any("\ud800" <= character <= "\udfff" for name in names for character in name):

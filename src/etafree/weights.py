@@ -32,11 +32,11 @@ def checked_weights(
 
 def _check_weights(weights: Array, frequency: bool) -> None:
     if np.any(weights < 0):
-        raise InputError("weights", f"has the negative value {weights.min()}")
+        raise InputError("weights", f"has the negative value {weights.min()}", "pass at least zero")
     if weights.max() > 1e150:
         raise InputError("weights", f"reach {weights.max():.1g}", "divide them by a constant")
     if not weights.sum() > 0:
-        raise InputError("weights", "are all zero")
+        raise InputError("weights", "are all zero", "some must be above")
     if frequency and np.any(weights != np.round(weights)):
         raise InputError(
             "weights",

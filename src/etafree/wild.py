@@ -40,6 +40,9 @@ BLOCK = 4_000_000
 class WildBootstrap:
     """Interval and p-value of one contrast by the wild cluster bootstrap.
 
+    Cluster scores, taken where the hypothesis holds, get Webb's six-point weights; the interval
+    holds the values whose studentised test does not refuse them.
+
     Attributes
     ----------
     estimate, lower, upper : float

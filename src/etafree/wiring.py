@@ -94,7 +94,8 @@ def find_fit(
 
 def _check_alone(stored: bool) -> None:
     if not stored:
-        raise InputError("log_likelihood", "cannot be combined with a criterion or covariance")
+        raise InputError("log_likelihood", "cannot be combined with a criterion or covariance",
+                         "pass one of them")  # fmt: skip
 
 
 def _fit_of_rows(
@@ -183,7 +184,8 @@ def estimated(
 def named(draws: Draws, goal: Criterion | Target, asked: bool) -> Draws:
     """Return the draws under the criterion's names; refuse draws of other parameters."""
     if draws.p != goal.p:
-        raise InputError("draws", f"have {draws.p} parameters, the criterion {goal.p}")
+        raise InputError("draws", f"have {draws.p} parameters, the criterion {goal.p}",
+                         f"pass draws of {list(goal.names)[:8]}")  # fmt: skip
     if draws.names == goal.names:
         return draws
     if draws.names != as_names(None, draws.p):
@@ -207,7 +209,8 @@ def given_target(
             )  # fmt: skip
     if isinstance(criterion, Target):
         if covariance is not None or center is not None or dof is not None:
-            raise InputError("criterion", "is a Target, which has its own center and covariance")
+            raise InputError("criterion", "is a Target, which has its own center and covariance",
+                             "leave center, covariance and dof out")  # fmt: skip
         return criterion
     if covariance is None:
         raise InputError(

@@ -97,16 +97,18 @@ def _left_out(names: Sequence[str], reason: str) -> list[Check]:
 
 def _posterior(tree: Any) -> Any:
     if "posterior" not in tree.children:
-        raise InputError("draws", f"has no group 'posterior', only {sorted(tree.children)}")
+        raise InputError("draws", f"has no group 'posterior', only {sorted(tree.children)}",
+                         "pass what the sampler returned")  # fmt: skip
     posterior = tree["posterior"].to_dataset()
     if MARK in posterior.attrs:
         raise InputError("draws", f"is calibrated already, by {posterior.attrs[MARK]}",
                          "calibrate the original: its draws are in original_posterior")  # fmt: skip
     for dim in SAMPLE_DIMS:
         if any(dim not in array.dims for array in posterior.data_vars.values()):
-            raise InputError("draws", f"has posterior variables without dimension {dim!r}")
+            raise InputError("draws", f"has posterior variables without dimension {dim!r}",
+                             "name the first two dimensions chain and draw")  # fmt: skip
     if not posterior.data_vars:
-        raise InputError("draws", "has an empty posterior")
+        raise InputError("draws", "has an empty posterior", "pass what the sampler returned")
     return posterior
 
 

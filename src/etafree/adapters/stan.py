@@ -67,7 +67,8 @@ def _read_chain(path: str) -> tuple[list[str], Array]:
                 elif line.strip():
                     rows, last = rows + 1, line
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError("draws", f"{path!r} cannot be read ({type(error).__name__})") from None
+        raise InputError("draws", f"{path!r} cannot be read ({type(error).__name__})",
+                         "pass the CSV files that CmdStan's sample wrote") from None  # fmt: skip
     names = header.split(",")
     if "lp__" not in names or told.get("method", "sample") != "sample":
         what = told.get("method", "nothing that Stan wrote")
@@ -76,7 +77,8 @@ def _read_chain(path: str) -> tuple[list[str], Array]:
     try:
         warmup, wanted = _saved(told)
     except (ValueError, ZeroDivisionError):
-        raise InputError("draws", f"{path!r} is damaged in its comments") from None
+        raise InputError("draws", f"{path!r} is damaged in its comments",
+                         "copy the file again, or run the chain again") from None  # fmt: skip
     complete = last.endswith("\n") and last.count(",") == len(names) - 1
     if not complete or (wanted is not None and rows != warmup + wanted):
         expected = "" if wanted is None else f" of {warmup + wanted}"
@@ -85,7 +87,8 @@ def _read_chain(path: str) -> tuple[list[str], Array]:
     try:
         table = np.loadtxt(path, delimiter=",", skiprows=above, ndmin=2, encoding="utf-8")
     except ValueError as error:
-        raise InputError("draws", f"{path!r} is damaged ({error})") from None
+        raise InputError("draws", f"{path!r} is damaged ({error})",
+                         "copy the file again, or run the chain again") from None  # fmt: skip
     return names, table[warmup:]
 
 

@@ -67,9 +67,9 @@ def read_tree(path: str | os.PathLike[str]) -> Any:
     try:
         tree = xr.open_datatree(name, engine="zarr" if store else "h5netcdf")
     except Exception as error:  # the readers raise all kinds of errors at damaged files
-        what = "a zarr store" if store else "a netCDF file"
+        what, made = ("a zarr store", "zarr") if store else ("a netCDF file", "netcdf")
         raise InputError("draws", f"{name!r} cannot be read as {what} ({type(error).__name__})",
-                         "pass what idata.to_netcdf() wrote") from None  # fmt: skip
+                         f"pass what idata.to_{made}() wrote") from None  # fmt: skip
     if "posterior" not in tree.children:
         found = sorted(tree.children)
         raise InputError("draws", f"{name!r} has no group 'posterior', only {found}",
@@ -81,7 +81,8 @@ def write_netcdf(tree: Any, path: str | os.PathLike[str]) -> Path:
     """Write a DataTree or InferenceData to a netCDF file, whole or not at all; return its path."""
     target = Path(path)
     if not target.parent.is_dir():
-        raise InputError("path", f"the folder {str(target.parent)!r} does not exist")
+        raise InputError("path", f"the folder {str(target.parent)!r} does not exist",
+                         "make it first")  # fmt: skip
     made = as_tree(tree)
     sweep(target.parent)
     with whole_path(target) as part:

@@ -69,13 +69,17 @@ def select(
         A posterior brings its `log_prior`; its own learning rate plays no part.
     method : str
         One of the above.
-    clusters : (n,) labels, optional
+    clusters : (n,) labels or column name, optional
         Rows with the same label may depend on each other. K sums scores over clusters, bootstraps
         resample clusters; safebayes, holmes_walker and kl_to_bayes use them for K only.
     seed : int, SeedSequence or Generator, optional
         For the methods that resample or draw.
     **options : optional
-        Of the method: see ``help(etafree.learning_rates.METHODS[method])``.
+        Of the method: ``help(etafree.learning_rates.METHODS[method])`` explains them. gpc has
+        resamples, level, functional, region, draws, solver, start, tolerance and max_iter;
+        matsubara resamples; safebayes version, grid, permute, conjugate, start and draws;
+        holmes_walker simulations; kl_to_bayes reference (needed), window, direction, approximation
+        and draws; magnitude and lyddon none.
 
     Returns
     -------
@@ -102,7 +106,7 @@ def select(
     --------
     >>> import etafree as ef, numpy as np
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
-    >>> select(ef.Criterion(ef.losses.Squared(), data=(X, y)), method="magnitude")
+    >>> ef.select(ef.Criterion(ef.losses.Squared(), data=(X, y)), method="magnitude")
     LearningRate: eta = 0.28571 by magnitude (converged)
       aims at coverage of credible regions
       predicted coverage of 95 % intervals: theta[0] 0.950

@@ -80,9 +80,10 @@ class Information:
         return float(self.eigenvalues[-1] / self.eigenvalues[0])
 
     def predicted_coverage(self, eta: float, level: float = 0.95) -> dict[str, float]:
-        r"""Return :math:`2\Phi(z\,\mathrm{sd}_j/\mathrm{se}_j)-1` for every coordinate.
+        r"""Return the coverage of credible intervals, by parameter.
 
-        The posterior's standard deviation at `eta` over the standard error of the sandwich.
+        :math:`2\Phi(z\,\mathrm{sd}_j/\mathrm{se}_j)-1`: z is the normal quantile, sd the
+        posterior's standard deviation at `eta`, se the standard error of the sandwich.
 
         Parameters
         ----------

@@ -145,7 +145,7 @@ def _windows(
         return criterion, reference
     first = as_count(window, "window", least=criterion.p + 1)
     if first > criterion.n:
-        raise InputError("window", f"is {first} of {criterion.n} rows")
+        raise InputError("window", f"is {first} of {criterion.n} rows", "leave it out for all")
     both = []
     for one in (criterion, theirs):
         own, kind = one.total.weights, "frequency" if one.total.frequency else "sampling"

@@ -83,12 +83,15 @@ class LearningRate:
 
     @property
     def scalar_adequacy(self) -> float:
-        r"""Ratio of the extreme eigenvalues of :math:`J^{-1}K`."""
+        r"""Ratio of the extreme eigenvalues of :math:`J^{-1}K`.
+
+        One if a single learning rate can be right for all parameters; above two, calibrate.
+        """
         return np.nan if self.information is None else self.information.scalar_adequacy
 
     @property
     def predicted_coverage(self) -> dict[str, float]:
-        """Coverage of every coordinate's credible interval at `eta`, by the sandwich."""
+        """Coverage that the sandwich predicts for credible intervals at `eta`, by parameter."""
         if self.information is None:
             return {}
         return self.information.predicted_coverage(self.eta, self.level)

@@ -86,7 +86,7 @@ class LinearLoss(Loss):
     Examples
     --------
     >>> import etafree as ef
-    >>> class LogCosh(LinearLoss):
+    >>> class LogCosh(ef.losses.LinearLoss):
     ...     def values(self, u, y):
     ...         return np.log(np.cosh(y - u))
     ...     def first(self, u, y):
@@ -101,7 +101,7 @@ class LinearLoss(Loss):
     """
 
     def values(self, u: Array, y: Array) -> Array:
-        """Return the loss, of the shape of `u`."""
+        """Return the loss at predictors `u`, (n,) or (..., n), and responses `y`, (n,)."""
         raise TypeError(f"{type(self).__name__} must define values(u, y)")
 
     def sums(self, u: Array, y: Array, weights: Array | None = None) -> Array:
@@ -113,11 +113,11 @@ class LinearLoss(Loss):
         return total
 
     def first(self, u: Array, y: Array) -> Array:
-        """Return the first derivative in the predictor, of the shape of `u`."""
+        """Return the first derivative in the predictor at `u` and `y`, of the shape of `u`."""
         raise TypeError(f"{type(self).__name__} must define first(u, y)")
 
     def second(self, u: Array, y: Array) -> Array:
-        """Return the second derivative in the predictor, of the shape of `u`."""
+        """Return the second derivative in the predictor at `u` and `y`, of the shape of `u`."""
         raise TypeError(f"{type(self).__name__} must define second(u, y)")
 
     def majorizer(self, u: Array, y: Array) -> Array:

@@ -16,10 +16,11 @@ __all__ = ["Gamma", "Logistic", "NegativeBinomial", "Poisson"]
 
 @dataclass(frozen=True)
 class Logistic(LinearLoss):
-    r"""Negative binomial log-likelihood with logit link, :math:`m\log(1+e^u) - ku`.
+    r"""Logistic regression: minus the binomial log-likelihood, :math:`m\log(1+e^u) - ku`.
 
-    The response is a number in [0, 1], or successes :math:`k` out of `trials` :math:`m` (an
-    argument of `Criterion`). Separated data have no finite minimiser without a penalty.
+    The response is :math:`k`, a number in [0, 1] with :math:`m=1`, or successes out of `trials`
+    :math:`m` (an argument of `Criterion`). The predictor :math:`u` is the log odds. Separated data
+    have no finite minimiser without a penalty.
 
     References
     ----------
@@ -27,7 +28,8 @@ class Logistic(LinearLoss):
 
     Examples
     --------
-    >>> Logistic().first(np.array([0.0]), np.array([[3.0, 4.0]]))
+    >>> import etafree as ef
+    >>> ef.losses.Logistic().first(np.array([0.0]), np.array([[3.0, 4.0]]))
     array([-1.])
     """
 
@@ -84,10 +86,10 @@ class _CountLoss(LinearLoss):
 
 @dataclass(frozen=True)
 class Poisson(_CountLoss):
-    r"""Negative Poisson log-likelihood with log link, :math:`e^u - yu`.
+    r"""Poisson regression: minus the log-likelihood with log link, :math:`e^u - yu`.
 
-    It estimates the log mean whatever the distribution of the counts; with the sandwich,
-    overdispersion needs no other loss.
+    For responses of at least zero; the predictor :math:`u` is the log mean. It estimates it
+    whatever the distribution of the counts; with the sandwich, overdispersion needs no other loss.
 
     References
     ----------
@@ -96,7 +98,8 @@ class Poisson(_CountLoss):
 
     Examples
     --------
-    >>> Poisson().first(np.array([0.0]), np.array([3.0]))
+    >>> import etafree as ef
+    >>> ef.losses.Poisson().first(np.array([0.0]), np.array([3.0]))
     array([-2.])
     """
 
@@ -114,9 +117,10 @@ class Poisson(_CountLoss):
 
 @dataclass(frozen=True)
 class Gamma(LinearLoss):
-    r"""Negative gamma log-likelihood with log link and unit shape, :math:`ye^{-u} + u`.
+    r"""Gamma regression: minus the log-likelihood with log link, :math:`ye^{-u} + u`.
 
-    For responses above zero. The shape multiplies the loss, so it is part of the learning rate.
+    For responses above zero; the predictor :math:`u` is the log mean. The shape is one: another
+    would multiply the loss, so it is part of the learning rate.
 
     References
     ----------
@@ -124,7 +128,8 @@ class Gamma(LinearLoss):
 
     Examples
     --------
-    >>> Gamma().first(np.array([0.0, 0.0]), np.array([1.0, 3.0]))
+    >>> import etafree as ef
+    >>> ef.losses.Gamma().first(np.array([0.0, 0.0]), np.array([1.0, 3.0]))
     array([ 0., -2.])
     """
 
@@ -149,9 +154,10 @@ class Gamma(LinearLoss):
 
 @dataclass(frozen=True)
 class NegativeBinomial(_CountLoss):
-    r"""Negative binomial counts with variance :math:`\mu+\alpha\mu^2`, log link, fixed dispersion.
+    r"""Negative binomial regression with variance :math:`\mu+\alpha\mu^2`, log link, known alpha.
 
-    :math:`\ell = (y+1/\alpha)\log(1+\alpha e^u) - yu` up to a constant.
+    Minus the log-likelihood up to a constant, :math:`(y+1/\alpha)\log(1+\alpha e^u) - yu`, for
+    responses of at least zero.
 
     Parameters
     ----------
@@ -170,7 +176,8 @@ class NegativeBinomial(_CountLoss):
 
     Examples
     --------
-    >>> NegativeBinomial(dispersion=1.0).first(np.array([0.0, 0.0]), np.array([1.0, 5.0]))
+    >>> import etafree as ef
+    >>> ef.losses.NegativeBinomial(dispersion=1.0).first(np.array([0.0, 0.0]), np.array([1.0, 5.0]))
     array([ 0., -2.])
     """
 

@@ -19,7 +19,7 @@ WIDER = 1.5
 
 @dataclass(frozen=True)
 class Modal(ResidualLoss):
-    r"""Kernel-smoothed modal loss, :math:`1-\exp\{-\tfrac12(y-u)^2/h^2\}`.
+    r"""Modal regression: the kernel-smoothed loss :math:`1-\exp\{-\tfrac12(y-u)^2/h^2\}`.
 
     Up to constants :math:`-\varphi\{(y-u)/h\}`: the minimiser :math:`\theta_h` is the regression
     along which the density of the residual, smoothed at bandwidth h, is highest. The effective
@@ -51,7 +51,8 @@ class Modal(ResidualLoss):
 
     Examples
     --------
-    >>> Modal(0.5).values(np.array([0.0, 0.0]), np.array([0.0, 50.0]))
+    >>> import etafree as ef
+    >>> ef.losses.Modal(0.5).values(np.array([0.0, 0.0]), np.array([0.0, 50.0]))
     array([0., 1.])
     """
 

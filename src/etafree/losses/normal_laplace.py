@@ -44,10 +44,11 @@ class NormalLaplace(ResidualLoss):
 
     Examples
     --------
+    >>> import etafree as ef
     >>> u, y = np.zeros(2), np.array([0.5, 3.0])
-    >>> NormalLaplace(c=1.0, eta=1.0).first(u, y).round(2)
+    >>> ef.losses.NormalLaplace(c=1.0, eta=1.0).first(u, y).round(2)
     array([-0.26, -0.97])
-    >>> NormalLaplace(c=1.0, eta=1000.0).first(u, y).round(2)  # Huber's
+    >>> ef.losses.NormalLaplace(c=1.0, eta=1000.0).first(u, y).round(2)  # Huber's
     array([-0.5, -1. ])
     """
 

@@ -14,7 +14,7 @@ __all__ = ["Quantile"]
 
 @dataclass(frozen=True)
 class Quantile(LinearLoss):
-    r"""Check loss at level :math:`\tau` smoothed by a Gaussian of the given bandwidth.
+    r"""Quantile regression: the check loss at level :math:`\tau`, smoothed by a Gaussian.
 
     The convolution of :math:`\rho_\tau(r) = r(\tau - 1\{r<0\})` with :math:`N(0, h^2)` is
     :math:`\ell = r\{\tau-1+\Phi(r/h)\} + h\varphi(r/h)`. The bandwidth is in the response's units
@@ -25,7 +25,7 @@ class Quantile(LinearLoss):
     tau : float
         Level between 0 and 1.
     bandwidth : float
-        :math:`h`, above zero.
+        :math:`h`, above zero, in units of the response; about a tenth of its spread.
 
     Raises
     ------
@@ -39,7 +39,8 @@ class Quantile(LinearLoss):
 
     Examples
     --------
-    >>> Quantile(tau=0.9, bandwidth=0.1).first(np.array([0.0, 0.0]), np.array([-5.0, 5.0]))
+    >>> import etafree as ef
+    >>> ef.losses.Quantile(tau=0.9, bandwidth=0.1).first(np.zeros(2), np.array([-5.0, 5.0]))
     array([ 0.1, -0.9])
     """
 

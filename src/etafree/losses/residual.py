@@ -16,7 +16,9 @@ __all__ = ["Huber", "PseudoHuber", "ResidualLoss", "Squared", "StudentT"]
 
 @dataclass(frozen=True)
 class Squared(LinearLoss):
-    r"""Half the squared residual, :math:`\ell = \tfrac12 (y-u)^2`.
+    r"""Half the squared residual, :math:`\ell = \tfrac12 (y-u)^2`: least squares.
+
+    Its posterior at :math:`\eta=1/\sigma^2` is that of normal errors of variance :math:`\sigma^2`.
 
     References
     ----------
@@ -25,7 +27,8 @@ class Squared(LinearLoss):
 
     Examples
     --------
-    >>> Squared().values(np.array([0.0]), np.array([2.0]))
+    >>> import etafree as ef
+    >>> ef.losses.Squared().values(np.array([0.0]), np.array([2.0]))
     array([2.])
     """
 
@@ -67,7 +70,7 @@ class ResidualLoss(LinearLoss):
     --------
     >>> import etafree as ef
     >>> X, y = np.ones((5, 1)), np.array([0.0, 1.0, 2.0, 3.0, 90.0])
-    >>> criterion = ef.Criterion(Huber(1.345, scale="mad"), data=(X, y))
+    >>> criterion = ef.Criterion(ef.losses.Huber(1.345, scale="mad"), data=(X, y))
     >>> {name: round(value, 3) for name, value in criterion.plug_ins.items()}
     {'scale': 1.483}
     """
@@ -113,7 +116,8 @@ class Huber(ResidualLoss):
     Parameters
     ----------
     c : float
-        Threshold; 1.345 has efficiency 95 % for normal errors of variance :math:`s^2`.
+        Threshold in units of `scale`; 1.345 has efficiency 95 % for normal errors of variance
+        :math:`s^2`.
     scale : float or "mad"
         What residuals are divided by, see `ResidualLoss`.
 
@@ -128,7 +132,8 @@ class Huber(ResidualLoss):
 
     Examples
     --------
-    >>> Huber(c=1.0).values(np.array([0.0, 0.0]), np.array([0.5, 3.0]))
+    >>> import etafree as ef
+    >>> ef.losses.Huber(c=1.0).values(np.array([0.0, 0.0]), np.array([0.5, 3.0]))
     array([0.125, 2.5  ])
     """
 
@@ -175,12 +180,12 @@ class Huber(ResidualLoss):
 
 @dataclass(frozen=True)
 class PseudoHuber(ResidualLoss):
-    r"""Smooth relative of Huber's loss, :math:`c^2\{\sqrt{1+(r/c)^2}-1\}`.
+    r"""Smooth relative of Huber's loss, :math:`c^2\{\sqrt{1+(r/c)^2}-1\}` of :math:`r=(y-u)/s`.
 
     Parameters
     ----------
     c : float
-        Threshold.
+        Threshold in units of `scale`, about where it turns from quadratic to linear.
     scale : float or "mad"
         What residuals are divided by, see `ResidualLoss`.
 
@@ -196,7 +201,8 @@ class PseudoHuber(ResidualLoss):
 
     Examples
     --------
-    >>> PseudoHuber(c=4.0).values(np.array([0.0, 0.0]), np.array([0.0, 3.0]))
+    >>> import etafree as ef
+    >>> ef.losses.PseudoHuber(c=4.0).values(np.array([0.0, 0.0]), np.array([0.0, 3.0]))
     array([0., 4.])
     """
 
@@ -230,15 +236,16 @@ class PseudoHuber(ResidualLoss):
 
 @dataclass(frozen=True)
 class StudentT(ResidualLoss):
-    r"""Negative Student-t log density up to a constant, :math:`\tfrac{\nu+1}{2}\log(1+r^2/\nu)`.
+    r"""Minus the log density of Student's t, :math:`\tfrac{\nu+1}{2}\log(1+r^2/\nu)`.
 
-    Not convex: outliers redescend, several minima are possible, and at small :math:`\eta` the
-    posterior may be improper without a penalty.
+    Up to a constant, of :math:`r=(y-u)/s`. Not convex: the pull of an outlier falls with its
+    distance, several minima are possible, and at small :math:`\eta` the posterior may be improper
+    without a penalty.
 
     Parameters
     ----------
     df : float
-        :math:`\nu`, above zero.
+        Degrees of freedom :math:`\nu`, above zero.
     scale : float or "mad"
         What residuals are divided by, see `ResidualLoss`.
 
@@ -254,7 +261,8 @@ class StudentT(ResidualLoss):
 
     Examples
     --------
-    >>> StudentT(df=4.0).first(np.array([0.0, 0.0]), np.array([1.0, 49.0])).round(3)
+    >>> import etafree as ef
+    >>> ef.losses.StudentT(df=4.0).first(np.array([0.0, 0.0]), np.array([1.0, 49.0])).round(3)
     array([-1.   , -0.102])
     """
 

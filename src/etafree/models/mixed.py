@@ -56,10 +56,10 @@ class RandomIntercept:
     c : float
         Huber's threshold on the whitened scale.
     tau2, sigma2 : float, optional
-        Variances of the working covariance. If not given they are estimated robustly (see
-        `robust_variances`) from the residuals of a Huber regression, and recorded as plug-ins.
+        Variances of the working covariance, of intercepts and errors. If not given they are
+        estimated robustly from the residuals of a Huber regression, and recorded as plug-ins.
     penalty : Ridge, optional
-        On the coefficients.
+        On the coefficients; none if not given.
     names : sequence of str, optional
         Parameter names.
 
@@ -81,11 +81,12 @@ class RandomIntercept:
 
     Examples
     --------
+    >>> import etafree as ef
     >>> rng = np.random.default_rng(0)
     >>> g = np.repeat(np.arange(20), 5)
     >>> x = rng.standard_normal((100, 1))
     >>> y = 2 * x[:, 0] + rng.standard_normal(20)[g] + rng.standard_normal(100)
-    >>> model = RandomIntercept(x, y, g, tau2=1.0, sigma2=1.0)
+    >>> model = ef.RandomIntercept(x, y, g, tau2=1.0, sigma2=1.0)
     >>> draws = model.sample(eta=0.5, draws=200, seed=1)
     >>> model.calibrate(draws).target.clusters
     20
@@ -153,9 +154,10 @@ class RandomIntercept:
 
         Examples
         --------
+        >>> import etafree as ef
         >>> import pandas as pd
         >>> df = pd.DataFrame({"y": [1.0, 2.0, 4.0, 4.5], "x": [0, 1, 0, 1], "g": list("aabb")})
-        >>> RandomIntercept.from_formula("y ~ x", df, "g", tau2=1.0, sigma2=1.0).criterion.names
+        >>> ef.RandomIntercept.from_formula("y ~ x", df, "g", tau2=1.0, sigma2=1.0).criterion.names
         ('Intercept', 'x')
         """
         made = design(formula, data, context)

@@ -43,7 +43,8 @@ class KinkedPenalty(Penalty, ABC):
 
     Examples
     --------
-    >>> penalty, theta = ElasticNet(1.0, mix=0.5), np.array([0.0, -3.0])
+    >>> import etafree as ef
+    >>> penalty, theta = ef.penalties.ElasticNet(1.0, mix=0.5), np.array([0.0, -3.0])
     >>> penalty.hessian(theta)
     array([[0. , 0. ],
            [0. , 0.5]])
@@ -178,7 +179,8 @@ class L1(KinkedPenalty):
 
     Examples
     --------
-    >>> penalty = L1(0.5, weights=[1.0, 2.0, 0.0])
+    >>> import etafree as ef
+    >>> penalty = ef.penalties.L1(0.5, weights=[1.0, 2.0, 0.0])
     >>> theta = np.array([0.0, -3.0, 0.0])
     >>> float(penalty.value(theta)), penalty.active(theta)
     (6.0, array([False,  True,  True]))
@@ -219,7 +221,8 @@ class ElasticNet(KinkedPenalty):
 
     Examples
     --------
-    >>> ElasticNet(0.5, mix=0.5).gradient(np.array([0.0, -3.0]))
+    >>> import etafree as ef
+    >>> ef.penalties.ElasticNet(0.5, mix=0.5).gradient(np.array([0.0, -3.0]))
     array([ 0., -2.])
     """
 
@@ -263,7 +266,8 @@ class GroupL1(KinkedPenalty):
 
     Examples
     --------
-    >>> penalty = GroupL1(0.5, groups=["a", "a", "b"], weights=[1.0, 1.0])
+    >>> import etafree as ef
+    >>> penalty = ef.penalties.GroupL1(0.5, groups=["a", "a", "b"], weights=[1.0, 1.0])
     >>> theta = np.array([3.0, 4.0, 0.0])
     >>> float(penalty.value(theta)), penalty.active(theta)
     (5.0, array([ True,  True, False]))

@@ -39,7 +39,8 @@ class Penalty:
 
     Examples
     --------
-    >>> falling = Ridge(lambda n: n**-0.5)
+    >>> import etafree as ef
+    >>> falling = ef.penalties.Ridge(lambda n: n**-0.5)
     >>> falling.strength_at(100.0), falling.describe(100.0)
     (0.1, 'Ridge penalty (strength 0.1)')
     >>> falling.hessian(np.zeros(2))
@@ -118,7 +119,8 @@ class NoPenalty(Penalty):
 
     Examples
     --------
-    >>> NoPenalty().describe(100.0), NoPenalty().gradient(np.ones(2))
+    >>> import etafree as ef
+    >>> ef.penalties.NoPenalty().describe(100.0), ef.penalties.NoPenalty().gradient(np.ones(2))
     ('no penalty', array([0., 0.]))
     """
 
@@ -162,7 +164,8 @@ class Ridge(Penalty):
 
     Examples
     --------
-    >>> Ridge(0.5).gradient(np.array([1.0, 2.0]))
+    >>> import etafree as ef
+    >>> ef.penalties.Ridge(0.5).gradient(np.array([1.0, 2.0]))
     array([1., 2.])
     """
 
@@ -225,7 +228,8 @@ class SmoothPenalty(Penalty):
 
     Examples
     --------
-    >>> quartic = SmoothPenalty(
+    >>> import etafree as ef
+    >>> quartic = ef.penalties.SmoothPenalty(
     ...     1.0, lambda t: (t**4).sum() / 4, lambda t: t**3, lambda t: np.diag(3 * t**2)
     ... )
     >>> quartic.gradient(np.array([2.0]))
@@ -253,11 +257,12 @@ class SmoothPenalty(Penalty):
                 raise InputError(
                     "penalty gradient",
                     f"coordinate {j} is {gradient[j]:.6g}, finite differences give "
-                    f"{rise / (2 * step):.6g}",
-                )
+                    f"{rise / (2 * step):.6g}", "mend slope, or function",
+                )  # fmt: skip
             bend = (self.slope(probe + e) - self.slope(probe - e)) / (2 * step)
             if np.any(np.abs(bend - hessian[j]) > 1e-4 * (1 + np.abs(hessian[j]))):
-                raise InputError("penalty Hessian", f"row {j} differs from finite differences")
+                raise InputError("penalty Hessian", f"row {j} differs from finite differences",
+                                 "mend curvature, or slope")  # fmt: skip
         smallest = float(np.linalg.eigvalsh(0.5 * (hessian + hessian.T))[0])
         if smallest < -1e-8 * max(1.0, float(np.abs(hessian).max())):
             raise NotPositiveDefiniteError("penalty Hessian", smallest, "it must be convex")
@@ -306,7 +311,8 @@ def huberized_l1(strength: Strength, width: float) -> SmoothPenalty:
 
     Examples
     --------
-    >>> penalty = huberized_l1(1.0, width=3.0)
+    >>> import etafree as ef
+    >>> penalty = ef.penalties.huberized_l1(1.0, width=3.0)
     >>> penalty.value(np.array([[0.0], [4.0], [400.0]])).round(2)
     array([  0.  ,   2.  , 397.01])
     """

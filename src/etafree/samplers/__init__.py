@@ -92,8 +92,9 @@ def sample(
     as_choice(sampler, "sampler", ("auto", *SAMPLERS))
     if sampler == "quadrature" and posterior.criterion.p != 1:
         raise InputError(
-            "sampler", f"'quadrature' takes one parameter, not {posterior.criterion.p}"
-        )
+            "sampler", f"'quadrature' takes one parameter, not {posterior.criterion.p}",
+            "use sampler='auto'",
+        )  # fmt: skip
     rng = as_rng(seed)
     normal = normal_approximation(posterior)
     if sampler == "auto" and posterior.criterion.p == 1:
