@@ -78,9 +78,10 @@ def page(told: Mapping[str, Any], about: Mapping[str, str]) -> str:
     missed = [row["name"] for row in rows if row["verdict"] != "met"]
     lines = [
         "# Performance", "",
-        "The newest full run of the benchmarks on record. Run it again with make bench, on an idle "
-        "machine; `python -m benchmarks --record` then writes this page. A ratio compares two "
-        "computations run in turns; its unit is x. One BLAS thread each.", "",
+        "The newest full run of the benchmarks on record. Run it again with `make bench`, on an "
+        "idle machine; `python -m benchmarks --record` then writes this page. A ratio compares two "
+        "computations run in turns; its unit is x. One BLAS thread each. What was disturbed, while "
+        "a hypervisor gave more than 5 % of the cores to others, was run again.", "",
         f"{len(rows) - len(missed)} of {len(rows)} goals are met."
         + (f" Missed: {'; '.join(missed)}." if missed else ""), "",
         _line(HEADINGS), _line(["---"] * len(HEADINGS)), *(_line(_cells(row)) for row in rows), "",

@@ -38,6 +38,7 @@ nitpicky = True
 toc_object_entries_show_parents = "hide"
 exclude_patterns = ["gallery/*"]
 templates_path = ["_templates"]
+default_role = "literal"  # `name` in a docstring is code
 smartquotes = False  # --option and "text" stay what one types
 highlight_language = "python"
 

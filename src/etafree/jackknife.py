@@ -141,7 +141,7 @@ def jackknife_target(
         center=draws.mean, covariance=covariance, names=draws.names,
         dof=degrees_of_freedom(dof, made.dof, p), center_kind="mean", correction=made.correction,
         clusters=made.clusters, design=made.design, n=n, size=size, method=NAME,
-        estimand="the minimiser of the expected loss, minus the stored log-likelihood",
+        estimand="the minimiser of the expected loss (minus the stored log-likelihood)",
         se_error=error,
         checks=(*made.checks, *_agreement(slopes.found, eta, draws),
                 *_checks(draws, eta * count, error)),

@@ -153,11 +153,12 @@ def headline(result: Any) -> list[str]:
     s, t, fit = result.settings, result.target, result.fit
     center = "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind
     eta = "unknown eta" if result.original.eta is None else f"eta = {result.original.eta:g}"
-    shift = float(np.max(np.abs(result.center_shift)))
+    shift = f", {np.max(np.abs(result.center_shift)):.2g} se from the posterior mean at most"
+    moved = s["kind"] != "scale" and t.center_kind != "mean"
     lines = [
         f"Calibration ({s['kind']}, root {s['root']}) of {len(result.draws)} draws at {eta}",
         f"covers: {t.estimand}, not the parameter of the process that made the data",
-        f"centre: {center}, {shift:.2g} se from the posterior mean at most",
+        f"centre: {center}{shift if moved else ''}",
         f"spread: {t.describe()}",
     ]
     if t.se_error is not None:

@@ -95,7 +95,8 @@ def select_file(
             made = sample(GeneralizedPosterior(criterion, rate.eta, prior), DRAWS, seed)
             row |= _intervals(criterion.names, np.quantile(made.array, [tail, 1 - tail], axis=0))
         except EtafreeError as error:
-            row |= {"status": str(error)}
+            alone = prior is None and getattr(error, "argument", "") == "log_prior"
+            row |= {"status": "needs a prior: pass --prior-sd" if alone else str(error)}
         rows.append(row)
     draws = sample(GeneralizedPosterior(criterion, 1.0, prior), DRAWS, seed)
     result = calibrate(draws, criterion, clusters=clusters, level=level)

@@ -149,7 +149,8 @@ class _Named(Rows):
             )  # fmt: skip
             other = [f"{name!r} of shape {shape}" for name, shape in self.elsewhere.items()]
             there = f"; not along the observations: {', '.join(other[:8])}" if other else ""
-            raise InputError(argument, what, f"choose from {[*self.table.columns]}{there}")
+            raise InputError(argument, what, f"choose from {[*self.table.columns]}{there}; or pass "
+                             "labels, on the command line as file.csv:column")  # fmt: skip
         return super().align(values, argument)
 
 
