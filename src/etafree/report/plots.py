@@ -99,7 +99,7 @@ def interval_sweep(
     """Return intervals against the learning rate: (k, 2) before and (k, 2) after."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    figure = Figure(figsize=(6.2, 3.8), layout="constrained")
     ax = figure.subplots()
     for k, eta in enumerate(etas):
         for shift, colour, marker, side, (low, high) in (
@@ -111,8 +111,9 @@ def interval_sweep(
             ax.plot(x, 0.5 * (low + high), marker, color=colour, ms=5)
             gap = -6 if side == "right" else 6
             for end, va in ((low, "top"), (high, "bottom")):
-                ax.annotate(f"{end:.2f}", (x, end), (gap, 0), textcoords="offset points",
-                            ha=side, va=va, fontsize=8, color=colour)  # fmt: skip
+                shown = f"{end:.2f}".replace("-", "−")
+                ax.annotate(shown, (x, end), (gap, 0), textcoords="offset points", ha=side, va=va,
+                            fontsize=9, color=colour)  # fmt: skip
     ax.axhline(estimate, color="0.5", lw=0.8, ls="--", zorder=0, label="penalized estimate")
     ax.set_xscale("log")
     ax.set_xlabel("learning rate η")
@@ -120,7 +121,7 @@ def interval_sweep(
     ax.plot([], [], color=BEFORE, marker="D", lw=3, label="posterior as it came: swings with η")
     ax.plot([], [], color=AFTER, marker="s", lw=3, label="calibrated: stays")
     ax.legend(frameon=False, loc="upper right")
-    ax.margins(x=0.09, y=0.15)
+    ax.margins(x=0.11, y=0.15)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     return figure
