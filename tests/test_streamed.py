@@ -496,6 +496,11 @@ def test_a_formula_is_read_without_decoding_a_row_group(tmp_path, monkeypatch):
     assert set(etafree.passes.find_recipe(source, "y ~ z", None).columns) == {"y", "z"}
 
 
+def test_a_dataset_without_files_is_refused(tmp_path):
+    empty = ds.dataset(tmp_path, schema=pa.schema({"y": pa.float64(), "x": pa.float64()}))
+    refused("data", "no complete row", lambda: ef.Criterion.from_parts(HUBER, empty, "y ~ x"))
+
+
 def test_plain_formulas_go_past_pandas(folder, monkeypatch):
     criterion = ef.Criterion.from_parquet(HUBER, folder, "y ~ x + z")
     monkeypatch.setattr(etafree.formula, "matrices", None)

@@ -107,7 +107,7 @@ class Arrow(Source):
             ahead = ahead or next(opened, None)
 
     def beginning(self, columns: Sequence[str]) -> Iterator[Any]:
-        yield from _first_rows(next(self.dataset.get_fragments()), columns)
+        yield from _first_rows(next(self.dataset.get_fragments(), None), columns)
         yield from self.chunks(columns)
 
     def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
@@ -129,7 +129,8 @@ class Arrow(Source):
             if not hasattr(piece, "row_groups") or piece.filesystem.type_name != "local":
                 continue
             with _naming(piece):
-                now = os.stat(path).st_size, os.stat(path).st_mtime_ns
+                found = os.stat(path)
+                now = found.st_size, found.st_mtime_ns
                 if self.stamps.setdefault(path, now) == now:
                     continue
                 footer = _module("pyarrow.parquet").read_metadata(path)
