@@ -1,5 +1,6 @@
 r"""Convex penalties in :math:`L = M + \lambda_n s_n\rho`: smooth ones, and ones with kinks."""
 
+from etafree.penalties import smooth
 from etafree.penalties.active import ActivePenalty
 from etafree.penalties.kinks import L1, ElasticNet, GroupL1, KinkedPenalty
 from etafree.penalties.smooth import (
@@ -7,7 +8,6 @@ from etafree.penalties.smooth import (
     Penalty,
     Ridge,
     SmoothPenalty,
-    Strength,
     huberized_l1,
 )
 
@@ -24,3 +24,7 @@ __all__ = [
     "Strength",
     "huberized_l1",
 ]
+
+#: A penalty's strength: a number :math:`\lambda`, or a function of the effective scale :math:`s_n`
+#: that returns :math:`\lambda_n`, such as ``lambda n: n**-0.5``.
+Strength = smooth.Strength

@@ -17,7 +17,6 @@ from etafree.validation import Array, as_array, as_number, as_positive
 
 __all__ = ["NoPenalty", "Penalty", "Ridge", "SmoothPenalty", "huberized_l1"]
 
-#: :math:`\lambda`, or a function of the effective scale :math:`s_n` giving :math:`\lambda_n`.
 Strength = float | Callable[[float], float]
 
 
