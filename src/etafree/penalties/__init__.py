@@ -1,6 +1,5 @@
 r"""Convex penalties in :math:`L = M + \lambda_n s_n\rho`: smooth ones, and ones with kinks."""
 
-from etafree.penalties import smooth
 from etafree.penalties.active import ActivePenalty
 from etafree.penalties.kinks import L1, ElasticNet, GroupL1, KinkedPenalty
 from etafree.penalties.smooth import (
@@ -10,6 +9,7 @@ from etafree.penalties.smooth import (
     SmoothPenalty,
     huberized_l1,
 )
+from etafree.penalties.smooth import Strength as _Strength
 
 __all__ = [
     "L1",
@@ -27,4 +27,4 @@ __all__ = [
 
 #: A penalty's strength: a number :math:`\lambda`, or a function of the effective scale :math:`s_n`
 #: that returns :math:`\lambda_n`, such as ``lambda n: n**-0.5``.
-Strength = smooth.Strength
+Strength = _Strength
