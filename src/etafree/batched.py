@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree import linalg
 from etafree.criterion import Criterion
 from etafree.errors import ConvergenceError, InputError
 from etafree.linalg import CONDITION_FAIL
@@ -174,7 +175,7 @@ def _newton(
         good = np.flatnonzero(finite)
         good = good[_regular(here.hessians[good])]
         gradients, matrices = here.gradients[good], here.hessians[good]
-        move = np.linalg.solve(matrices, gradients[:, :, None])[:, :, 0]
+        move = linalg.solve(matrices, gradients[:, :, None])[:, :, 0]
         scale = here.slopes[good, None] * norms
         gap = np.max(np.abs(gradients) / np.where(scale > 0, scale, 1.0), axis=1)
         settled = gap <= NEARLY
@@ -195,13 +196,14 @@ def _regular(hessians: Array) -> NDArray[np.bool_]:
     positive = (diagonal > 0).all(axis=1)
     sd = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     scaled = hessians / sd[:, :, None] / sd[:, None, :]
-    try:
-        edge: Array = np.diagonal(np.linalg.cholesky(scaled), axis1=1, axis2=2).min(axis=1)
-        clear = edge**2 > 100 * hessians.shape[1] / CONDITION_FAIL
-    except np.linalg.LinAlgError:
+    lower = linalg.cholesky_or_none(scaled)
+    if lower is None:
         clear = np.zeros(len(hessians), dtype=bool)
+    else:
+        edge: Array = np.diagonal(lower, axis1=1, axis2=2).min(axis=1)
+        clear = edge**2 > 100 * hessians.shape[1] / CONDITION_FAIL
     if not clear.all():
-        values = np.linalg.eigvalsh(scaled[~clear])
+        values = linalg.eigvalsh(scaled[~clear])
         clear[~clear] = values[:, 0] * CONDITION_FAIL > values[:, -1]
     regular: NDArray[np.bool_] = positive & clear
     return regular

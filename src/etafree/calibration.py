@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from etafree import linalg
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.linalg import check_covariance, transport
@@ -169,7 +170,7 @@ class LocationScaleMap:
         Draws or array
             As `draws`.
         """
-        back = np.linalg.inv(self.scale)
+        back = linalg.inv(self.scale, "map")
         return self._apply(draws, back, self.mean - back @ self.offset, out)
 
     @one_blas_thread
@@ -220,7 +221,7 @@ class LocationScaleMap:
 def _full_rank(matrix: Array) -> bool:
     """Return whether a matrix with rows of size one has independent columns in any units."""
     columns = np.abs(matrix).max(axis=0)
-    return bool(np.all(columns > 0) and np.linalg.matrix_rank(matrix / columns) == len(matrix))
+    return bool(np.all(columns > 0) and linalg.rank(matrix / columns) == len(matrix))
 
 
 def _check_out(out: Any, array: Array) -> None:
@@ -240,8 +241,7 @@ def working_covariance(working: str, draws: Draws, target: Target) -> Array:
     if target.hessian is None:
         raise InputError("working", "'curvature' needs a Hessian", "pass a criterion")
     assert draws.eta is not None  # calibrate() has asked for it
-    inverse: Array = np.linalg.inv(draws.eta * target.hessian)
-    return inverse
+    return linalg.inv(draws.eta * target.hessian, "Hessian")
 
 
 def student_factors(count: int, dof: Array, rng: np.random.Generator) -> Array:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from etafree import linalg
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
@@ -31,7 +32,7 @@ def one_step(criterion: Criterion, start: Array) -> Array:
     hessian = check_covariance(
         here.hessian, "Hessian at the posterior mean", criterion.p, "use center='map'"
     )
-    return start - np.linalg.solve(hessian, here.gradient)
+    return start - linalg.solve(hessian, here.gradient, "Hessian")
 
 
 def find_center(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from etafree import linalg
 from etafree.checks import Check, check
 from etafree.criterion import Criterion
 from etafree.dependence import Dependence
 from etafree.draws import Draws
-from etafree.errors import EtafreeError
+from etafree.errors import EtafreeError, InputError
 from etafree.leverage import cluster_leverages, effective_clusters
 from etafree.linalg import relative_eigenvalues
 from etafree.linear import LinearTotal, PredictorTotal
@@ -72,7 +73,7 @@ def shape(mapped: Array, target: Target, offset: Array, ess: float) -> Check:
 
 def curvature_agreement(original: Draws, hessian: Array, eta: float) -> Check:
     """Compare the draws' covariance with the inverse curvature that eta and the loss imply."""
-    ratios = relative_eigenvalues(original.covariance(), np.linalg.inv(eta * hessian))
+    ratios = relative_eigenvalues(original.covariance(), linalg.inv(eta * hessian, "Hessian"))
     value = float(np.max(np.abs(np.log(ratios))))
     threshold = 0.25 + 2 * np.sqrt(original.p / original.effective_size())
     return check(
@@ -112,8 +113,8 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
     """Return how far a Newton step would move the centre, in standard errors."""
     here = criterion.derivatives(offset)
     try:
-        step = np.linalg.solve(here.hessian, here.gradient)
-    except np.linalg.LinAlgError:  # so far off that the loss is flat
+        step = linalg.solve(here.hessian, here.gradient, "Hessian")
+    except InputError:  # so far off that the loss is flat
         step = np.full(criterion.p, np.inf)
     return check(
         "Newton offset", float(np.max(np.abs(step) / target.se)), 0.1,
@@ -167,7 +168,7 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
     if not criterion.loss.random_curvature or target.hessian is None:
         return check("curvature noise", 0.0, 0.15, advice)
     total, p = criterion.total, criterion.p
-    inverse = np.linalg.inv(target.hessian)
+    inverse = linalg.inv(target.hessian, "Hessian")
     if not isinstance(total, PredictorTotal):
         return check("curvature noise", _hessian_noise(total, target, inverse, groups), 0.15,
                      advice, fail=0.3)  # fmt: skip
@@ -327,11 +328,10 @@ def prior_weight(posterior: GeneralizedPosterior, target: Target) -> Check:
     assert prior is not None
     assert target.hessian is not None
     slope = prior.gradient(target.center, n) / posterior.eta
-    move = np.max(np.abs(np.linalg.solve(target.hessian, slope)) / target.se)
-    whiten = np.linalg.inv(np.linalg.cholesky(target.hessian))
-    bend = whiten @ (prior.hessian(target.center, n) / posterior.eta) @ whiten.T
+    move = np.max(np.abs(linalg.solve(target.hessian, slope, "Hessian")) / target.se)
+    bend = relative_eigenvalues(prior.hessian(target.center, n) / posterior.eta, target.hessian)
     return check(
-        "unscaled prior", float(max(move, np.max(np.abs(np.linalg.eigvalsh(bend))))), 0.1,
+        "unscaled prior", float(max(move, np.max(np.abs(bend)))), 0.1,
         "the log prior is not weak against eta times the loss: the posterior's own mode moves with "
         "eta; the calibration targets the penalized estimator and uses the draws for shape only",
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from etafree.errors import InputError
+from etafree.linalg import least_squares
 from etafree.losses import Huber, LinearLoss, ResidualLoss
 from etafree.pairs import PER_UNIT, DifferenceTotal, checked_units
 from etafree.rows import shared_index
@@ -62,7 +63,7 @@ class _Differences(GeneralLoss):
         X = np.ascontiguousarray(X - np.median(seen, axis=0))  # for accuracy, whatever the outliers
         y = y - np.median(y[w > 0])
         full, root = np.column_stack([np.ones(len(X)), X]), np.sqrt(w)[:, None]
-        first = np.linalg.lstsq(root * full, root[:, 0] * y, rcond=None)[0][1:]
+        first = least_squares(root * full, root[:, 0] * y)[1:]
         if start is not None:
             first = as_array(start, "start", shape=(X.shape[1],))
         return (

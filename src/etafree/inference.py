@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from etafree import linalg
 from etafree.errors import InputError
 from etafree.formula import plain_text
 from etafree.targets import Target
@@ -133,7 +134,7 @@ class Region:
     def contains(self, theta: Any) -> bool:
         """Return whether a parameter value `theta`, (p,), lies inside."""
         d = as_array(theta, "theta", shape=self.center.shape) - self.center
-        return bool(d @ np.linalg.solve(self.covariance, d) <= self.radius_squared)
+        return bool(d @ linalg.solve(self.covariance, d, "covariance") <= self.radius_squared)
 
     def boundary(self, i: int | str = 0, j: int | str = 1, points: int = 200) -> Array:
         """Return the outline of the region's shadow on two parameters, to plot.
@@ -158,7 +159,7 @@ class Region:
         pair = [self._position(i, "i"), self._position(j, "j")]
         if pair[0] == pair[1]:
             raise InputError("j", f"is the same parameter as i, {i!r}", "name two")
-        lower = np.linalg.cholesky(self.covariance[np.ix_(pair, pair)])
+        lower = linalg.cholesky(self.covariance[np.ix_(pair, pair)], "covariance")
         angle = np.linspace(0, 2 * np.pi, points)
         circle = np.column_stack([np.cos(angle), np.sin(angle)])
         outline: Array = self.center[pair] + np.sqrt(self.radius_squared) * circle @ lower.T
@@ -231,11 +232,11 @@ def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) ->
     if np.any(largest < 1e-100) or np.any(largest > 1e100):
         raise InputError("contrast", "has a row of zeros, or of numbers too small or too large",
                          "drop or rescale it")  # fmt: skip
-    if np.linalg.matrix_rank(matrix / largest, tol=1e-8) < q:
+    if linalg.rank(matrix / largest, 1e-8, "contrast") < q:
         raise InputError("contrast", f"has {q} rows that are not independent", "drop some")
     estimate = matrix @ center - right
     covariance = matrix @ target.covariance @ matrix.T
-    wald = float(estimate @ np.linalg.solve(covariance, estimate))
+    wald = float(estimate @ linalg.solve(covariance, estimate, "covariance of the contrast"))
     dof = target.dof_of(matrix)
     se = np.sqrt(np.diagonal(covariance))
     if np.isinf(dof):

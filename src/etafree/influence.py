@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree import linalg
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.linalg import correlation_eigenvalues
@@ -203,12 +204,12 @@ def curvature(z: Array, energy: Array, edges: NDArray[np.intp], ess: float) -> C
     np.multiply(centred[:, rows], centred[:, columns], out=design[:, p + 1 :])
     value = energy - energy.mean()
     gram = design.T @ design
-    found = np.linalg.solve(gram, design.T @ value)
+    found = linalg.solve(gram, design.T @ value, "draws")
     rest = value - design @ found
     parts = np.add.reduceat(design * rest[:, None], edges[:-1], axis=0) * (len(edges) - 1)
-    changes = np.linalg.solve(gram, parts.T).T
+    changes = linalg.solve(gram, parts.T, "draws").T
     matrix = _symmetric(found[p + 1 :], rows, columns, p)
-    eigenvalues = np.linalg.eigvalsh(matrix)
+    eigenvalues = linalg.eigvalsh(matrix, "curvature")
     room = 3 * np.sqrt(p / ess)
     agrees = eigenvalues[0] > 0 and np.abs(np.log(eigenvalues)).max() <= room
     each = np.array([_symmetric(c[p + 1 :], rows, columns, p) for c in changes])
@@ -260,14 +261,14 @@ def find_slopes(
     """Return how influences on these parameters are found; a batch holds so many of them."""
     full = _usable(draws, every)
     edges = batch_edges(full, held * full.p)
-    lower = np.linalg.cholesky(full.covariance())
-    z = (full.array - full.mean) @ np.linalg.inv(lower).T
+    lower = linalg.cholesky(full.covariance(), "draws")
+    z = (full.array - full.mean) @ linalg.inv(lower, "draws").T
     energy = eta * total_losses(losses, len(z))
     found = curvature(z, energy, edges, full.effective_size())
     if found is None or not found.agrees:
         edges = batch_edges(draws, held * draws.p)
         return Slopes(draws.array, edges, eta * draws.covariance(), np.array(eta), None, found)
-    inverse = np.linalg.inv(found.matrix)
+    inverse = linalg.inv(found.matrix, "curvature")
     where = [full.names.index(name) for name in draws.names]
     many = (len(edges) - 1) / (len(z) - 1)
     own = np.array([z[first:last].T @ z[first:last] * many for first, last in pairwise(edges)])

@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from etafree import linalg
 from etafree.checks import Check, check
 from etafree.dependence import Clusters, Dependence, Series, Survey, Ways
 from etafree.draws import Draws
@@ -46,7 +47,7 @@ from etafree.influence import (
     scores_by_batch,
 )
 from etafree.linalg import check_covariance, correlation_eigenvalues
-from etafree.meat import PLAIN_CR, Meat, check_count, clustered, finish, whitener
+from etafree.meat import PLAIN_CR, Meat, check_count, clustered, finish
 from etafree.multiway import multiway
 from etafree.row_losses import RowLosses
 from etafree.serial import long_run, newey_west_lag
@@ -116,13 +117,13 @@ def jackknife_target(
     if dependence is None and isinstance(losses, RowLosses):
         assert correction is not None
         slopes = find_slopes(draws, losses, 1, eta, every)
-        whiten = whitener(np.linalg.inv(slopes.spread))
+        whiten = linalg.whitener(linalg.inv(slopes.spread, "draws"), "draws")
         made, covariance, error = _over_rows(losses, slopes, whiten, correction)
     else:
         groups = Groups(np.arange(n), np.arange(n)) if dependence is None else dependence.groups
         parts, slopes = influences(draws, losses, groups, eta, every)
-        whiten = whitener(np.linalg.inv(slopes.spread))
-        back = np.linalg.inv(whiten)
+        whiten = linalg.whitener(linalg.inv(slopes.spread, "draws"), "draws")
+        back = linalg.inv(whiten, "draws")
         for part in parts:  # scores, where A = I
             part[:] = part @ back
         mean = parts.mean(axis=0)
@@ -181,7 +182,7 @@ def _over_rows(
 ) -> tuple[Meat, Array, Array]:
     """Return the meat of independent rows, and `without_noise` of it, from sums over the rows."""
     p, many, frequency = len(whiten), len(slopes.edges) - 1, losses.total.frequency
-    back = np.linalg.inv(whiten)
+    back = linalg.inv(whiten, "draws")
 
     def moments(scores: Array, weights: Array | None) -> tuple[Array, ...]:
         parts = slopes.influences(scores) @ back
@@ -287,7 +288,7 @@ def _form(
             make = lambda x: stratified(x, whiten, weights, dependence, correction)  # noqa: E731
         case Series():
             if correction in ("Bartlett", "DK") and bandwidth in (None, "newey-west"):
-                bandwidth = newey_west_lag(mean @ np.linalg.inv(whiten).T)
+                bandwidth = newey_west_lag(mean @ linalg.inv(whiten, "draws").T)
             lag = bandwidth
             make = lambda x: long_run(x, whiten, dependence, correction, lag, None)  # noqa: E731
         case Ways():

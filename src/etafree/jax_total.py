@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.kernels import Kernels
-from etafree.linalg import absolute, majorized
+from etafree.linalg import absolute, cholesky_or_none, majorized
 from etafree.pytrees import double_precision, import_jax, in_bundles
 from etafree.sums import COMPILE_FROM, Groups, add_group_sums, add_moments, symmetric
 from etafree.totals import ClusterBlock, ClusterTotals, Derivatives, Total
@@ -292,8 +292,5 @@ class JaxTotal(Total):
 def _is_positive(matrices: Array) -> bool:
     """Return whether matrices (g, p, p) have no eigenvalue below zero but for rounding."""
     room = 1e-10 * np.abs(np.trace(matrices, axis1=1, axis2=2)) + 1e-300
-    try:
-        np.linalg.cholesky(matrices + room[:, None, None] * np.eye(matrices.shape[1]))
-    except np.linalg.LinAlgError:
-        return False
-    return True
+    raised = matrices + room[:, None, None] * np.eye(matrices.shape[1])
+    return cholesky_or_none(raised) is not None

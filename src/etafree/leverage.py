@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree import linalg
 from etafree.criterion import Criterion
-from etafree.meat import mean_score, whitener
+from etafree.meat import mean_score
 from etafree.sums import Groups
 from etafree.targets import Target
 from etafree.validation import Array
@@ -36,11 +37,13 @@ def cluster_parts(
 
 def cluster_leverages(criterion: Criterion, theta: Array, hessian: Array, groups: Groups) -> Array:
     """Return the largest eigenvalue of A_g A^{-1} for every cluster (G,): its leverage."""
-    whiten, share = whitener(hessian), criterion.penalty_share(theta)
+    whiten, share = linalg.whitener(hessian), criterion.penalty_share(theta)
     out = np.zeros(len(groups))
     for block in criterion.total.cluster_blocks(theta, groups):
         part = whiten @ (block.hessians + block.weights[:, None, None] * share) @ whiten.T
-        out[block.first : block.first + len(part)] = np.linalg.eigvalsh(part)[:, -1]
+        out[block.first : block.first + len(part)] = linalg.eigvalsh(part, "clusters' Hessians")[
+            :, -1
+        ]
     return out
 
 
@@ -50,7 +53,7 @@ def effective_clusters(criterion: Criterion, theta: Array, hessian: Array, group
     :math:`(\sum_g t_g)^2/\sum_g t_g^2` with :math:`t_g = \mathrm{tr}(A_gA^{-1})`, in the spirit of
     Carter, Schnepel and Steigerwald (2017), Rev. Econ. Statist. 99, 698-709.
     """
-    inverse, share = np.linalg.inv(hessian), criterion.penalty_share(theta)
+    inverse, share = linalg.inv(hessian, "Hessian"), criterion.penalty_share(theta)
     traces = np.concatenate([
         np.einsum("gij,ji->g", block.hessians + block.weights[:, None, None] * share, inverse)
         for block in criterion.total.cluster_blocks(theta, groups)
@@ -68,7 +71,7 @@ def cluster_table(criterion: Criterion, target: Target, kind: str, groups: Group
 
     assert target.hessian is not None
     scores, _, _ = cluster_parts(criterion, target.center, groups, target.centered)
-    shift = np.abs(np.linalg.solve(target.hessian, scores.T)).T / target.se
+    shift = np.abs(linalg.solve(target.hessian, scores.T, "Hessian")).T / target.se
     table = pd.DataFrame(
         {
             "rows": groups.sizes(),

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import InputError
+from etafree.linalg import eigvalsh
 from etafree.pytrees import double_precision, import_jax
 from etafree.rows import Rows
 from etafree.validation import Array
@@ -227,7 +228,7 @@ def is_quadratic(
             map(np.asarray, jit(_quadratic(terms, groups, point, scale))(theta))
             for point in (effects, effects + scale * away)
         )
-    if not (np.isfinite(here).all() and np.linalg.eigvalsh(here).min() > 0):
+    if not (np.isfinite(here).all() and eigvalsh(here).min() > 0):
         return False
     size = np.abs(here).max(axis=(1, 2)) + np.abs(middle)
     return bool(np.all(np.abs(there - here) <= CONSTANT * size[:, None, None]))

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from etafree import linalg
 from etafree.checks import Check
 from etafree.criterion import Criterion
 from etafree.errors import InputError
@@ -54,7 +55,6 @@ __all__ = [
     "mean_score",
     "small_sample_factor",
     "whitened_scores",
-    "whitener",
 ]
 
 HC = ("HC0", "HC1", "HC2", "HC3")
@@ -96,17 +96,10 @@ class Meat:
     checks: tuple[Check, ...] = ()
 
 
-def whitener(hessian: Array) -> Array:
-    """Return W with W A W' = I."""
-    sd = np.sqrt(np.diagonal(hessian))
-    inverse: Array = np.linalg.inv(np.linalg.cholesky(hessian / sd / sd[:, None])) / sd
-    return inverse
-
-
 def finish(whitened: Array, whiten: Array) -> tuple[Array, Array]:
     """Return B and A^{-1} B A^{-1} from B in whitened coordinates."""
     covariance = whiten.T @ whitened @ whiten
-    lower = np.linalg.inv(whiten)
+    lower = linalg.inv(whiten, "Hessian")
     meat = lower @ whitened @ lower.T
     return 0.5 * (meat + meat.T), 0.5 * (covariance + covariance.T)
 
@@ -137,9 +130,9 @@ def independent(
     total, p = criterion.total, criterion.p
     if not isinstance(total, PredictorTotal):
         return _row_by_row(criterion, theta, hessian, correction, centered)
-    whiten: Array = whitener(hessian)
+    whiten: Array = linalg.whitener(hessian)
     share = whiten @ criterion.penalty_share(theta) @ whiten.T
-    shrink, turn = np.linalg.eigh(0.5 * (share + share.T))
+    shrink, turn = linalg.eigh(0.5 * (share + share.T), "penalty's Hessian")
     whiten = turn.T @ whiten  # coordinates in which the penalty's share is diagonal too
     mean = whiten @ mean_score(criterion, gradient, centered)
 
@@ -176,7 +169,7 @@ def _row_by_row(
         gradient = scores.sum(axis=0)
         made = clustered_by_leverage(criterion, theta, hessian, gradient, rows, name, centered)
         return Meat(made.matrix, made.covariance, np.inf, correction)
-    whiten = whitener(hessian)
+    whiten = linalg.whitener(hessian)
     mean = mean_score(criterion, scores.sum(axis=0), centered)
     w = np.ones(n) if weights is None else weights
     scores = (scores - w[:, None] * mean) @ whiten.T
@@ -215,7 +208,7 @@ def _adjust_rows(
         return root
     matrices = -bend[:, None, None] * z[:, :, None] * z[:, None, :]
     matrices[:, np.arange(z.shape[1]), np.arange(z.shape[1])] += keep
-    values, vectors = np.linalg.eigh(matrices)
+    values, vectors = linalg.eigh(matrices, "rows' Hessians")
     inner = np.einsum("nji,nj->ni", vectors, score) * values**-0.5
     full: Array = np.einsum("nij,nj->ni", vectors, inner)
     return full
@@ -225,7 +218,7 @@ def whitened_scores(
     criterion: Criterion, hessian: Array, totals: ClusterTotals, centered: bool
 ) -> tuple[Array, Array]:
     """Return centred score sums (G, p) where the Hessian is the identity, and the way there."""
-    whiten = whitener(hessian)
+    whiten = linalg.whitener(hessian)
     mean = mean_score(criterion, totals.sums.sum(axis=0), centered)
     return (totals.sums - totals.weights[:, None] * mean) @ whiten.T, whiten
 
@@ -259,7 +252,7 @@ def clustered_by_leverage(
 
     Arguments as for `independent`.
     """
-    whiten = whitener(hessian)
+    whiten = linalg.whitener(hessian)
     mean = mean_score(criterion, gradient, centered)
     whitened, count, satterthwaite = _adjusted_clusters(
         criterion, theta, groups, correction, whiten, mean
@@ -296,9 +289,9 @@ def _adjusted_clusters(
         left = np.eye(p) - hessians
         _check_left(left, groups, block.first, correction)
         if correction == "CR3":
-            adjusted = np.linalg.solve(left, scores[:, :, None])[:, :, 0]
+            adjusted = linalg.solve(left, scores[:, :, None], "clusters' Hessians")[:, :, 0]
         else:
-            values, vectors = np.linalg.eigh(left)
+            values, vectors = linalg.eigh(left, "clusters' Hessians")
             adjust = (vectors * values[:, None, :] ** -0.5) @ vectors.transpose(0, 2, 1)
             adjusted = np.einsum("gij,gj->gi", adjust, scores)
         whitened += adjusted.T @ adjusted
@@ -313,10 +306,8 @@ def _adjusted_clusters(
 
 def _check_left(left: Array, groups: Groups, first: int, correction: str) -> None:
     """Refuse clusters without which, I - A_g A^{-1} being singular, a coefficient is lost."""
-    try:
-        np.linalg.cholesky(left - SINGULAR * np.eye(left.shape[1]))
-    except np.linalg.LinAlgError:
-        worst = groups.labels[first + int(np.linalg.eigvalsh(left)[:, 0].argmin())]
+    if linalg.cholesky_or_none(left - SINGULAR * np.eye(left.shape[1])) is None:
+        worst = groups.labels[first + int(linalg.eigvalsh(left)[:, 0].argmin())]
         raise InputError(
             "clusters",
             f"cluster {worst!s} alone determines a coefficient (a dummy for one cluster, say), so "

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from etafree import linalg
 from etafree.criterion import Criterion
 from etafree.errors import ConvergenceError, InputError
 from etafree.linalg import CONDITION_FAIL, correlation_eigenvalues
@@ -113,7 +114,7 @@ def _minimise(criterion: Criterion, start: Any) -> Fit:
     if not np.isfinite(curvature).all():
         raise InputError("penalty", "is so strong that its Hessian overflows", "weaken it")
     check_collinear(criterion, curvature)
-    first = np.linalg.solve(curvature, moment - weight * criterion.penalty.gradient(zero))
+    first = linalg.solve(curvature, moment - weight * criterion.penalty.gradient(zero), "X'X")
     if criterion.loss.convex:
         return _newton(criterion, first)
     starts: list[Array] = [first]
@@ -134,7 +135,7 @@ def subset_starts(criterion: Criterion, count: int) -> list[Array]:
     some = total.take(np.concatenate(subsets))
     response = some.y if some.offset is None else some.y - some.offset
     cuts = [slice(k * size, (k + 1) * size) for k in range(count)]
-    return [np.linalg.lstsq(some.X[rows], response[rows], rcond=None)[0] for rows in cuts]
+    return [linalg.least_squares(some.X[rows], response[rows]) for rows in cuts]
 
 
 def _best(criterion: Criterion, starts: list[Array]) -> Fit:
@@ -199,19 +200,12 @@ def _gap(state: Derivatives) -> float:
 
 def _newton_step(state: Derivatives) -> Array | None:
     """Return the Newton step, None if the Hessian is not safely positive definite."""
-    diagonal = np.diagonal(state.hessian)
-    if not np.all(np.isfinite(state.hessian)) or np.any(diagonal <= 0):
+    factor = linalg.safe_factor(state.hessian)
+    if factor is None:
         return None
-    sd = np.sqrt(diagonal)
-    try:
-        lower = np.linalg.cholesky(state.hessian / sd / sd[:, None])
-    except np.linalg.LinAlgError:
-        return None
-    if np.min(np.diagonal(lower)) < 1e-7:
-        return None
-    half = np.linalg.solve(lower, -state.gradient / sd)
-    step: Array = np.linalg.solve(lower.T, half) / sd
-    return step
+    sd, lower = factor
+    half = linalg.solve(lower, -state.gradient / sd)
+    return linalg.solve(lower.T, half) / sd
 
 
 def _search(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from etafree import linalg
 from etafree.checks import Check, check
 from etafree.criterion import Criterion
 from etafree.linear import LinearTotal
@@ -53,8 +54,8 @@ def scale_effect(criterion: Criterion, target: Target, groups: Groups | None) ->
     sums = total.cluster_totals(theta, groups).sums
     sums = sums - sums.mean(axis=0)
     both = sums + np.outer(np.bincount(groups.codes, influence, len(groups)), d)
-    plain = np.linalg.solve(target.hessian, sums.T)
-    joint = np.linalg.solve(target.hessian + np.outer(d, e), both.T)
+    plain = linalg.solve(target.hessian, sums.T, "Hessian")
+    joint = linalg.solve(target.hessian + np.outer(d, e), both.T, "joint Hessian")
     ratio = np.sqrt(np.square(joint).sum(axis=1) / np.square(plain).sum(axis=1))
     worst = int(np.argmax(np.abs(np.log(ratio))))
     return (

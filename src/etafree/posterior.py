@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from etafree import linalg
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
@@ -80,7 +81,7 @@ class LogPrior:
         centre = as_array(mean, "mean", ndim=1)
         if len(centre) == 0:
             raise InputError("mean", "is empty")
-        precision = np.linalg.inv(check_covariance(covariance, "covariance", len(centre)))
+        precision = linalg.inv(check_covariance(covariance, "covariance", len(centre)))
         return cls(
             lambda t, n: -0.5 * float((t - centre) @ precision @ (t - centre)),
             lambda t, n: -precision @ (t - centre),
@@ -269,11 +270,11 @@ class GeneralizedPosterior:
         if np.isinf(exponent) or self.log_prior is not None or self.criterion.strength > 0:
             return np.inf
         total, rng = self.criterion.total, np.random.default_rng(0)
-        directions = [np.eye(total.p)]
+        directions: list[Array] = [np.eye(total.p)]
         if 1 < total.p <= total.n:
             picked = [rng.choice(total.n, total.p - 1, replace=False) for _ in range(DIRECTIONS)]
             rows = total.take(np.concatenate(picked)).X.reshape(DIRECTIONS, total.p - 1, total.p)
-            directions += [np.linalg.svd(some)[2][-1:] for some in rows]
+            directions += [linalg.null_direction(some) for some in rows]
         every = np.concatenate(directions).T
 
         def reach(part: LinearTotal, largest: Largest) -> None:

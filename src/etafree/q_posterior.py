@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from etafree import linalg
 from etafree.batched import outer_products, unpacked
 from etafree.bootstrap import cluster_groups, refuse_kinks
 from etafree.criterion import Criterion
@@ -65,9 +66,9 @@ class QPosterior(GeneralizedPosterior):
         sd = np.sqrt(scale[good])
         slopes = gradients[good] / sd
         matrices = meats[good] / sd[:, :, None] / sd[:, None, :]
-        regular = np.linalg.eigvalsh(matrices)[:, 0] > 1e-13
+        regular = linalg.eigvalsh(matrices)[:, 0] > 1e-13
         good, slopes, matrices = good[regular], slopes[regular], matrices[regular]
-        solved = np.linalg.solve(matrices, slopes[:, :, None])[:, :, 0]
+        solved = linalg.solve(matrices, slopes[:, :, None])[:, :, 0]
         value[good] = -0.5 * np.einsum("bi,bi->b", slopes, solved)
         if self.log_prior is not None:
             n = self.criterion.size
@@ -187,11 +188,11 @@ def q_posterior(
     ).covariance  # fmt: skip
     mean, covariance = fit.theta, spread
     if log_prior is not None:  # one Newton step of the normal approximation
-        n, precision = criterion.size, np.linalg.inv(spread)
+        n, precision = criterion.size, linalg.inv(spread, "covariance")
         bend = precision - np.asarray(log_prior.hessian(mean, n))
-        covariance = np.linalg.inv(bend)
+        covariance = linalg.inv(bend, "Hessian of loss and log prior", "weaken the log prior")
         mean = mean + covariance @ np.asarray(log_prior.gradient(mean, n))
-    normal = Normal(mean, np.linalg.cholesky(covariance), mean)
+    normal = Normal(mean, linalg.cholesky(covariance, "covariance", "weaken the log prior"), mean)
     if criterion.p == 1:
         made = quadrature_draws(posterior, normal, count, rng)
     else:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from etafree.linalg import eigh
 from etafree.newton import TOLERANCE, _newton_step
 from etafree.penalties.norms import GroupNorms
 from etafree.totals import Derivatives
@@ -174,7 +175,7 @@ class QuadraticModel:
     def _spectra(self) -> dict[int, tuple[Array, Array]]:
         """Eigenvalues and eigenvectors of the Hessian's blocks of groups larger than one."""
         places = {g: self.norms.members[g] for g in self.norms.large}
-        return {g: np.linalg.eigh(self.hessian[np.ix_(j, j)]) for g, j in places.items()}
+        return {g: eigh(self.hessian[np.ix_(j, j)], "Hessian") for g, j in places.items()}
 
     def _group_minimiser(self, g: int, pull: Array) -> Array:
         r"""Return the minimiser of :math:`\tfrac12 t^\top Ht - c^\top t + w\|t\|` over one group.

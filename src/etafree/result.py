@@ -10,8 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from etafree import linalg
 from etafree.answers import Answers
 from etafree.archive import pack, unpack
 from etafree.calibration import LocationScaleMap, PaperMatrices, working_covariance
@@ -140,7 +139,7 @@ class Calibration(Answers):
         return PaperMatrices(
             t.hessian / t.size,
             t.meat / t.size,
-            np.linalg.inv(t.size * working_covariance(self.settings["working"], self._before, t)),
+            linalg.inv(t.size * working_covariance(self.settings["working"], self._before, t)),
             t.size * t.covariance,
             self.map.scale,
         )

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from etafree import linalg
 from etafree.active import active_block, fragile_selection
 from etafree.centers import find_center
 from etafree.checks import Check, check
 from etafree.criterion import Criterion
 from etafree.dependence import Clusters, Dependence, Series, Survey, Ways, find_dependence
-from etafree.errors import InputError
+from etafree.errors import InputError, NotPositiveDefiniteError
 from etafree.linalg import check_covariance
 from etafree.linear import LinearTotal, PredictorTotal
 from etafree.meat import (
@@ -195,7 +196,11 @@ def target_of(
         made = _custom(criterion, theta, A, total.gradient, dependence, centered, meat)
     else:
         made = _meat(criterion, theta, A, total, dependence, correction, centered, bandwidth)
-    check_covariance(made.matrix, "meat", p, "too few distinct scores: G or n must exceed p")
+    advice = "too few distinct scores: G or n must exceed p"
+    ratios = linalg.relative_eigenvalues(made.matrix, A)
+    if ratios[0] <= linalg.rounding(p) * ratios[-1]:
+        raise NotPositiveDefiniteError("meat", float(ratios[0]), advice)
+    check_covariance(made.matrix, "meat", p, advice)
     if hessian is None and wider is not None:
         se = np.sqrt(np.diagonal(made.covariance))
         checks = (_smoothing_bias(theta, minimise(other, theta).theta, se),)
@@ -319,7 +324,7 @@ def _custom(
             scores -= w[:, None] * (scores.sum(axis=0) / criterion.total.weight)
         meat = meat(scores)
     B = check_covariance(meat, "meat", criterion.p, "it must be a variance of the total score")
-    inverse = np.linalg.inv(A)
+    inverse = linalg.inv(A, "Hessian")
     covariance = inverse @ B @ inverse
     if isinstance(dependence, Clusters):
         many = len(dependence.groups)

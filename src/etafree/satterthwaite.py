@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from etafree.linalg import cholesky, solve
 from etafree.validation import Array
 
 __all__ = ["Satterthwaite"]
@@ -40,7 +41,7 @@ class Satterthwaite:
         """Return the degrees of freedom for a contrast (p,), or for several at once (q, p)."""
         rows = np.atleast_2d(contrast)
         expected = self._expected(rows)
-        rows = np.linalg.solve(np.linalg.cholesky(expected), rows)  # E of the estimate is I
+        rows = solve(cholesky(expected, "contrast"), rows)  # E of the estimate is I
         parts = [self._parts(row) for row in rows]
         q = len(rows)
         total = sum(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from etafree.errors import InputError
+from etafree.linalg import least_squares
 from etafree.losses import Huber, ResidualLoss
 from etafree.validation import Array
 
@@ -24,7 +25,7 @@ def mad_scale(loss: ResidualLoss, X: Array, y: Array, weights: Array | None = No
     tuning = float(getattr(loss, "c", 1.345))
     w = np.ones(len(X)) if weights is None else weights
     root = np.sqrt(w)[:, None]
-    theta = np.linalg.lstsq(X * root, y * root[:, 0], rcond=None)[0]
+    theta = least_squares(X * root, y * root[:, 0])
     scale = 0.0
     for _ in range(200):
         residual = y - X @ theta
@@ -36,7 +37,7 @@ def mad_scale(loss: ResidualLoss, X: Array, y: Array, weights: Array | None = No
         if abs(scale - previous) <= 1e-12 * scale:
             break
         root = np.sqrt(w * Huber(tuning, scale=scale).majorizer(X @ theta, y))[:, None]
-        theta = np.linalg.lstsq(X * root, y * root[:, 0], rcond=None)[0]
+        theta = least_squares(X * root, y * root[:, 0])
     return float(scale)
 
 

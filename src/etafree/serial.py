@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from etafree import linalg
 from etafree.checks import Check, check
 from etafree.dependence import Series
 from etafree.errors import InputError
@@ -70,7 +71,7 @@ def long_run(
         bias = _bias(scores @ whiten, lambda rho: _cosine_bias(rho, terms / many))
     else:
         if bandwidth is None or bandwidth == AUTOMATIC:
-            lag = newey_west_lag(scores @ np.linalg.inv(whiten).T, intercept)
+            lag = newey_west_lag(scores @ linalg.inv(whiten, "Hessian").T, intercept)
         else:
             lag = _whole(bandwidth, 0, many - 1)
         whitened, dof, told = bartlett(scores, lag), np.inf, f"{lag} lags"

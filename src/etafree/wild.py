@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from etafree import linalg
 from etafree.criterion import Criterion
 from etafree.leverage import cluster_parts
 from etafree.sums import Groups
@@ -101,7 +102,7 @@ def wild_bootstrap(
     scores, hessians, there = cluster_parts(criterion, target.center, groups, target.centered)
     scores, hessians = scores[there], hessians[there]
     count = len(scores)
-    inverse = np.linalg.inv(target.hessian)
+    inverse = linalg.inv(target.hessian, "Hessian")
     h = inverse @ contrast
     reach = -hessians @ (h / (contrast @ h))  # (G, p): by how much scores move with d
     pull = np.einsum("i,gij->gj", h, hessians) @ inverse  # (G, p): what re-estimation takes away

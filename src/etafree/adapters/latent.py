@@ -19,6 +19,7 @@ from etafree.adapters.stored import StoredLosses
 from etafree.adapters.trees import SAMPLE_DIMS, flatten
 from etafree.dependence import Dependence
 from etafree.errors import InputError
+from etafree.linalg import least_squares
 from etafree.sums import Groups
 from etafree.validation import Array
 
@@ -126,7 +127,7 @@ def _explained(base: Array, wanted: Array) -> float:
     if p == 0 or 2 * p >= many:
         return 0.0
     wanted = wanted - wanted.mean(axis=0)
-    fitted = base @ np.linalg.lstsq(base, wanted, rcond=1e-10)[0]
+    fitted = base @ least_squares(base, wanted, 1e-10, "draws")
     rest = np.square(wanted - fitted).sum(axis=0) / (many - 1 - p)
     return float(np.min(1 - rest / (np.square(wanted).sum(axis=0) / (many - 1))))
 

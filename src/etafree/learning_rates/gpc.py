@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from etafree import linalg
 from etafree.bootstrap import Resamples
 from etafree.errors import InputError
 from etafree.learning_rates.problem import Problem
 from etafree.learning_rates.rate import LearningRate, learning_rate
 from etafree.learning_rates.regions import DrawnRegions
+from etafree.linalg import relative_eigenvalues
 from etafree.validation import Array, as_array, as_choice, as_count, as_level, as_positive
 
 __all__ = ["gpc", "gpc_limit", "weighted_chi_square_quantile"]
@@ -85,7 +87,7 @@ def gpc_limit(J: Array, K: Array, level: float = 0.95) -> float:
     """
     from scipy.special import chdtri
 
-    weights = np.linalg.eigvals(np.linalg.solve(J, K)).real
+    weights = relative_eigenvalues(K, J)
     return float(chdtri(len(J), 1 - level) / weighted_chi_square_quantile(weights, level))
 
 
@@ -196,11 +198,11 @@ def _laplace(
 
     def coverage(eta: float) -> float:
         precision = eta * drawn.hessians + bends
-        shift = gap - np.linalg.solve(precision, slopes[:, :, None])[:, :, 0]
+        shift = gap - linalg.solve(precision, slopes[:, :, None], "posterior precision")[:, :, 0]
         if contrast is None:
             distance = np.einsum("bi,bij,bj->b", shift, precision, shift)
         else:
-            spread = np.linalg.solve(precision, contrast) @ contrast
+            spread = linalg.solve(precision, contrast, "posterior precision") @ contrast
             distance = np.square(shift @ contrast) / spread
         return float(np.mean(distance <= limit))
 

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from etafree import linalg
 from etafree.criterion import Criterion
 from etafree.linalg import relative_eigenvalues
 from etafree.optimize import Fit
@@ -101,7 +102,7 @@ class Information:
 
         if not (np.isfinite(eta) and eta > 0):
             return dict.fromkeys(self.names, np.nan)
-        inverse = np.linalg.inv(self.hessian)
+        inverse = linalg.inv(self.hessian, "Hessian")
         variance = np.diagonal(inverse) / eta
         ratio = np.sqrt(variance / np.diagonal(inverse @ self.meat @ inverse))
         covered = 2.0 * ndtr(ndtri(0.5 + 0.5 * level) * ratio) - 1.0

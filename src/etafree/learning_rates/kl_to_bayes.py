@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from etafree import linalg
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.learning_rates.problem import Problem
@@ -56,9 +57,9 @@ def gaussian_rate(
     """
     p = len(A)
     if direction == "forward":
-        return float(np.trace(np.linalg.solve(A, P)) / p)
+        return float(np.trace(linalg.solve(A, P, "Hessian")) / p)
     apart = 0.0 if shift is None else float(shift @ A @ shift)
-    return float(p / (np.trace(np.linalg.solve(P, A)) + apart))
+    return float(p / (np.trace(linalg.solve(P, A, "reference")) + apart))
 
 
 def kl_to_bayes(

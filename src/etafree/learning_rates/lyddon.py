@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from etafree import linalg
 from etafree.learning_rates.problem import Problem
 from etafree.learning_rates.rate import LearningRate, learning_rate
 from etafree.validation import Array
@@ -19,7 +20,7 @@ def lyddon_rate(J: Array, K: Array) -> float:
     >>> round(lyddon_rate(np.diag([1.0, 4.0]), 2 * np.eye(2)), 12)
     1.7
     """
-    return float(np.trace(J @ np.linalg.solve(K, J)) / np.trace(J))
+    return float(np.trace(J @ linalg.solve(K, J, "score variance")) / np.trace(J))
 
 
 def lyddon(problem: Problem) -> LearningRate:

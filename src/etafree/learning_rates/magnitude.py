@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from etafree import linalg
 from etafree.learning_rates.problem import Problem
 from etafree.learning_rates.rate import LearningRate, learning_rate
 from etafree.validation import Array
@@ -19,7 +20,7 @@ def magnitude_rate(J: Array, K: Array) -> float:
     >>> magnitude_rate(np.diag([1.0, 4.0]), 2 * np.eye(2))
     0.8
     """
-    return float(len(J) / np.trace(np.linalg.solve(J, K)))
+    return float(len(J) / np.trace(linalg.solve(J, K, "Hessian")))
 
 
 def magnitude(problem: Problem) -> LearningRate:

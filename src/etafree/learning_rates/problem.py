@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from etafree import linalg
 from etafree.bootstrap import Resamples, cluster_groups, refuse_kinks, resamples
 from etafree.criterion import Criterion
 from etafree.errors import InputError
@@ -99,7 +100,7 @@ def normal_prior(problem: Problem) -> tuple[Array, Array] | None:
     size = np.abs(precision).max()
     same = np.allclose(there, precision, rtol=1e-8, atol=1e-10 * size)
     straight = np.allclose(problem.prior_gradient(probe), line, rtol=1e-8, atol=1e-10 * size)
-    if not (same and straight) or np.linalg.eigvalsh(precision)[0] <= 0:
+    if not (same and straight) or linalg.eigvalsh(precision, "log prior's Hessian")[0] <= 0:
         return None
-    covariance = np.linalg.inv(precision)
+    covariance = linalg.inv(precision, "log prior's Hessian")
     return covariance @ slope, covariance

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from etafree import linalg
 from etafree.bootstrap import Resamples, weight_blocks
 from etafree.errors import ConvergenceError, InputError
 from etafree.learning_rates.problem import Problem
@@ -13,6 +14,8 @@ from etafree.samplers import sample
 from etafree.validation import Array
 
 __all__ = ["DrawnRegions", "reweighted"]
+
+TOO_FEW = "reweighting leaves too few draws of a posterior: pass more draws="
 
 
 def reweighted(losses: Array, change: float) -> Array:
@@ -89,7 +92,7 @@ class DrawnRegions:
         mean = np.einsum("bd,bdi->bi", weights, self.draws)
         apart = self.draws - mean[:, None]
         covariance = np.einsum("bdi,bdj->bij", weights[:, :, None] * apart, apart)
-        lower = np.linalg.inv(np.linalg.cholesky(covariance))
+        lower = linalg.inv(linalg.cholesky(covariance, "draws", TOO_FEW), "draws", TOO_FEW)
         size = np.square(np.einsum("bij,bdj->bdi", lower, apart)).sum(axis=2)
         limit = _quantiles(size, weights, [level])[0]
         own = np.square(np.einsum("bij,bj->bi", lower, self.center - mean)).sum(axis=1)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree import linalg
 from etafree.errors import ConvergenceError, InputError
 from etafree.learning_rates.conjugate import NormalInverseGamma, prequential_losses
 from etafree.learning_rates.problem import Problem, normal_prior
@@ -194,7 +195,9 @@ def _drawn(
     """Return draws given the first rows; the prior stays that of the full sample."""
     if done == 0:
         assert prior is not None
-        return rng.multivariate_normal(*prior, draws, method="cholesky")
+        mean, covariance = prior
+        lower = linalg.cholesky(covariance, "log_prior", "its covariance is not one")
+        return mean + rng.standard_normal((draws, len(mean))) @ lower.T
     own, size = problem.log_prior, problem.criterion.size
     fixed = None if own is None else LogPrior(
         lambda t, n: own.value(t, size), lambda t, n: own.gradient(t, size),

@@ -140,3 +140,12 @@ class GroupNorms:
             curve = w * (np.eye(len(some)) / root - np.outer(m, m) / root**3)
             bend[np.ix_(some, some)] = curve + np.diag(r)
         return slope, bend
+
+    def laplace_curvature(self) -> Array:
+        r"""Return the curvature (p, p) at zero, seen by a normal law as wide as the kinks' own.
+
+        :math:`e^{-w|t|}` has variance :math:`2/w^2`.
+        """
+        rates = self.weights[self.codes]
+        variance = np.divide(2.0, rates**2, out=np.ones_like(rates), where=rates > 0)
+        return self.expected_derivatives(np.zeros(len(rates)), np.diag(variance))[1]

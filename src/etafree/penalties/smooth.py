@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from etafree.errors import InputError, NotPositiveDefiniteError
+from etafree.linalg import eigvalsh
 from etafree.validation import Array, as_array, as_number, as_positive
 
 __all__ = ["NoPenalty", "Penalty", "Ridge", "SmoothPenalty", "huberized_l1"]
@@ -182,7 +183,7 @@ class Ridge(Penalty):
         Q = as_array(self.Q, "Q", shape=(p, p))
         if not np.allclose(Q, Q.T, rtol=1e-8, atol=1e-10 * float(np.abs(Q).max())):
             raise InputError("Q", "is not symmetric", "pass (Q + Q.T) / 2")
-        smallest = float(np.linalg.eigvalsh(Q)[0])
+        smallest = float(eigvalsh(Q, "Q")[0])
         if smallest < -1e-10 * float(np.abs(Q).max()):
             raise NotPositiveDefiniteError("Q", smallest, "a ridge penalty must be convex")
         return replace(self, mu=mu, Q=Q)
@@ -262,7 +263,7 @@ class SmoothPenalty(Penalty):
             if np.any(np.abs(bend - hessian[j]) > 1e-4 * (1 + np.abs(hessian[j]))):
                 raise InputError("penalty Hessian", f"row {j} differs from finite differences",
                                  "mend curvature, or slope")  # fmt: skip
-        smallest = float(np.linalg.eigvalsh(0.5 * (hessian + hessian.T))[0])
+        smallest = float(eigvalsh(0.5 * (hessian + hessian.T), "penalty Hessian")[0])
         if smallest < -1e-8 * max(1.0, float(np.abs(hessian).max())):
             raise NotPositiveDefiniteError("penalty Hessian", smallest, "it must be convex")
         return self

@@ -73,10 +73,14 @@ def density(values: Array, points: int = 300) -> tuple[Array, Array]:
     from scipy.stats import gaussian_kde
 
     some = values if len(values) <= 5000 else values[:: len(values) // 5000 + 1]
-    low, high = np.quantile(some, [0.0005, 0.9995])
+    middle, spread = float(np.mean(some)), float(np.ptp(some))
+    if not spread > 1e-12 * abs(middle):  # a spike
+        return np.full(points, middle), np.linspace(0.0, 1.0, points)
+    z = (some - middle) / spread  # its variance neither over- nor underflows
+    low, high = np.quantile(z, [0.0005, 0.9995])
     grid = np.linspace(low - 0.1 * (high - low), high + 0.1 * (high - low), points)
-    height = gaussian_kde(some)(grid)
-    return grid, height / height.max()
+    height = gaussian_kde(z)(grid)
+    return middle + spread * grid, height / height.max()
 
 
 def _density(ax: Axes, values: Array, colour: str) -> None:

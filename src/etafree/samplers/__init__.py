@@ -11,7 +11,7 @@ import numpy as np
 from etafree.draws import Draws
 from etafree.errors import ConvergenceError, InputError
 from etafree.posterior import GeneralizedPosterior
-from etafree.samplers.elliptical import elliptical_draws
+from etafree.samplers.elliptical import TOO_COARSE, elliptical_draws
 from etafree.samplers.importance import importance_draws, trustworthy
 from etafree.samplers.nuts import nuts_draws
 from etafree.samplers.quadrature import quadrature_draws
@@ -30,6 +30,8 @@ SAMPLERS: dict[str, Sampler] = {
 }
 #: With fewer draws neither the Pareto k nor an effective size means anything.
 FEWEST = 50
+#: Largest rounding error of the log density: draws come out right to ten per cent of a density.
+ROUNDING = 0.1
 
 
 @one_blas_thread
@@ -97,6 +99,8 @@ def sample(
         )  # fmt: skip
     rng = as_rng(seed)
     normal = normal_approximation(posterior)
+    if np.finfo(np.float64).eps * abs(posterior.log_density(normal.mode)) > ROUNDING:
+        raise ConvergenceError(TOO_COARSE)
     if sampler == "auto" and posterior.criterion.p == 1:
         sampler = "quadrature"
     first = "importance" if sampler == "auto" else sampler

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from etafree import linalg
 from etafree.draws import Draws
 from etafree.errors import ConvergenceError
 from etafree.posterior import GeneralizedPosterior
@@ -13,7 +14,7 @@ from etafree.samplers.importance import proposal_dof, student_proposal
 from etafree.samplers.variational import Normal
 from etafree.validation import Array
 
-__all__ = ["elliptical_draws"]
+__all__ = ["TOO_COARSE", "elliptical_draws"]
 
 CHAINS = 32
 WARM_UP = 200
@@ -22,6 +23,10 @@ THIN = 4
 SHRINKAGES = 200
 #: Chains that disagree more than this have not seen the same distribution.
 R_HAT_LIMIT = 1.1
+TOO_COARSE = (
+    "the log density changes by less than its rounding error: rescale huge responses or use a "
+    "smaller eta"
+)
 
 
 def elliptical_draws(
@@ -51,7 +56,7 @@ def elliptical_draws(
     chains = min(CHAINS, max(4, draws // 50))
     length = -(-draws // chains)
     z, _ = student_proposal(chains, p, dof, rng)
-    mode = np.linalg.solve(normal.lower, normal.mode - normal.mean)[None]
+    mode = linalg.solve(normal.lower, normal.mode - normal.mean)[None]
     level, peak = log_ratio(z), float(log_ratio(mode)[0])
     lost = ~(level > peak - 50.0 - 10.0 * p)
     z[lost], level[lost] = mode, peak
@@ -105,7 +110,4 @@ def _sweep(
         low[open_[below]] = angle[open_[below]]
         high[open_[~below]] = angle[open_[~below]]
         angle[open_] = low[open_] + rng.random(len(open_)) * (high - low)[open_]
-    raise ConvergenceError(
-        "the log density changes by less than its rounding error: rescale huge responses or use a "
-        "smaller eta"
-    )
+    raise ConvergenceError(TOO_COARSE)

@@ -27,6 +27,7 @@ import numpy as np
 from numba import float32, float64, prange
 from numpy.typing import NDArray
 
+from etafree import linalg
 from etafree.errors import InputError
 from etafree.samplers.streams import fill_noise
 from etafree.validation import Array, as_array, as_choice
@@ -188,8 +189,8 @@ def gibbs_chains(
         raise InputError("y", f"reaches {largest:.1g}", "rescale the data to units of its spread")
     gram = np.einsum("dni,dnj->dij", X, X)
     information = eta[:, None, None] * gram[data] + precision
-    cov = np.linalg.inv(information)
-    root = np.linalg.cholesky(cov)
+    cov = linalg.inv(information, "precision of the coefficients")
+    root = linalg.cholesky(cov, "precision of the coefficients")
     out = np.empty((len(data), draws, X.shape[2]))
     keys = seed.generate_state(len(data), np.uint64)
     columns = np.ascontiguousarray(X.transpose(0, 2, 1))

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from etafree.linalg import safe_factor
 from etafree.linear import LinearTotal
 from etafree.penalties import KinkedPenalty
 from etafree.penalties.norms import GroupNorms
@@ -106,9 +107,7 @@ def kinked_proposal(
     kinks = energy.penalty.kinks_at(energy.p).scaled(energy.strength * energy.size)
     rate = posterior.eta / widen
     precision = rate * (bend + np.diag(kinks.ridge))
-    try:
-        np.linalg.cholesky(precision)
-    except np.linalg.LinAlgError:
+    if safe_factor(precision) is None:
         return None
     linear = rate * (bend @ normal.mean - slope)
     rates = kinks.scaled(rate).without_ridge()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from etafree import linalg
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, MissingExtraError
 from etafree.linear import LinearTotal
@@ -114,7 +115,7 @@ def nuts_draws(
 def _starts(posterior: GeneralizedPosterior, normal: Normal, rng: np.random.Generator) -> Array:
     """Return whitened points (chain, p), spread twice as far, those too far out moved inwards."""
     p = posterior.criterion.p
-    mode = np.linalg.solve(normal.lower, normal.mode - normal.mean)
+    mode = linalg.solve(normal.lower, normal.mode - normal.mean)
     floor = float(posterior.log_density(normal.mode)) - DEPTH * p
     z = 2.0 * rng.standard_normal((CHAINS, p))
     for _ in range(8):

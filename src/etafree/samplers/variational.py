@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from etafree import linalg
 from etafree.errors import ConvergenceError, NotPositiveDefiniteError
 from etafree.linear import PredictorTotal
 from etafree.optimize import minimise
+from etafree.penalties import KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.validation import Array
 
@@ -48,53 +50,58 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
     fit = minimise(energy)
     weight = energy.strength * energy.size
     mean, precision = fit.theta, eta * fit.hessian
-    covariance = _inverse(precision)
-    if covariance is None:
-        smallest = float(np.linalg.eigvalsh(precision)[0])
+    root = _root(precision)
+    if root is None and isinstance(energy.penalty, KinkedPenalty) and energy.strength > 0:
+        kinks = energy.penalty.kinks_at(energy.p).scaled(eta * weight)
+        root = _root(precision + kinks.laplace_curvature())
+    if root is None:
+        smallest = float(linalg.eigvalsh(precision, "Hessian at the mode")[0])
         raise NotPositiveDefiniteError("Hessian at the mode", smallest, "add a penalty")
     if not isinstance(energy.total, PredictorTotal):  # no expectations in closed form: Laplace
-        return Normal(mean, np.linalg.cholesky(covariance), fit.theta)
+        return Normal(mean, root, fit.theta)
     for _ in range(MAX_ITERATIONS):
+        covariance = root @ root.T
         with np.errstate(over="ignore", invalid="ignore"):
             slope, curvature = energy.total.expected_derivatives(mean, covariance)
         pull, bend = energy.penalty.expected_derivatives(mean, covariance)
         new = eta * (curvature + weight * bend)
-        if not np.isfinite(slope).all() or _inverse(new) is None:
+        if not np.isfinite(slope).all() or _root(new) is None:
             if not energy.loss.convex:
                 break
-            covariance = covariance / 16  # so wide that an exponential overflows
+            root = root / 4  # so wide that an exponential overflows
             continue
-        change = float(np.max(np.abs(np.linalg.eigvals(new @ covariance) - 1)))
+        change = float(np.max(np.abs(linalg.eigvalsh(root.T @ new @ root, "precision") - 1)))
         if change > 1:  # far off: average precisions, or an exponential loss makes it oscillate
-            new = 0.5 * (new + _inverse_of(covariance, eta))
-        inverse = _inverse_of(new, eta)
-        step = -inverse @ (eta * (slope + weight * pull))
+            back = linalg.inv(root, "covariance")
+            new = 0.5 * (new + back.T @ back)
+        root = _root_at(new, eta)
+        step = -root @ (root.T @ (eta * (slope + weight * pull)))
         moved = float(step @ new @ step)
         mean = mean + step * min(1.0, 2.0 * np.sqrt(len(step) / max(moved, 1e-300)))
-        covariance = inverse
         if moved < 1e-4 and change < 1e-2:
             break
-    return Normal(mean, np.linalg.cholesky(covariance), fit.theta)
+    return Normal(mean, root, fit.theta)
 
 
-def _inverse_of(matrix: Array, eta: float) -> Array:
-    inverse = _inverse(matrix)
-    if inverse is None:
+def _root_at(precision: Array, eta: float) -> Array:
+    root = _root(precision)
+    if root is None:
         raise ConvergenceError(
             f"no sampler reaches the whole posterior at eta = {eta:g} (no normal law comes near "
             "it): use a larger eta or add a penalty"
         )
-    return inverse
+    return root
 
 
-def _inverse(precision: Array) -> Array | None:
-    """Return the inverse of a positive definite matrix of any units, None if it is not one."""
-    if not np.isfinite(precision).all() or np.any(np.diagonal(precision) <= 0):
+def _root(precision: Array) -> Array | None:
+    r"""Return the lower Cholesky factor of a precision's inverse, None if it has none.
+
+    With the order of the parameters reversed, :math:`\Lambda = UU^\top` for an upper triangular U,
+    and :math:`\Lambda^{-1} = U^{-\top}U^{-1}`: the covariance itself, which rounding can make
+    indefinite, is not factorised.
+    """
+    factor = linalg.safe_factor(precision[::-1, ::-1])
+    if factor is None:
         return None
-    sd = np.sqrt(np.diagonal(precision))
-    try:
-        lower = np.linalg.cholesky(precision / sd / sd[:, None])
-    except np.linalg.LinAlgError:
-        return None
-    half = np.linalg.inv(lower) / sd
-    return half.T @ half
+    sd, lower = factor
+    return linalg.inv(lower[::-1, ::-1], "precision").T / sd[::-1, None]
