@@ -1,52 +1,94 @@
-# All the set-up there is: every target installs what it needs into .venv first.
+# All the set-up there is: every target installs what it needs into $(VENV) first, with uv where it
+# is on the PATH and with pip elsewhere.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+MINOR := $(shell $(PYTHON) -c "import sys; print('%d.%d' % sys.version_info[:2])")
+# Versions that were tested together on this Python; CONSTRAINTS= takes the newest of everything.
+CONSTRAINTS ?= $(wildcard constraints/$(MINOR).txt)
+PINS := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+UV := $(shell command -v uv 2>/dev/null)
+ifdef UV
+create = "$(UV)" venv --quiet --seed --allow-existing --no-python-downloads --python "$(PYTHON)" $(1)
+install = "$(UV)" pip install --quiet --python $(BIN)/python
+else
+create = "$(PYTHON)" -m venv $(1)
+install = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+endif
 # One BLAS thread per process: small blocks are slower on two.
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
+# Tests compare what is installed with what was meant to be.
+export ETAFREE_CONSTRAINTS := $(CONSTRAINTS)
 
-.PHONY: demo tour test bench fuzz coverage docs linkcheck dist lint clean
+.PHONY: demo tour test tests newest processors extras constraints bench fuzz coverage docs linkcheck \
+	dist lint clean
 
-.venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+# The package and what it needs to run, as a user has it; built as a wheel.
+$(VENV)/core: pyproject.toml $(CONSTRAINTS) $(wildcard src/etafree/*.py src/etafree/*/*.py)
+	$(call create,$(VENV))
+	$(install) $(PINS) .
 	touch $@
 
-demo: .venv/ready  ## the paper's Figure 1 in full, beside the published curves
+# The checkout itself, with extras, linters and what tests and documentation need.
+$(VENV)/dev: pyproject.toml $(CONSTRAINTS)
+	$(call create,$(VENV))
+	$(install) $(PINS) -e ".[dev]"
+	touch $@
+
+demo: $(if $(wildcard $(VENV)/dev),$(VENV)/dev,$(VENV)/core)  ## the paper's Figure 1 in full, beside the published curves
 	$(BIN)/etafree figure1 --out demo
 
-tour: .venv/ready  ## calibrate one posterior at five learning rates and save pictures
+tour: $(VENV)/dev  ## calibrate one posterior at five learning rates and save pictures
 	$(BIN)/python examples/tour.py
 
-lint: .venv/ready
+lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint  ## linters, types and every test
+tests: $(VENV)/dev  ## every test, without linters and types
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-bench: .venv/ready  ## measure the performance goals; prints one table
+test: lint tests  ## linters, types and every test
+
+newest:  ## every test with the newest version of everything; PYTHON= takes another Python
+	$(MAKE) tests CONSTRAINTS= VENV=.venv-newest-$(MINOR)
+
+processors: $(VENV)/dev  ## every test as on other processors (about 15 minutes each)
+	$(BIN)/python tests/processors.py
+
+extras:  ## each extra alone, with the newest versions, in an empty environment: a smoke test
+	"$(PYTHON)" tests/extras.py
+
+constraints:  ## tested versions anew, for every Python; needs uv
+	$(foreach minor,3.11 3.12 3.13 3.14,"$(or $(UV),$(error make constraints needs uv: pip install uv))" pip compile \
+		--quiet --upgrade --no-python-downloads --only-binary :all: --no-annotate --no-header \
+		--python-version $(minor) --extra dev --no-emit-package etafree pyproject.toml \
+		--output-file constraints/$(minor).txt &&) true
+
+bench: $(VENV)/dev  ## measure the performance goals; prints one table
 	$(BIN)/python -m benchmarks
 
-fuzz: .venv/ready  ## more than 10,000 generated inputs over readers and public functions
+fuzz: $(VENV)/dev  ## more than 10,000 generated inputs over readers and public functions
 	$(BIN)/python tests/fuzzing.py
 
-coverage: .venv/ready  ## coverage of every loss and dependence at five learning rates (about 40 minutes)
+coverage: $(VENV)/dev  ## coverage of every loss and dependence at five learning rates (about 40 minutes)
 	$(BIN)/etafree coverage --out build/coverage
 
-docs: .venv/ready  ## the site into build/docs, every example run, every page looked at in Chromium
+docs: $(VENV)/dev  ## the site into build/docs, every example run, every page looked at in Chromium
 	ETAFREE_GALLERY_WORKERS=2 $(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs build/docs
 	ETAFREE_SITE=build/docs $(BIN)/python -m pytest tests/test_site.py
 
-linkcheck: .venv/ready  ## links to other sites; this one needs the internet
+linkcheck: $(VENV)/dev  ## links to other sites; this one needs the internet
 	$(BIN)/python -m sphinx -b linkcheck -D plot_gallery=0 -d build/doctrees-links docs build/linkcheck
 
-dist: .venv/ready  ## wheel and sdist, checked, and a smoke test of the wheel in an empty environment
+dist: $(VENV)/dev  ## wheel and sdist, checked, and a smoke test of the wheel in an empty environment
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	ETAFREE_DIST=dist $(BIN)/python -m pytest tests/test_package.py
 
 clean:
-	rm -rf .venv build dist demo tour docs/auto_gallery docs/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-newest-* build dist demo tour docs/auto_gallery docs/generated .pytest_cache \
+		.mypy_cache .ruff_cache .hypothesis

@@ -17,10 +17,13 @@ import tomllib
 import venv
 import zipfile
 from email.parser import HeaderParser
+from importlib.metadata import distributions
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from typer.main import get_command
 
 import etafree as ef
@@ -29,6 +32,7 @@ from etafree.errors import GUIDES, InputError, MissingExtraError
 
 ROOT = Path(__file__).parents[1]
 BUILT = os.environ.get("ETAFREE_DIST")
+PINNED = os.environ.get("ETAFREE_CONSTRAINTS", "")  # what make installed with; nothing: the newest
 pytestmark = pytest.mark.xdist_group("package")
 
 
@@ -61,9 +65,10 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clean")
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
+    pins = ["-c", ROOT / PINNED] if PINNED else []
     done = subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile",
-         "-c", ROOT / "constraints.txt", wheel],
+         *pins, wheel],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     unreachable = re.search("NewConnectionError|name resolution|unreachable", done.stderr)
@@ -92,7 +97,7 @@ def test_the_metadata_is_complete(wheel: Path) -> None:
     assert said["Version"] == [ef.__version__]
     assert said["Requires-Python"] == [">=3.11"]
     assert said["License-Expression"] == ["MIT"]
-    for minor in (11, 12, 13):
+    for minor in (11, 12, 13, 14):
         assert f"Programming Language :: Python :: 3.{minor}" in said["Classifier"]
     assert "Typing :: Typed" in said["Classifier"]
     assert said["Project-URL"] == ["Paper, https://arxiv.org/abs/2511.15320"]
@@ -116,8 +121,10 @@ def test_the_files_that_must_be_there_are(dist: Path, wheel: Path) -> None:
     (sdist,) = dist.glob("etafree-*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
-    assert {"CITATION.cff", "LICENSE", "Makefile", "README.md", "constraints.txt", "docs/conf.py",
-            "pyproject.toml", "tests/smoke.py", "src/etafree/py.typed"} <= names  # fmt: skip
+    assert {
+        "CITATION.cff", "LICENSE", "Makefile", "README.md", "constraints/3.11.txt",
+        "docs/conf.py", "pyproject.toml", "tests/smoke.py", "src/etafree/py.typed",
+    } <= names  # fmt: skip
     assert not [name for name in names if re.match(r"\.venv|build/|docs/(generated|auto_)", name)]
 
 
@@ -130,6 +137,39 @@ def test_every_extra_is_documented_and_in_all() -> None:
     text = (ROOT / "docs" / "install.md").read_text()
     for extra in (*users, "all"):
         assert f"| `etafree[{extra}]` |" in text
+
+
+def pinned(path: Path) -> dict[str, str]:
+    """Return the versions in a file of constraints, by normalised name."""
+    lines = [line.split(";")[0].strip() for line in path.read_text().splitlines()]
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}
+
+
+@pytest.mark.skipif(not PINNED, reason="the newest versions are installed, not the tested ones")
+@pytest.mark.skipif(sys.platform != "linux", reason="versions are pinned for Linux")
+def test_the_constraints_hold_all_that_is_installed() -> None:
+    installed = {
+        re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower(): d.version for d in distributions()
+    }
+    for own in ("etafree", "pip", "setuptools"):
+        installed.pop(own, None)
+    assert installed.items() <= pinned(ROOT / PINNED).items()
+
+
+@pytest.mark.parametrize("minor", ["3.11", "3.12", "3.13", "3.14"])
+def test_every_python_has_constraints_with_all_that_is_asked_for(minor: str) -> None:
+    """Direct requirements of every extra are pinned within their bounds, where markers hold."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    versions = pinned(ROOT / "constraints" / f"{minor}.txt")
+    assert f"Programming Language :: Python :: {minor}" in project["classifiers"]
+    for line in chain(project["dependencies"], *extras):
+        wanted = Requirement(line)
+        here = {"python_version": minor, "sys_platform": "linux"}
+        if wanted.name == "etafree" or (wanted.marker and not wanted.marker.evaluate(here)):
+            continue
+        assert versions[re.sub(r"[-_.]+", "-", wanted.name).lower()] in wanted.specifier, line
 
 
 def test_the_citation_names_software_and_paper() -> None:
