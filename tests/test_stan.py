@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import numpy as np
@@ -285,17 +286,16 @@ def normal_and_categorical():
 
 @pytest.fixture
 def fake(monkeypatch):
+    """A fit and its model without pystan: what it compiles is the class above."""
     data, free, stored = normal_and_categorical()
-    monkeypatch.setattr("httpstan.models.import_services_extension_module",
-                        lambda name: FakeServices(name))  # fmt: skip
+    package, models = types.ModuleType("httpstan"), types.ModuleType("httpstan.models")
+    package.__spec__ = ModuleSpec("httpstan", None)
+    package.models = models
+    models.import_services_extension_module = FakeServices
+    monkeypatch.setitem(sys.modules, "httpstan", package)
+    monkeypatch.setitem(sys.modules, "httpstan.models", models)
     model = types.SimpleNamespace(model_name="fake", data=data, constrained_param_names=COLUMNS)
     return FakeFit(free, stored), model, free
-
-
-pytest.importorskip("httpstan", reason="pystan is not installed")
-KEPT = pytest.mark.filterwarnings(
-    "ignore:pkg_resources is deprecated", "ignore::DeprecationWarning"
-)
 
 
 def test_a_fit_with_its_model_is_calibrated_unconstrained(fake):
