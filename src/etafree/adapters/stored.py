@@ -20,7 +20,8 @@ __all__ = ["StoredLosses", "stored_losses"]
 
 HOW = (
     "store it: PyMC pm.compute_log_likelihood(idata), Bambi model.compute_log_likelihood(idata), "
-    "NumPyro az.from_numpyro(mcmc), Stan a vector log_lik in generated quantities; or pass model="
+    "NumPyro az.from_numpyro(mcmc, log_likelihood=True), Stan a vector log_lik in generated "
+    "quantities; or pass model="
 )
 
 
