@@ -87,6 +87,16 @@ def robust() -> Case:
     return make_case("huber", n=300)
 
 
+@pytest.fixture(scope="session", params=["DataTree", "InferenceData"])
+def fit_kind(request: pytest.FixtureRequest) -> str:
+    """The class of a fit: ArviZ 1 has xarray's DataTree, ArviZ 0 an InferenceData of its own."""
+    if request.param == "InferenceData":
+        arviz = pytest.importorskip("arviz", reason="arviz is not installed")
+        if "InferenceData" not in dir(arviz):  # hasattr would be answered by a warning
+            pytest.skip("ArviZ 1 has no InferenceData")
+    return request.param
+
+
 def refused(argument, fragment, call, kind=InputError):
     """Assert that a call raises the library's own error about that argument."""
     with pytest.raises(kind) as info:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import arviz as az
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from arviz_base import from_dict
 from typer.testing import CliRunner
 
 from etafree.cli import app, main
@@ -25,11 +25,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inverse = np.linalg.inv(X.T @ X)
     theta = rng.multivariate_normal(inverse @ X.T @ y, inverse, size=(4, 500))
     loss = 0.5 * (y - theta @ X.T) ** 2
-    idata = az.from_dict(
-        posterior={"beta": theta, "extra": rng.standard_normal((4, 500))},
-        log_likelihood={"y": -loss}, coords={"term": ["one", "x"]}, dims={"beta": ["term"]},
-    )  # fmt: skip
-    idata.to_netcdf(str(where / "fit.nc"))
+    posterior = {"beta": theta, "extra": rng.standard_normal((4, 500))}
+    fit = from_dict(
+        {"posterior": posterior, "log_likelihood": {"y": -loss}},
+        coords={"term": ["one", "x"]},
+        dims={"beta": ["term"]},
+    )
+    fit.to_netcdf(where / "fit.nc", engine="h5netcdf")
     pd.DataFrame({"school": school, "name": [f"s{s}" for s in school]}).to_csv(where / "data.csv")
     return where
 

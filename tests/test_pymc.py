@@ -15,6 +15,7 @@ from scipy import stats
 import etafree as ef
 from conftest import refused
 from etafree.adapters.marginal import over_draws
+from etafree.adapters.trees import as_tree
 from etafree.pytrees import double_precision
 
 pm = pytest.importorskip("pymc")
@@ -82,7 +83,7 @@ def test_clustered_standard_errors_are_those_of_statsmodels(epil):
 def test_clusters_may_be_named_by_the_fits_data(epil):
     data, _, model, idata, _ = epil
     groups = data.subject.to_numpy()
-    tree = xr.DataTree.from_dict({name: idata[name] for name in idata.groups()})
+    tree = as_tree(idata).copy()
     tree["constant_data"] = xr.DataTree(xr.Dataset({"subject": ("subject_dim_0", groups)}))
     by_name = ef.calibrate(tree, model=model, clusters="subject", correction="CR1")
     by_labels = ef.calibrate(tree, model=model, clusters=groups, correction="CR1")
