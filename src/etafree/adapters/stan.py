@@ -6,6 +6,7 @@ the Stan program, so ``beta.1.2`` is ``beta[1, 2]``.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -203,11 +204,8 @@ class _Services:
     """A Stan model's maps between scales, through the functions that pystan compiled."""
 
     def __init__(self, model: Any) -> None:
-        from httpstan.models import (  # type: ignore[import-untyped]
-            import_services_extension_module,
-        )
-
-        module = import_services_extension_module(model.model_name)
+        models: Any = importlib.import_module("httpstan.models")
+        module = models.import_services_extension_module(model.model_name)
         self.data = model.data
         self.columns = tuple(model.constrained_param_names)
         self.write: Callable[..., Any] = module.write_array

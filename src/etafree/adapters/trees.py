@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import warnings
@@ -46,8 +47,7 @@ def as_kind(tree: Any, kind: str) -> Any:
     """Return a tree as an "InferenceData", or as the "DataTree" it is."""
     if kind != "InferenceData":
         return tree
-    import arviz
-
+    arviz: Any = importlib.import_module("arviz")
     groups = {name: child.to_dataset() for name, child in tree.children.items()}
     with warnings.catch_warnings():  # original_* groups are not in ArviZ's scheme
         warnings.filterwarnings("ignore", ".*not defined in the InferenceData scheme", UserWarning)
