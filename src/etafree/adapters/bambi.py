@@ -78,14 +78,15 @@ def _uncentred(density: Density, model: Any) -> Density:
 def _centred(model: Any) -> list[tuple[str, list[str], Array]]:
     """Return intercepts with the terms whose predictors are centred, and the means of these."""
     name_of = importlib.import_module("bambi.utils").get_aliased_name
-    pymc_model, found = model.backend.model, []
+    pymc_model = model.backend.model
+    found: list[tuple[str, list[str], Array]] = []
     for component in model.backend.distributional_components.values():
         own = component.component
         if not (model.center_predictors and own.intercept_term and own.common_terms):
             continue
         intercept = name_of(own.intercept_term)
-        bounded = pymc_model.rvs_to_transforms[pymc_model[intercept]] is not None
-        if bounded or model.response_component.term.coords:
+        variable = pymc_model[intercept]
+        if variable.ndim or pymc_model.rvs_to_transforms[variable] is not None:
             raise InputError("model", f"has centred predictors and {intercept} is bounded or of a "
                              "response with several columns",
                              "build it with center_predictors=False")  # fmt: skip
