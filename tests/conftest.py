@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import tomllib
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,11 @@ from etafree.errors import EtafreeError, InputError
 # A shell that runs us in the background ignores Ctrl-C, for our children too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+ROOT = Path(__file__).parents[1]
+PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+#: Options of a Python in which warnings are the errors that they are in tests.
+STRICT = tuple(option for line in PYTEST["filterwarnings"] for option in ("-W", line))
 
 THETA = np.array([0.4, 0.8, -0.6])
 

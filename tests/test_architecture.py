@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from conftest import ROOT, STRICT
+
 SOURCE = ROOT / "src" / "etafree"
 
 #: Each module imports only from those above it.
@@ -246,7 +247,7 @@ def test_documents_run_and_print_what_they_say(name: str, tmp_path: Path) -> Non
         if output:
             expected.append(output.strip("\n"))
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        [sys.executable, *STRICT, "-c", code],
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

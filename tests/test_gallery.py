@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
+from conftest import ROOT, STRICT
+
+GALLERY = ROOT / "docs" / "gallery"
 NEEDS = {"plot_schools": "bambi", "plot_clustered_counts": "pymc", "plot_own_loss": "jax",
          "plot_active_set": "sklearn"}  # fmt: skip
 
@@ -293,7 +295,7 @@ def test_examples_run_and_their_sentences_hold(name: str, tmp_path: Path) -> Non
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); "
     code += f"import test_gallery; test_gallery.examine({name!r})"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False,
+        [sys.executable, *STRICT, "-c", code], capture_output=True, text=True, check=False,
         cwd=tmp_path, env={**os.environ, "MPLBACKEND": "Agg", "ETAFREE_SHORT": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

@@ -23,7 +23,6 @@ from etafree.pytrees import double_precision
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS:UserWarning")
 RNG = np.random.default_rng(0)
 
 
