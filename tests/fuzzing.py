@@ -55,7 +55,7 @@ NUMBERS = (
 )  # fmt: skip
 THINGS = (
     None, ..., b"bytes", b"\0", (), [], {}, set(), range(3), 1j, object(), int, slice(None),
-    np.float16(2), np.datetime64("NaT"), np.timedelta64(1, "D"), np.array([]), np.array(2.0),
+    np.float16(2), np.datetime64("NaT", "D"), np.timedelta64(1, "D"), np.array([]), np.array(2.0),
     np.zeros((0, 3)), np.zeros((3, 0)), np.ones((2, 2, 2)), np.array(["a", "b"]), np.array([None]),
     np.array([1, "a"], dtype=object), np.ma.masked_array([1.0, 2.0], mask=[True, False]),
     np.zeros(2, dtype=[("a", "f8"), ("b", "i4")]), np.array([1 + 1j]), {"a": 1}, {"": np.nan},

@@ -31,7 +31,7 @@ CLUSTERS = [
     ("missing labels, first at row 3", replaced(pd.NaT)),
     ("missing labels, first at row 3", replaced(pd.NA)),
     ("missing labels, first at row 3", replaced(np.nan, float)),
-    ("missing labels, first at row 3", replaced(np.datetime64("NaT"), "M8[D]")),
+    ("missing labels, first at row 3", replaced(np.datetime64("NaT", "D"), "M8[D]")),
     ("m", pd.array([None, *GROUPS[1:]], dtype="Int64")),
     ("missing labels", pd.Series([None, *map(str, GROUPS[1:])], dtype="string")),
     ("missing labels", pd.Categorical([None, *map(str, GROUPS[1:])])),

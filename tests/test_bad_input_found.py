@@ -67,7 +67,7 @@ CASES = {
     "masked draws": ("draws", lambda: ef.calibrate(np.ma.masked_array(D, D > 1.2), C)),
     "masked clusters": ("clusters", lambda: ef.target(C, clusters=np.ma.masked_array(G, G == 3))),
     "datetime y": ("y", lambda: crit(y=np.arange(N).astype("M8[D]"))),
-    "timedelta NaT y": ("y", lambda: crit(y=np.full(N, np.timedelta64("NaT"), dtype="m8[D]"))),
+    "timedelta NaT y": ("y", lambda: crit(y=np.full(N, np.timedelta64("NaT", "D"), dtype="m8[D]"))),
     "datetime X": ("X", lambda: crit(X=pd.DataFrame({"t": pd.date_range("2020", periods=N)}))),
     "numeric strings X": ("X", lambda: crit(X=X.astype(str))),
     "numeric strings draws": ("draws", lambda: ef.calibrate(D.astype(str), C)),

@@ -78,7 +78,7 @@ def singular(draw, good):
 def missing_label(draw, good):
     bad = np.array(good, dtype=object)
     bad[draw(st.integers(0, len(bad) - 1))] = draw(
-        st.sampled_from([None, np.nan, pd.NA, pd.NaT, float("nan"), np.datetime64("NaT")])
+        st.sampled_from([None, np.nan, pd.NA, pd.NaT, float("nan"), np.datetime64("NaT", "D")])
     )
     return bad
 
