@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import sys
 import tomllib
 import warnings
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
+if sys.platform == "win32":  # they limit and kill processes as only POSIX can
+    collect_ignore = ["test_faults.py", "test_fuzz.py", "fuzzing.py"]
 PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
 #: Options of a Python in which warnings are the errors that they are in tests.
 STRICT = tuple(option for line in PYTEST["filterwarnings"] for option in ("-W", line))

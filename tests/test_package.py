@@ -29,6 +29,7 @@ from typer.main import get_command
 import etafree as ef
 from etafree.cli import app
 from etafree.errors import GUIDES, InputError, MissingExtraError
+from extras import python_of
 
 ROOT = Path(__file__).parents[1]
 BUILT = os.environ.get("ETAFREE_DIST")
@@ -64,7 +65,7 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an empty environment with the wheel and its core dependencies."""
     folder = tmp_path_factory.mktemp("clean")
     venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
+    python = python_of(folder)
     pins = ["-c", ROOT / PINNED] if PINNED else []
     done = subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile",
