@@ -1,7 +1,8 @@
-"""Factorisations answer with the library's errors, wherever LAPACK gives up."""
+"""Factorisations and arithmetic answer with the library's errors, on any processor."""
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import etafree as ef
 from conftest import make_case
 from etafree import linalg
-from etafree.errors import EtafreeError, InputError, NotPositiveDefiniteError
+from etafree.errors import ConvergenceError, EtafreeError, InputError, NotPositiveDefiniteError
 
 LAPACK = ("cholesky", "eigh", "eigvalsh", "inv", "lstsq", "matrix_rank", "solve", "svd")
 INDEFINITE = np.array([[1.0, 2.0], [2.0, 1.0]])
@@ -159,6 +160,25 @@ WORK = {
     "lyddon": _rates("lyddon"),
     "gpc": _rates("gpc", resamples=60),
 }
+
+
+def _vanishing():
+    """Weights, densities and rates that underflow."""
+    poisson = make_case("poisson").criterion()
+    with contextlib.suppress(ConvergenceError):  # so far from normal that it may be refused
+        ef.sample(ef.GeneralizedPosterior(poisson, eta=1e-3), 500, seed=1)
+    y = 50 * np.random.default_rng(0).standard_normal(50)
+    narrow = ef.Criterion(ef.losses.Quantile(0.3, 0.01), (np.ones((50, 1)), y))
+    ef.sample(ef.GeneralizedPosterior(narrow, eta=1.0), 500, seed=1)
+    X = np.column_stack([np.ones(50), y[::-1]])
+    ef.target(ef.Criterion(ef.losses.Modal(0.5), (X, y / 20)))
+
+
+@pytest.mark.parametrize("work", [*WORK.values(), _vanishing], ids=[*WORK, "vanishing"])
+def test_what_the_caller_wants_of_floating_point_errors_is_not_our_concern(work):
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("ignore")
+        work()
 
 
 def _failing(monkeypatch, at):

@@ -22,7 +22,7 @@ from etafree.linear import LinearTotal, PredictorTotal
 from etafree.optimize import Fit, minimise
 from etafree.penalties import KinkedPenalty
 from etafree.sums import Groups
-from etafree.threads import one_blas_thread
+from etafree.threads import own_settings
 from etafree.validation import Array, as_count, as_seeds, told_seed
 
 __all__ = [
@@ -133,7 +133,7 @@ def _counts(units: Array, many: int, rng: np.random.Generator) -> Array:
     return flat.reshape(many, len(units)).astype(np.float64)
 
 
-@one_blas_thread
+@own_settings
 def resamples(
     criterion: Criterion, fit: Fit, count: int, groups: Groups | None,
     seeds: np.random.SeedSequence, kind: str = "counts",

@@ -16,7 +16,7 @@ from etafree.errors import InputError
 from etafree.linalg import check_covariance, transport
 from etafree.storage import damaged, load_arrays, save_arrays
 from etafree.targets import Target
-from etafree.threads import one_blas_thread
+from etafree.threads import own_settings
 from etafree.validation import Array, as_array, as_names, check_finite
 
 __all__ = [
@@ -173,7 +173,7 @@ class LocationScaleMap:
         back = linalg.inv(self.scale, "map")
         return self._apply(draws, back, self.mean - back @ self.offset, out)
 
-    @one_blas_thread
+    @own_settings
     def _apply(self, draws: Any, scale: Array, shift: Array, out: Array | None) -> Any:
         if isinstance(draws, Draws):
             if draws.names != self.names:

@@ -54,7 +54,7 @@ from etafree.serial import long_run, newey_west_lag
 from etafree.sums import Groups
 from etafree.survey import stratified
 from etafree.targets import Target, degrees_of_freedom
-from etafree.threads import one_blas_thread
+from etafree.threads import own_settings
 from etafree.validation import Array, as_choice, as_positive
 
 __all__ = ["influences", "jackknife_target", "without_noise"]
@@ -65,7 +65,7 @@ NAME = "infinitesimal jackknife"
 Form = Callable[[Array], Array]
 
 
-@one_blas_thread
+@own_settings
 def jackknife_target(
     draws: Draws, losses: PointwiseLosses | RowLosses, dependence: Dependence | None = None, *,
     eta: float = 1.0, every: Draws | None = None, correction: str | None = None,

@@ -19,7 +19,7 @@ from etafree.errors import ConvergenceError, InputError
 from etafree.linalg import CONDITION_FAIL, correlation_eigenvalues
 from etafree.linear import PredictorTotal
 from etafree.losses import Huber, ResidualLoss
-from etafree.threads import one_blas_thread
+from etafree.threads import own_settings
 from etafree.totals import Derivatives
 from etafree.validation import Array
 
@@ -78,7 +78,7 @@ class Fit:
     status: str
 
 
-@one_blas_thread
+@own_settings
 def newton_minimise(criterion: Criterion, start: Any = None) -> Fit:
     r"""Return the minimiser of the penalized total loss, :math:`\hat\theta = \arg\min L`.
 

@@ -19,7 +19,7 @@ from etafree.losses import LinearLoss
 from etafree.parts import Source
 from etafree.rows import Rows
 from etafree.sums import Groups
-from etafree.threads import one_blas_thread
+from etafree.threads import own_settings
 from etafree.validation import Array, check_finite
 from etafree.weights import checked_weights
 
@@ -114,7 +114,7 @@ class Pass:
     start: tuple[Any, ...]
     firsts: tuple[int, ...]
 
-    @one_blas_thread
+    @own_settings
     def __call__(self, k: int, chunks: Iterator[Any]) -> tuple[tuple[Any, ...], int, int]:
         out = tuple(np.zeros(s) if isinstance(s, tuple) else deepcopy(s) for s in self.start)
         begin, seen = self.firsts[k] if self.firsts else 0, 0

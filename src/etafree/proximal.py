@@ -25,13 +25,13 @@ from etafree.newton import MAX_ITERATIONS, TOLERANCE, Fit, check_collinear, sepa
 from etafree.penalties import KinkedPenalty
 from etafree.penalties.norms import GroupNorms
 from etafree.quadratic import QuadraticModel
-from etafree.threads import one_blas_thread
+from etafree.threads import own_settings
 from etafree.validation import Array
 
 __all__ = ["proximal_minimise"]
 
 
-@one_blas_thread
+@own_settings
 def proximal_minimise(criterion: Criterion, start: Any = None) -> Fit:
     r"""Return the minimiser of a convex loss plus a penalty with kinks.
 

@@ -23,7 +23,7 @@ from etafree.samplers.quadrature import quadrature_draws
 from etafree.samplers.variational import Normal
 from etafree.sandwich import target
 from etafree.sums import BLOCK, Groups
-from etafree.threads import one_blas_thread
+from etafree.threads import own_settings
 from etafree.validation import Array, as_array, as_count, as_rng
 
 __all__ = ["QPosterior", "q_posterior"]
@@ -122,7 +122,7 @@ def _linear_moments(total: LinearTotal, thetas: Array, weights: Array) -> tuple[
     return gradients, meats
 
 
-@one_blas_thread
+@own_settings
 def q_posterior(
     criterion: Criterion, draws: int = 4000, *, log_prior: LogPrior | None = None,
     clusters: Any = None, seed: Any = None,

@@ -34,7 +34,7 @@ from etafree.penalties import ActivePenalty
 from etafree.serial import long_run
 from etafree.survey import stratified
 from etafree.targets import Target, degrees_of_freedom
-from etafree.threads import one_blas_thread
+from etafree.threads import own_settings
 from etafree.totals import ClusterTotals, Derivatives
 from etafree.validation import Array, as_array, as_choice
 
@@ -154,7 +154,7 @@ def target(
     )  # fmt: skip
 
 
-@one_blas_thread
+@own_settings
 def target_of(
     criterion: Criterion, dependence: Dependence | None, *, center: Any, bandwidth: Any,
     correction: str | None, centered: bool, hessian: Any, meat: Any, dof: float | None,

@@ -1,4 +1,8 @@
-"""One BLAS thread while we work in small blocks, where two are slower than one."""
+"""Settings while we compute, whatever the caller's: one BLAS thread, and underflow is zero.
+
+In small blocks two threads are slower than one. ``np.seterr(all="raise")`` is the caller's wish for
+the caller's own code; an exponential that vanishes is no error of ours.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["one_blas_thread"]
+import numpy as np
+
+__all__ = ["own_settings"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,18 +25,18 @@ def _controller() -> Any:
     return ThreadpoolController()
 
 
-def one_blas_thread(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that matrix products inside it use one thread; parallelise outside.
+def own_settings(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function to use one BLAS thread and to let small numbers vanish in silence.
 
     Examples
     --------
-    >>> one_blas_thread(sum)([1, 2])
+    >>> own_settings(sum)([1, 2])
     3
     """
 
     @functools.wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _controller().limit(limits=1, user_api="blas"):
+        with _controller().limit(limits=1, user_api="blas"), np.errstate(under="ignore"):
             return function(*args, **kwargs)
 
     return limited

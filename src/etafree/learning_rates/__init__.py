@@ -18,7 +18,7 @@ from etafree.learning_rates.matsubara import matsubara
 from etafree.learning_rates.problem import Problem
 from etafree.learning_rates.rate import LearningRate
 from etafree.learning_rates.safebayes import safebayes
-from etafree.threads import one_blas_thread
+from etafree.threads import own_settings
 from etafree.validation import as_choice
 
 __all__ = [
@@ -41,7 +41,7 @@ METHODS: dict[str, Callable[..., LearningRate]] = {
 }
 
 
-@one_blas_thread
+@own_settings
 def select(
     source: Any, method: str = "gpc", *, clusters: Any = None, seed: Any = None, **options: Any
 ) -> LearningRate:

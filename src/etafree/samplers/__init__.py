@@ -16,7 +16,7 @@ from etafree.samplers.importance import importance_draws, trustworthy
 from etafree.samplers.nuts import nuts_draws
 from etafree.samplers.quadrature import quadrature_draws
 from etafree.samplers.variational import Normal, normal_approximation
-from etafree.threads import one_blas_thread
+from etafree.threads import own_settings
 from etafree.validation import MOST, as_choice, as_rng, told_seed
 
 __all__ = ["SAMPLERS", "sample"]
@@ -34,7 +34,7 @@ FEWEST = 50
 ROUNDING = 0.1
 
 
-@one_blas_thread
+@own_settings
 def sample(
     posterior: GeneralizedPosterior, draws: int = 4000, seed: Any = None, sampler: str = "auto"
 ) -> Draws:

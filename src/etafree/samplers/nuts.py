@@ -23,7 +23,7 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.pytrees import double_precision
 from etafree.samplers.variational import Normal
 from etafree.sums import row_blocks
-from etafree.threads import one_blas_thread
+from etafree.threads import own_settings
 from etafree.validation import Array
 
 __all__ = ["nuts_draws"]
@@ -62,7 +62,7 @@ class _Target(NamedTuple):
     job: Any
 
 
-@one_blas_thread  # which JAX's own threads would wait for
+@own_settings  # which JAX's own threads would wait for
 def nuts_draws(
     posterior: GeneralizedPosterior, normal: Normal, draws: int, rng: np.random.Generator
 ) -> Draws:
