@@ -204,8 +204,10 @@ def _newton_step(state: Derivatives) -> Array | None:
     if factor is None:
         return None
     sd, lower = factor
-    half = linalg.solve(lower, -state.gradient / sd)
-    return linalg.solve(lower.T, half) / sd
+    with np.errstate(over="ignore"):  # a curvature that nearly vanishes leads to infinity
+        half = linalg.solve(lower, -state.gradient / sd)
+        step = linalg.solve(lower.T, half) / sd
+    return step if np.isfinite(step).all() else None
 
 
 def _search(
