@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -34,10 +35,11 @@ def browser() -> Iterator:
     found = os.environ.get("ETAFREE_CHROMIUM") or next(
         filter(None, map(shutil.which, COMMANDS)), None
     )
-    with sync_api.sync_playwright() as playwright:
+    with contextlib.ExitStack() as stack:
         try:
+            playwright = stack.enter_context(sync_api.sync_playwright())
             opened = playwright.chromium.launch(executable_path=found)
-        except sync_api.Error as error:
+        except Exception as error:  # playwright's own, or that its driver lacks a system library
             if REQUIRED:
                 raise
             pytest.skip(f"no browser starts: {str(error).splitlines()[0]}")

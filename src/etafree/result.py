@@ -77,7 +77,7 @@ class Calibration(Answers):
 
     Examples
     --------
-    >>> import etafree as ef
+    >>> import numpy as np, etafree as ef
     >>> rng, school = np.random.default_rng(1), np.repeat(np.arange(40), 5)
     >>> X = rng.standard_normal((40, 2))[school]
     >>> y = X @ [1.0, 2.0] + rng.standard_normal(40)[school] + rng.standard_normal(200)
@@ -127,7 +127,7 @@ class Calibration(Answers):
 
         Examples
         --------
-        >>> import etafree as ef
+        >>> import numpy as np, etafree as ef
         >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((4, 1)), np.arange(4.0)))
         >>> d = ef.sample(ef.GeneralizedPosterior(c, eta=1.0), draws=100, seed=0)
         >>> ef.calibrate(d, c).paper().J
