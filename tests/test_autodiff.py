@@ -572,3 +572,42 @@ def test_separated_data_and_unidentified_parameters_are_errors():
     twice = ef.Criterion(JaxLoss(lambda t, r: (r["x"] - t[0] - t[1]) ** 2), {"x": x}, start=[0, 0])
     with pytest.raises(ef.errors.EtafreeError, match=r"theta\[0\]|positive"):
         ef.minimise(twice)
+
+
+TIMES = np.array([5.0, 3.0, 9.0, 1.0, 7.0, 2.0])
+EVENT = np.array([1.0, 0.0, 1.0, 1.0, 1.0, 0.0])
+Z = np.array([0.3, -1.0, 0.5, 1.2, -0.4, 0.0])
+
+
+def partial_likelihood(theta, row):
+    """Cox's, which compares a row with all that are at risk."""
+    risk = jnp.where(row["t"] <= TIMES, jnp.exp(theta[0] * Z), 0.0)
+    return row["d"] * (jnp.log(risk.sum()) - theta[0] * row["z"])
+
+
+def nested(theta, row):
+    return jax.jit(partial_likelihood)(theta, row)
+
+
+def looped(theta, row):
+    total, _ = jax.lax.scan(lambda c, z: (c + (theta[0] - z) ** 2, None), 0.0, jnp.asarray(Z))
+    return total / len(Z) + (row["z"] - theta[0]) ** 2
+
+
+@pytest.mark.parametrize("function", [partial_likelihood, nested, looped])
+def test_a_loss_that_looks_at_other_rows_is_refused(function):
+    data = {"t": TIMES, "d": EVENT, "z": Z}
+    refused("function", "an entry for each of 6 rows",
+            lambda: ef.Criterion(JaxLoss(function), data, start=np.zeros(1)))  # fmt: skip
+    fewer = {key: value[:5] for key, value in data.items()}
+    ef.Criterion(JaxLoss(function), fewer, start=np.zeros(1))  # six constants for five rows
+    ef.Criterion(JaxLoss(function, constants=True), data, start=np.zeros(1))
+
+
+def test_a_loss_over_pairs_that_looks_at_a_third_row_is_refused():
+    def spread(theta, a, b):
+        return (theta[0] - (a["z"] - b["z"]) ** 2 / jnp.var(Z)) ** 2
+
+    refused("h", "an entry for each of 6 rows",
+            lambda: ef.Criterion(ef.PairLoss(spread), {"z": Z}, start=np.ones(1)))  # fmt: skip
+    ef.Criterion(ef.PairLoss(spread, constants=True), {"z": Z}, start=np.ones(1))

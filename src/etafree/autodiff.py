@@ -16,7 +16,13 @@ import numpy as np
 from etafree.errors import InputError
 from etafree.jax_total import JaxTotal
 from etafree.kernels import Kernels
-from etafree.pytrees import as_columns, as_parameters, double_precision, import_jax
+from etafree.pytrees import (
+    as_columns,
+    as_parameters,
+    double_precision,
+    import_jax,
+    refuse_other_rows,
+)
 from etafree.totals import GeneralLoss
 from etafree.validation import Array
 
@@ -40,12 +46,16 @@ class JaxLoss(GeneralLoss):
         What results call it; default the function's own name.
     convex : bool
         Whether it is convex in theta. If so, no rival minima are looked for.
+    constants : bool
+        Say that an array which the function closes over, and which has as many entries as there are
+        rows, has nothing to do with the rows. Without it such a function is refused: a loss that
+        looks at other rows is no sum of independent terms.
 
     Raises
     ------
     InputError
         `function` is not callable. The criterion refuses one that does not turn a row into a
-        number, or whose derivatives are not finite at the start.
+        number, that looks at other rows, or whose derivatives are not finite at the start.
     MissingExtraError
         JAX is not installed (raised by the criterion).
 
@@ -75,6 +85,7 @@ class JaxLoss(GeneralLoss):
     function: Callable[[Any, Any], Any]
     name: str | None = None
     convex: bool = False  # type: ignore[misc]  # a property of the function, not of the class
+    constants: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -143,6 +154,8 @@ def _check_function(total: JaxTotal) -> None:
         raise InputError("function", f"returns {what} for one row", "return one number")
     if not np.issubdtype(made.dtype, np.floating):
         raise InputError("function", f"returns {made.dtype}", "return a floating-point number")
+    if not total.loss.constants:
+        refuse_other_rows("function", total.loss.function, total.n, total.template, total.row)
 
 
 def _check_start(total: JaxTotal, flat: Array) -> None:

@@ -16,7 +16,7 @@ from etafree.differences import PairwiseDifference, Wilcoxon
 from etafree.errors import InputError
 from etafree.linalg import majorized
 from etafree.pairs import PER_UNIT, PairTotal, RowSums, checked_units, tiles
-from etafree.pytrees import double_precision, import_jax, rebuild
+from etafree.pytrees import double_precision, import_jax, rebuild, refuse_other_rows
 from etafree.totals import GeneralLoss
 from etafree.validation import Array, check_finite
 
@@ -42,6 +42,8 @@ class PairLoss(GeneralLoss):
         ``h(theta, a, b)``: a number, in terms of ``jax.numpy``. `a` and `b` are rows of the data
         (a dict of columns gives dicts of numbers), `theta` has the structure of `start`. It must
         not change when `a` and `b` change places, which is checked on a few pairs.
+    constants : bool
+        As for `JaxLoss`: arrays that `h` closes over are no other rows.
 
     Raises
     ------
@@ -72,6 +74,7 @@ class PairLoss(GeneralLoss):
     """
 
     h: Callable[[Any, Any, Any], Any]
+    constants: bool = False
     row_advice: ClassVar[str] = PER_UNIT
 
     def __post_init__(self) -> None:
@@ -103,6 +106,8 @@ class PairLoss(GeneralLoss):
         ]
         sums = _TileSums(self.h, rebuild(jax.tree.unflatten(tree, numbers)), columns)
         sums.check(first, n)
+        if not self.constants:
+            refuse_other_rows("h", sums._one, n, first, sums._rows(0), sums._rows(1))
         total = JaxPairTotal(self, sums, n, len(first), weights, frequency)
         return total, first, tuple(names) if leaves[0][0] else None
 

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from etafree.errors import InputError, MissingExtraError
 from etafree.validation import Array, as_array
 
-__all__ = ["as_columns", "as_parameters", "double_precision", "import_jax", "rebuild"]
+__all__ = [
+    "as_columns",
+    "as_parameters",
+    "double_precision",
+    "import_jax",
+    "rebuild",
+    "refuse_other_rows",
+]
 
 
 def import_jax() -> Any:
@@ -39,6 +46,35 @@ def double_precision() -> AbstractContextManager[Any]:
         enable = importlib.import_module("jax.experimental").enable_x64
     context: AbstractContextManager[Any] = enable(True)
     return context
+
+
+def refuse_other_rows(argument: str, function: Any, n: int, *like: Any) -> None:
+    """Refuse a loss of single rows that closes over an array with an entry for each of n rows.
+
+    Such a loss (a partial likelihood, say) is no sum of independent terms, and the scores of single
+    rows are not its own. Arrays are found among the constants of the traced function.
+    """
+    with double_precision():
+        traced = import_jax().make_jaxpr(function)(*like)
+    for shape in _constants(traced):
+        if n > 1 and n in shape:
+            raise InputError(
+                argument, f"closes over an array of shape {shape}, an entry for each of {n} rows: "
+                "then rows are not terms of their own, and scores of single rows are wrong",
+                "take what belongs to a row from row; if the array has nothing to do with the "
+                "rows, pass constants=True",
+            )  # fmt: skip
+
+
+def _constants(traced: Any) -> list[tuple[int, ...]]:
+    """Return the shapes of the constants of a traced function and of those it calls."""
+    shapes = [np.shape(value) for value in getattr(traced, "consts", ())]
+    for equation in getattr(traced, "jaxpr", traced).eqns:
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if hasattr(inner, "eqns"):
+                    shapes += _constants(inner)
+    return shapes
 
 
 def _is_leaf(node: Any) -> bool:
