@@ -99,6 +99,17 @@ def test_select_prints_every_method_and_the_calibrated_interval(data: Path) -> N
     assert "not a likelihood" in table.loc["holmes_walker", "status"]
 
 
+def test_units_of_the_response_do_not_choose_the_learning_rate(data: Path) -> None:
+    """With a scale that follows y, and for the methods that do not depend on the parameters'."""
+    table = pd.read_csv(data)
+    table["y"] *= 1000
+    other = data.with_name("milli.csv")
+    table.to_csv(other, index=False)
+    one, two = (select_file(path, "y ~ x", "huber")["eta"] for path in (data, other))
+    methods = ["magnitude", "gpc", "kl_to_bayes"]
+    np.testing.assert_allclose(one[methods], two[methods], rtol=1e-3)
+
+
 def test_bad_selections_are_refused(data: Path) -> None:
     refused("data", "no file", lambda: select_file(data.with_name("no.csv"), "y ~ x", "huber"))
     refused("loss", "median", lambda: select_file(data, "y ~ x", "hinge"))

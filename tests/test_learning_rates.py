@@ -490,6 +490,37 @@ def test_holmes_walker_of_counts() -> None:
     assert etas[1] < 0.75  # variance mu + mu^2 / 2
 
 
+def lognormal_squares(loss, middle: float, sd: float, y: np.ndarray) -> np.ndarray:
+    """E{l'(u, y)^2} by quadrature with more nodes than a prior of this width needs."""
+    nodes, mass = np.polynomial.hermite_e.hermegauss(100)
+    slopes = loss.first(middle + sd * nodes[:, None], y)
+    return mass / mass.sum() @ slopes**2
+
+
+@pytest.mark.parametrize("loss", [ef.losses.Poisson(), ef.losses.Gamma()], ids=repr)
+def test_holmes_walker_averages_over_the_prior_exactly(loss: ef.losses.LinearLoss) -> None:
+    y = np.array([1.0, 2.0, 4.0, 7.0])
+    prior = ef.LogPrior.normal([0.5], [[0.64]])
+    posterior = ef.GeneralizedPosterior(ef.Criterion(loss, (np.ones((4, 1)), y)), 1.0, prior)
+    made = select(posterior, "holmes_walker", simulations=20, seed=1)
+    observed = lognormal_squares(loss, 0.5, 0.8, y).mean()
+    assert made.diagnostics["observed_gain"] == pytest.approx(observed, rel=1e-10)
+
+
+def test_holmes_walker_survives_a_wide_prior() -> None:
+    """Then the square of the exponential is all there is: of its factor 1, or of y^2 for gamma."""
+    y = np.array([1.0, 2.0, 4.0, 7.0])
+    for variance in (1e2, 1e4, 1e6):
+        prior = ef.LogPrior.normal([0.0], [[variance]])
+        counts = ef.Criterion(ef.losses.Poisson(), (np.ones((4, 1)), y))
+        made = select(ef.GeneralizedPosterior(counts, 1.0, prior), "holmes_walker", seed=1)
+        assert made.eta == pytest.approx(1.0, abs=1e-12)
+        sizes = ef.Criterion(ef.losses.Gamma(), (np.ones((4, 1)), y))
+        made = select(ef.GeneralizedPosterior(sizes, 1.0, prior), "holmes_walker", seed=1)
+        limit = np.sqrt(2 * y.mean() ** 2 / np.mean(y**2))  # E y^2 = 2 mu^2 under the model
+        assert abs(made.eta - limit) < 4.5 * made.mc_error
+
+
 def test_holmes_walker_refuses_bare_losses_and_improper_priors() -> None:
     for name in ("huber", "pseudo_huber", "quantile", "normal_laplace"):
         criterion = make_case(name).criterion()

@@ -24,6 +24,7 @@ from etafree.losses import (
     Squared,
     StudentT,
 )
+from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.samplers import sample
 from etafree.validation import as_choice, as_level, as_positive, as_seeds
@@ -107,12 +108,17 @@ def select_file(
 
 
 def _options(method: str, criterion: Criterion, prior: LogPrior | None) -> dict[str, Any]:
-    """Return the reference of `kl_to_bayes`: least squares for a robust loss."""
+    """Return the reference of `kl_to_bayes` for a robust loss: the normal model's posterior.
+
+    Its variance is that of the residuals of least squares, so that the units of y do not matter.
+    """
     if method != "kl_to_bayes":
         return {}
     if isinstance(criterion.loss, Squared) or not hasattr(criterion.loss, "scale"):
         raise InputError("reference", "none is obvious for this loss", "use ef.select in Python")
-    return {"reference": GeneralizedPosterior(criterion.with_loss(Squared()), 1.0, prior)}
+    normal = criterion.with_loss(Squared())
+    variance = 2 * minimise(normal).value / (criterion.n - criterion.p)
+    return {"reference": GeneralizedPosterior(normal, 1 / variance, prior)}
 
 
 def _intervals(names: tuple[str, ...], limits: Any) -> dict[str, str]:

@@ -2,6 +2,7 @@ r"""Equal expected information: how far the data lie from what the fitted likeli
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -110,25 +111,41 @@ def holmes_walker(problem: Problem, simulations: Any = 200) -> LearningRate:
     u = total.predictor(problem.fit.theta)
     rng = np.random.default_rng(problem.seeds)
     sd = np.sqrt(np.einsum("ij,ij->i", total.X @ covariance, total.X))
-    nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
-    predictors = total.predictor(mean) + nodes[:, None] * sd
     weights = np.ones(total.n) if total.weights is None else total.weights
     length = weights * np.einsum("ij,ij->i", total.X, total.X) / weights.sum()
-
-    def gain(y: Array) -> float:
-        """Return the weighted mean of Delta_i(y_i)."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            square = np.square(loss.first(predictors, y))
-        return float((mass / mass.sum()) @ square @ length)
-
+    squares, log_unit = _expected_squares(loss, total.predictor(mean), sd)
     responses, share = simulated(loss, u, total.y, count, rng)
-    gains, observed = np.array([gain(y) for y in responses]), gain(total.y)
-    expected = float(share @ gains)
+    gains = np.array([squares(y) @ length for y in responses])
+    expected, observed = float(share @ gains), float(squares(total.y) @ length)
     eta = float(np.sqrt(expected / observed))
-    known = isinstance(loss, Squared) or not np.isfinite(gains).all()
-    spread = 0.0 if known else float(gains.std() / np.sqrt(len(gains)))
+    spread = 0.0 if isinstance(loss, Squared) else float(gains.std() / np.sqrt(len(gains)))
+    with np.errstate(over="ignore"):
+        unit = float(np.exp(log_unit))
     return learning_rate(
         problem, eta, "holmes_walker", "information", mc_error=0.5 * eta * spread / expected,
-        diagnostics={"expected_gain": expected, "observed_gain": observed},
+        diagnostics={"expected_gain": expected * unit, "observed_gain": observed * unit},
         units_matter=problem.criterion.p > 1,
     )  # fmt: skip
+
+
+def _expected_squares(
+    loss: LinearLoss, middle: Array, sd: Array
+) -> tuple[Callable[[Array], Array], float]:
+    r"""Return y -> :math:`E\{\ell'(u, y)^2\}e^{-c}`, (n,) each, for normal predictors u; and c.
+
+    A wide prior makes the square of an exponential overflow, and quadrature does not see where it
+    is largest: for Poisson, :math:`\ell'=e^u-y`, and for gamma, :math:`\ell'=1-ye^{-u}`, moments of
+    the lognormal are exact, in units of the largest.
+    """
+    if isinstance(loss, Poisson | Gamma):
+        sign = 1.0 if isinstance(loss, Poisson) else -1.0
+        powers = np.array([np.zeros_like(sd), sign * middle + 0.5 * sd**2,
+                           2 * sign * middle + 2 * sd**2])  # fmt: skip
+        log_unit = float(powers.max())
+        one, first, second = np.exp(powers - log_unit)
+        if isinstance(loss, Poisson):
+            return lambda y: second - 2 * y * first + y**2 * one, log_unit
+        return lambda y: one - 2 * y * first + y**2 * second, log_unit
+    nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
+    predictors, mass = middle + nodes[:, None] * sd, mass / mass.sum()
+    return lambda y: mass @ np.square(loss.first(predictors, y)), 0.0
