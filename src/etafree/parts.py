@@ -86,7 +86,7 @@ class Arrow(Source):
     batch: int
     client: Any
     columns: tuple[str, ...]
-    stamps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    stamps: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
     def pieces(self) -> list[Any]:
@@ -105,6 +105,7 @@ class Arrow(Source):
                 yield batch
                 ahead = ahead or next(opened, None)  # Arrow reads it while this one is worked on
             ahead = ahead or next(opened, None)
+        self.check_files()
 
     def beginning(self, columns: Sequence[str]) -> Iterator[Any]:
         yield from _first_rows(next(self.dataset.get_fragments(), None), columns)
@@ -122,22 +123,22 @@ class Arrow(Source):
         yield from _in_order(self.client, self.client.map(
             _on_piece, range(len(self.pieces)), self.pieces, shared=held, **options
         ))  # fmt: skip
+        self.check_files()
 
     def check_files(self) -> None:
-        """Refuse Parquet files that were written anew since the first pass."""
+        """Refuse local files, Parquet or other, that were touched since the first pass began.
+
+        Their size, node and times of writing and of change: the last cannot be set back.
+        """
         for path, piece in {getattr(p, "path", ""): p for p in self.pieces}.items():
-            if not hasattr(piece, "row_groups") or piece.filesystem.type_name != "local":
+            if not path or piece.filesystem.type_name != "local":
                 continue
             with _naming(piece):
                 found = os.stat(path)
-                now = found.st_size, found.st_mtime_ns
-                if self.stamps.setdefault(path, now) == now:
-                    continue
-                footer = _module("pyarrow.parquet").read_metadata(path)
-            if not footer.equals(piece.metadata):
+            now = found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+            if self.stamps.setdefault(path, now) != now:
                 raise InputError("data", f"{path!r} has changed since the first pass",
                                  "it must not change while it is in use")  # fmt: skip
-            self.stamps[path] = now
 
 
 def _row_groups(file: Any, rows: int) -> Iterator[Any]:
