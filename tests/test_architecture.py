@@ -193,7 +193,7 @@ def test_imports_go_one_way(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.stem)
 def test_files_stay_short(path: Path) -> None:
     lines = path.read_text().splitlines()
-    assert len(lines) <= 340, f"{path.name} has {len(lines)} lines"
+    assert len(lines) <= 400, f"{path.name} has {len(lines)} lines"
 
 
 def run(code: str) -> str:

@@ -424,3 +424,78 @@ def test_whole_numbers_of_any_width_are_labels(labels):
     assert [int(groups.labels[code]) for code in groups.codes] == [int(label) for label in labels]
     assert list(map(int, groups.labels)) == sorted(set(map(int, labels)))
     assert groups.sizes().tolist() == np.bincount(groups.codes).tolist()
+
+
+def weighted_rows() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A hundred rows in ten clusters of 1 to 19, by formulas that another language has too."""
+    i = np.arange(100.0)
+    group = np.floor(np.sqrt(i))
+    X = np.column_stack([np.ones(100), np.sin(i), np.cos(0.7 * i) ** 2])
+    return X, np.sin(i) + np.cos(1.7 * i) * (1 + group / 5), 1 + i % 5, group
+
+
+def test_cr2_under_sampling_weights_is_clubsandwichs() -> None:
+    """R: ``m <- lm(y ~ x + z, d, weights = w); V <- vcovCR(m, d$g, "CR2")``, clubSandwich 0.5.8.
+
+    Standard errors, Satterthwaite's degrees of freedom, and those of the HTZ test of both slopes.
+    """
+    X, y, w, group = weighted_rows()
+    criterion = ef.Criterion(ef.losses.Squared(), (X, y), weights=w, weight_kind="sampling")
+    made = ef.target(criterion, clusters=group, correction="CR2")
+    se = [0.272782361766388, 0.16589100908477, 0.553650711266947]
+    dof = [5.36798537781772, 6.17028081448199, 6.20502930932201]
+    np.testing.assert_allclose(made.se, se, rtol=1e-10)
+    np.testing.assert_allclose(made.dof, dof, rtol=1e-10)
+    np.testing.assert_allclose(made.dof_of(np.eye(3)[1:]) - 1, 5.00165949519642, rtol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_cr2_under_sampling_weights_is_unbiased_when_variances_are_equal(seed: int) -> None:
+    """E of the estimate over errors of variance one, by linearity: n unit errors, one at a time.
+
+    The estimate is a quadratic form in y, so its expectation is the sum over the unit vectors.
+    """
+    rng = np.random.default_rng(seed)
+    group = rng.integers(0, 9, 60)
+    X = np.column_stack([np.ones(60), rng.standard_normal(60), rng.random(60)])
+    w = rng.gamma(1.0, 1.0, 60) + 0.05
+    bread = np.linalg.inv(X.T @ (w[:, None] * X))
+    truth = bread @ X.T @ (w[:, None] ** 2 * X) @ bread
+    expected = sum(
+        ef.target(
+            ef.Criterion(ef.losses.Squared(), (X, unit), weights=w, weight_kind="sampling"),
+            clusters=group, correction="CR2",
+        ).covariance
+        for unit in np.eye(60) + 1e-9 * rng.standard_normal((60, 60))  # no score is zero
+    )  # fmt: skip
+    np.testing.assert_allclose(expected, truth, rtol=1e-6)
+
+
+def test_cr2_under_sampling_weights_by_other_totals() -> None:
+    """In parts, and from a loss in JAX; equal weights are none."""
+    import pandas as pd
+
+    jax = pytest.importorskip("jax")
+    X, y, w, group = weighted_rows()
+    table = pd.DataFrame({"y": 1.0 * (y > 0), "x": X[:, 1], "z": X[:, 2], "w": w, "g": group})
+    options = {"weights": w, "weight_kind": "sampling"}
+    made = ef.target(ef.Criterion(ef.losses.Logistic(), (X, y > 0), **options), clusters=group,
+                     correction="CR2")  # fmt: skip
+    parts = ef.Criterion.from_parts(
+        ef.losses.Logistic(), [table[k : k + 30] for k in range(0, 100, 30)], "y ~ x + z",
+        weights="w", weight_kind="sampling",
+    )  # fmt: skip
+    written = ef.JaxLoss(
+        lambda t, r: jax.numpy.logaddexp(0.0, r["X"] @ t) - r["y"] * (r["X"] @ t), convex=True
+    )
+    own = ef.Criterion(written, {"X": X, "y": 1.0 * (y > 0)}, start=np.zeros(3), **options)
+    for criterion, labels in ((parts, "g"), (own, group)):
+        other = ef.target(criterion, clusters=labels, correction="CR2")
+        np.testing.assert_allclose(other.covariance, made.covariance, rtol=1e-7)
+        np.testing.assert_allclose(other.dof, made.dof, rtol=1e-7)
+    plain = ef.Criterion(ef.losses.Logistic(), (X, y > 0))
+    equal = ef.Criterion(ef.losses.Logistic(), (X, y > 0), weights=np.full(100, 3.0),
+                         weight_kind="sampling")  # fmt: skip
+    one, two = (ef.target(c, clusters=group, correction="CR2") for c in (plain, equal))
+    np.testing.assert_allclose(one.covariance, two.covariance, rtol=1e-8)
+    np.testing.assert_allclose(one.dof, two.dof, rtol=1e-8)

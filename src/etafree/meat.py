@@ -37,7 +37,7 @@ from etafree.checks import Check
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.linear import LinearTotal, PredictorTotal
-from etafree.satterthwaite import Satterthwaite
+from etafree.satterthwaite import Satterthwaite, sampling_adjustment
 from etafree.sums import Groups
 from etafree.totals import ClusterTotals
 from etafree.validation import Array
@@ -254,9 +254,14 @@ def clustered_by_leverage(
     """
     whiten = linalg.whitener(hessian)
     mean = mean_score(criterion, gradient, centered)
-    whitened, count, satterthwaite = _adjusted_clusters(
-        criterion, theta, groups, correction, whiten, mean
-    )
+    sampled = not criterion.total.frequency and criterion.loss.convex
+    satterthwaite: Satterthwaite | None
+    if correction == "CR2" and sampled:
+        whitened, count, satterthwaite = _sampled_clusters(criterion, theta, groups, whiten, mean)
+    else:
+        whitened, count, satterthwaite = _adjusted_clusters(
+            criterion, theta, groups, correction, whiten, mean
+        )
     matrix, covariance = finish(whitened, whiten)
     return Meat(matrix, covariance, float(count - 1), correction, count, satterthwaite,
                 f"{count} clusters")  # fmt: skip
@@ -301,7 +306,30 @@ def _adjusted_clusters(
     if not kept:
         return whitened, count, None
     parts = [np.concatenate(part) for part in zip(*kept, strict=True)]
-    return whitened, count, Satterthwaite(whiten, *parts)
+    return whitened, count, Satterthwaite.of(whiten, *parts)
+
+
+def _sampled_clusters(
+    criterion: Criterion, theta: Array, groups: Groups, whiten: Array, mean: Array
+) -> tuple[Array, int, Satterthwaite]:
+    """Return the meat of CR2 under sampling weights, where A is the identity."""
+    total, share, p = criterion.total, criterion.penalty_share(theta), criterion.p
+    kept: list[tuple[Array, Array]] = []
+    pairs = zip(total.cluster_blocks(theta, groups), total.unweighted_blocks(theta, groups),
+                strict=True)  # fmt: skip
+    for block, once in pairs:
+        bends = [_whitened(part, whiten) for part in (once.hessians, block.hessians,
+                                                      block.variances)]  # fmt: skip
+        with_share = bends[1] + _whitened(block.weights[:, None, None] * share, whiten)
+        _check_left(np.eye(p) - with_share, groups, block.first, "CR2")
+        scores = [(b.scores - b.weights[:, None] * mean) @ whiten.T for b in (once, block)]
+        there = block.weights > 0
+        kept.append((np.hstack(scores)[there], np.block([bends[:2], bends[1:]])[there]))
+    scores_, grams = (np.concatenate(part) for part in zip(*kept, strict=True))
+    working = grams[:, p:, p:].sum(axis=0)
+    adjust = sampling_adjustment(grams, working)
+    adjusted = np.einsum("gki,gk->gi", adjust, scores_)
+    return adjusted.T @ adjusted, len(grams), Satterthwaite(whiten, adjust, grams, working)
 
 
 def _check_left(left: Array, groups: Groups, first: int, correction: str) -> None:

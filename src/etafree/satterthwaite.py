@@ -13,10 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from etafree.linalg import cholesky, solve
+from etafree.linalg import cholesky, eigh, rounding, solve
 from etafree.validation import Array
 
-__all__ = ["Satterthwaite"]
+__all__ = ["Satterthwaite", "sampling_adjustment"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +34,17 @@ class Satterthwaite:
 
     whiten: Array
     adjust: Array
-    hessians: Array
-    variances: Array
+    spread: Array
+    total: Array
+
+    @classmethod
+    def of(cls, whiten: Array, adjust: Array, hessians: Array, variances: Array) -> Satterthwaite:
+        """Return them for scores adjusted by matrices (G, p, p), from what a cluster's scores hold.
+
+        Hessians :math:`A_g` and working variances :math:`Q_g`, (G, p, p), where A is the identity.
+        """
+        spread = np.concatenate([hessians, variances], axis=1)
+        return cls(whiten, adjust, spread, variances.sum(axis=0))
 
     def dof(self, contrast: Array) -> float:
         """Return the degrees of freedom for a contrast (p,), or for several at once (q, p)."""
@@ -53,19 +62,14 @@ class Satterthwaite:
         return q * (q + 1) / total
 
     def _parts(self, contrast: Array) -> tuple[Array, Array]:
-        """Return directions p_g (G, p) and factors z_g = (A_g p_g, Q_g p_g), (G, 2p)."""
+        """Return directions p_g (G, k) and factors z_g = (A_g p_g, Q_g p_g), (G, 2p)."""
         direction = self.adjust @ (self.whiten @ contrast)
-        e = np.einsum("gij,gj->gi", self.hessians, direction)
-        f = np.einsum("gij,gj->gi", self.variances, direction)
-        return direction, np.hstack([e, f])
+        return direction, np.einsum("gij,gj->gi", self.spread, direction)
 
     @cached_property
     def _middle(self) -> Array:
         """K in cov(psi_g, psi_h) = [g = h] Q_g + (A_g, Q_g) K (A_h, Q_h)'."""
-        total = self.variances.sum(axis=0)
-        p = len(total)
-        middle: Array = np.block([[total, -np.eye(p)], [-np.eye(p), np.zeros((p, p))]])
-        return middle
+        return working_covariance_of_residuals(self.total)
 
     def _expected(self, rows: Array) -> Array:
         """Return the expectation (q, q) of the estimated variance of several contrasts."""
@@ -73,8 +77,7 @@ class Satterthwaite:
         return np.array([[float(self._diagonal(a, b).sum()) for b in parts] for a in parts])
 
     def _own(self, a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
-        p = a[0].shape[1]
-        own: Array = np.einsum("gi,gi->g", a[0], b[1][:, p:])
+        own: Array = np.einsum("gi,gi->g", a[0], b[1][:, -a[0].shape[1] :])
         return own
 
     def _diagonal(self, a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
@@ -91,3 +94,46 @@ class Satterthwaite:
         middle = self._middle
         both = np.trace(middle @ (b[1].T @ d[1]) @ middle.T @ (c[1].T @ a[1]))
         return float(own_ab @ own_cd + own_ab @ low_cd + low_ab @ own_cd + both)
+
+
+def working_covariance_of_residuals(total: Array) -> Array:
+    r"""Return K (2p, 2p) with :math:`(I-H)(I-H)^\top = I + UKU^\top`, where A is the identity.
+
+    H is the hat matrix of weighted rows, :math:`U = (X, WX)`, and `total` is
+    :math:`Q = X^\top W^2X`.
+    """
+    p = len(total)
+    middle: Array = np.block([[total, -np.eye(p)], [-np.eye(p), np.zeros((p, p))]])
+    return middle
+
+
+def sampling_adjustment(grams: Array, total: Array) -> Array:
+    r"""Return Bell and McCaffrey's adjustment under sampling weights, (G, 2p, p).
+
+    Rows with sampling weights have one variance, not one that falls with the weight. Residuals of
+    cluster g then have the covariance :math:`I+U_gKU_g^\top` with :math:`U_g=(X_g, W_gX_g)`, and
+    its inverse root :math:`I + U_gF_gU_g^\top` makes the estimate unbiased if variances are equal.
+    The adjusted score is :math:`C_g^\top(X_g^\top e_g, X_g^\top W_ge_g)` with
+    :math:`C_g = (0, I)^\top + F_gG_g(0, I)^\top`.
+
+    Parameters
+    ----------
+    grams : (G, 2p, 2p) array
+        :math:`G_g = U_g^\top U_g`, where A is the identity.
+    total : (p, p) array
+        :math:`\sum_g X_g^\top W_g^2X_g`.
+    """
+    p = len(total)
+    values, vectors = eigh(grams, "clusters' Hessians")
+    there = values > rounding(2 * p) * values[:, -1:]
+    size = np.sqrt(np.where(there, values, 0.0))
+    reach = vectors * size[:, None, :]  # U = (orthonormal) reach'
+    inner = (
+        np.eye(2 * p) + np.swapaxes(reach, 1, 2) @ working_covariance_of_residuals(total) @ reach
+    )
+    spectrum, turn = eigh(inner, "clusters' Hessians")
+    safe = np.maximum(spectrum, rounding(2 * p))
+    back = vectors * np.where(there, 1.0 / np.where(there, size, 1.0), 0.0)[:, None, :] @ turn
+    factor = (back * (safe**-0.5 - 1.0)[:, None, :]) @ np.swapaxes(back, 1, 2)
+    adjust: Array = np.eye(2 * p)[:, p:] + factor @ grams[:, :, p:]
+    return adjust

@@ -219,6 +219,16 @@ class StreamedTotal(PredictorTotal):
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, a pass for each block."""
+        twice = not (self.frequency and self.loss.convex)
+        yield from self._blocks(theta, groups, twice, False)
+
+    def unweighted_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        """Yield the same blocks of the rows that have weight, each counted once."""
+        yield from self._blocks(theta, groups, False, True)
+
+    def _blocks(
+        self, theta: Array, groups: Groups, twice: bool, once: bool
+    ) -> Iterator[ClusterBlock]:
         many, p = len(groups), self.p
         per_block = max(1, BLOCK_NUMBERS // p**2)
         if many > MOST_PASSES * per_block:
@@ -226,11 +236,10 @@ class StreamedTotal(PredictorTotal):
                 "correction", f"needs the Hessians of {many} clusters, which takes more than "
                 f"{MOST_PASSES} passes over the data", "use correction='CR1'",
             )  # fmt: skip
-        twice = not (self.frequency and self.loss.convex)
         for first in range(0, many, per_block):
             size = min(per_block, many - first)
             shapes = (size, p), (size, p, p), (size,), (size if twice else 0, p, p)
-            step = _block_step(theta, groups, first, size, twice)
+            step = _block_step(theta, groups, first, size, twice, once)
             scores, hessians, weights, variances = self.fold(
                 step, *map(np.zeros, shapes), groups=groups
             )
@@ -266,9 +275,9 @@ def _add(out: tuple[Array, ...], more: tuple[Any, ...]) -> None:
 
 
 def _block_step(
-    theta: Array, groups: Groups, first: int, size: int, twice: bool
+    theta: Array, groups: Groups, first: int, size: int, twice: bool, once: bool
 ) -> Callable[..., None]:
-    """Return what adds a part to the clusters from `first` on."""
+    """Return what adds a part to the clusters from `first` on, `once` without its weights."""
 
     def add(part: Part, scores: Array, hessians: Array, weights: Array, variances: Array) -> None:
         codes = part.codes(groups) - first
@@ -277,6 +286,8 @@ def _block_step(
             return
         found, local = np.unique(codes[inside], return_inverse=True)
         some = part if len(inside) == part.n else part.take(inside)
+        if once and some.weights is not None:
+            some = some.reweighted(np.sign(some.weights), True)
         for block in some.cluster_blocks(theta, Groups(local.reshape(-1), found)):
             here = found[block.first : block.first + len(block.scores)]
             scores[here] += block.scores

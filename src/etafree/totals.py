@@ -149,6 +149,11 @@ class Total(ABC):
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters."""
 
+    def unweighted_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        """Yield the same blocks of the rows that have weight, each counted once."""
+        assert self.weights is not None
+        yield from self.reweighted(np.sign(self.weights), True).cluster_blocks(theta, groups)
+
 
 class GeneralLoss(Loss):
     """A loss that makes its own total from data that are not (X, y)."""
