@@ -120,7 +120,8 @@ def numpyro() -> None:
         numpyro.infer.NUTS(model), num_warmup=300, num_samples=500, progress_bar=False
     )
     mcmc.run(jax.random.PRNGKey(0), X, y=y)
-    close_to_least_squares(ef.calibrate(mcmc, clusters=group), "b[1]")
+    given = {"model_args": (X,), "model_kwargs": {"y": y}}
+    close_to_least_squares(ef.calibrate(mcmc, **given, clusters=group), "b[1]")
 
 
 def pymc() -> None:
