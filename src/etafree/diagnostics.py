@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from etafree import linalg
-from etafree.checks import Check, check
+from etafree.checks import Check, check, run_checks, unknown
 from etafree.criterion import Criterion
 from etafree.dependence import Dependence
 from etafree.draws import Draws
@@ -14,7 +18,7 @@ from etafree.leverage import cluster_leverages, effective_clusters
 from etafree.linalg import relative_eigenvalues
 from etafree.linear import LinearTotal, PredictorTotal
 from etafree.losses import ResidualLoss
-from etafree.optimize import Fit, minimise, subset_starts
+from etafree.optimize import minimise, subset_starts
 from etafree.plug_in import scale_effect
 from etafree.posterior import GeneralizedPosterior
 from etafree.sums import Groups
@@ -27,43 +31,67 @@ __all__ = ["checks_of_criterion", "checks_of_draws", "prior_weight"]
 TAILS = (0.025, 0.5, 0.975)
 
 
+#: The name of a check, and what computes it.
+Planned = tuple[str, Callable[[], Check | Iterable[Check]]]
+
+
 def checks_of_draws(
-    original: Draws, mapped: Array, target: Target, offset: Array, eta: float | None
+    original: Draws, mapping: Callable[[Any], Any], target: Target, offset: Array, eta: float | None
 ) -> list[Check]:
     """Return the checks that need draws and target only.
 
-    `mapped` are the draws after the affine map and before any Student-t factor.
+    `mapping` is the affine map without any Student-t factor.
     """
-    out = [] if target.clusters is None else [few_clusters(target.clusters)]
-    out.append(shape(mapped, target, offset, original.effective_size()))
+    planned: list[Planned] = []
+    if target.clusters is not None:
+        planned.append(("clusters", partial(few_clusters, target.clusters)))
+    planned.append(("shape", lambda: shape(mapping(original.array), target, offset, original)))
     if target.hessian is not None and eta is not None:
-        out.append(curvature_agreement(original, target.hessian, eta))
-    need = max(400.0, 20.0 * original.p)
-    ess = original.effective_size()
-    out.append(check(
+        agreement = partial(curvature_agreement, original, target.hessian, eta)
+        planned.append(("draws against curvature", agreement))
+    planned.append(("draws: needed over effective", partial(effective_draws, original)))
+    planned.append(("draws: Pareto k", partial(heavy_weights, original)))
+    planned.append(("draws: R-hat", partial(disagreeing_chains, original)))
+    return run_checks(planned)
+
+
+def effective_draws(original: Draws) -> Check:
+    """Compare the number of effective draws with what quantiles need."""
+    need, ess = max(400.0, 20.0 * original.p), original.effective_size()
+    return check(
         "draws: needed over effective", need / ess, 1.0,
         f"{ess:.0f} effective draws are few for quantiles; draw at least {need:.0f}",
-    ))  # fmt: skip
+    )  # fmt: skip
+
+
+def heavy_weights(original: Draws) -> tuple[Check, ...]:
+    """Return the check of the tail of importance weights, of draws that have any."""
     pareto_k = original.info.get("pareto_k")
-    if pareto_k is not None:
-        out.append(check("draws: Pareto k", max(pareto_k, 0.0), 0.7, "use sampler='elliptical'"))
+    if pareto_k is None:
+        return ()
+    return (check("draws: Pareto k", np.maximum(pareto_k, 0.0), 0.7, "use sampler='elliptical'"),)
+
+
+def disagreeing_chains(original: Draws) -> tuple[Check, ...]:
+    """Return the check of R-hat, of draws that have chains."""
     r_hat = original.r_hat()
-    if r_hat is not None:
-        out.append(check("draws: R-hat", r_hat, 1.01, "the chains disagree; draw more", 1.05))
-    return out
+    if r_hat is None:
+        return ()
+    return (check("draws: R-hat", r_hat, 1.01, "the chains disagree; draw more", 1.05),)
 
 
-def shape(mapped: Array, target: Target, offset: Array, ess: float) -> Check:
+def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Check:
     """Compare quantiles of the mapped draws with the normal's, in standard errors.
 
-    The threshold is 0.1 plus the Monte Carlo error of a standardised tail quantile.
+    `mapped` are the draws after the affine map. The threshold is 0.1 plus the Monte Carlo error of
+    a standardised tail quantile.
     """
     from scipy.special import ndtri
 
     z = (mapped - offset) / target.se
     gap = np.abs(np.quantile(z, TAILS, axis=0) - ndtri(TAILS)[:, None])
     worst = int(np.argmax(gap.max(axis=0)))
-    noise = float(np.sqrt(4.2 / ess))
+    noise = float(np.sqrt(4.2 / original.effective_size()))
     return check(
         "shape", float(gap.max()), max(0.1 + noise, 3.5 * noise),
         f"the draws of {target.names[worst]!r} are not near normal at this learning rate (eta n is "
@@ -88,25 +116,21 @@ def checks_of_criterion(
     criterion: Criterion, target: Target, offset: Array, dependence: Dependence | None
 ) -> list[Check]:
     """Return the checks that need the data."""
-    out = [newton_offset(criterion, target, offset)]
+    planned: list[Planned] = [("Newton offset", partial(newton_offset, criterion, target, offset))]
     named = {} if dependence is None else dependence.row_groups()
-    for item in named.items() if criterion.total.leverages else ():
-        out += [
-            uneven_clusters(criterion, target, *item),
-            dominant_clusters(criterion, target, *item),
-        ]
+    for kind, groups in named.items() if criterion.total.leverages else ():
+        parts = criterion, target, kind, groups
+        planned.append((f"effective {kind}s", partial(uneven_clusters, *parts)))
+        planned.append((f"{kind} leverage", partial(dominant_clusters, *parts)))
     coarsest = min(named.values(), key=len, default=None)
     if criterion.total.leverages:  # else a row has no Hessian of its own
-        out.append(curvature_noise(criterion, target, coarsest))
-    out += scale_effect(criterion, target, coarsest)
+        planned.append(("curvature noise", partial(curvature_noise, criterion, target, coarsest)))
+    planned.append(("plug-in scale", partial(scale_effect, criterion, target, coarsest)))
     if dependence is None:
-        out.append(serial_dependence(criterion, target))
+        planned.append(("serial dependence", partial(serial_dependence, criterion, target)))
     if not criterion.loss.convex:
-        in_parts = isinstance(criterion.total, PredictorTotal) and not isinstance(
-            criterion.total, LinearTotal
-        )
-        out.append(unknown_rivals() if in_parts else rival_mode(criterion, target))
-    return out
+        planned.append(("rival mode", partial(rival_mode, criterion, target)))
+    return run_checks(planned)
 
 
 def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
@@ -280,7 +304,13 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
     :math:`z = \sum d_i/\{\sum(d_i-\bar d)^2\}^{1/2}` with :math:`d_i` the difference of an
     observation's loss between the two minima. Starts are exact fits to random p-subsets of rows.
     """
-    total, best = criterion.total, criterion.derivatives(target.center).value
+    total = criterion.total
+    if isinstance(total, PredictorTotal) and not isinstance(total, LinearTotal):
+        return unknown(
+            "rival mode", "not looked for: every start is a fit of several passes over the data; "
+            "fit a sample of the rows in memory and see its diagnostics", 2.5,
+        )  # fmt: skip
+    best = criterion.derivatives(target.center).value
     weights = np.ones(total.n) if total.weights is None else total.weights
     kept = weights > 0
     base = total.values(target.center)[kept] / weights[kept]
@@ -292,10 +322,13 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
         reach = 3.0 * 2.0 ** np.arange(starts // 2)[:, None] * target.se
         tried = list(target.center + reach * rng.standard_normal((starts // 2, total.p)))
     for start in tried:
-        fit = _fit_from(criterion, start)
-        if fit is None or np.max(np.abs(fit.theta - target.center) / target.se) < 0.5:
+        try:
+            fit = minimise(criterion, start)
+            if np.max(np.abs(fit.theta - target.center) / target.se) < 0.5:
+                continue
+            d = total.values(fit.theta)[kept] / weights[kept] - base
+        except EtafreeError:  # no minimum is found from here, or no loss is finite there
             continue
-        d = total.values(fit.theta)[kept] / weights[kept] - base
         off = np.square(d - weights[kept] @ d / weights.sum())
         spread = float(np.sqrt(_squared_weights(total, weights[kept]) @ off))
         smallest = min(smallest, (fit.value - best) / max(spread, 1e-300))
@@ -305,21 +338,6 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
         "" if verdict == "ok" else "another minimum fits about as well: the estimate may jump "
         "between them, and normal intervals know nothing of it; add a penalty or a convex loss",
     )  # fmt: skip
-
-
-def unknown_rivals() -> Check:
-    """Return the same of data that are read in parts: nobody looked."""
-    return Check(
-        "rival mode", np.nan, 2.5, "warn", "not looked for: every start is a fit of several passes "
-        "over the data; fit a sample of the rows in memory and see its diagnostics",
-    )  # fmt: skip
-
-
-def _fit_from(criterion: Criterion, start: Array) -> Fit | None:
-    try:
-        return minimise(criterion, start)
-    except EtafreeError:
-        return None
 
 
 def prior_weight(posterior: GeneralizedPosterior, target: Target) -> Check:

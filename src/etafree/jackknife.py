@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from etafree import linalg
-from etafree.checks import Check, check
+from etafree.checks import Check, check, run_checks
 from etafree.dependence import Clusters, Dependence, Series, Survey, Ways
 from etafree.draws import Draws
 from etafree.errors import InputError
@@ -144,8 +144,10 @@ def jackknife_target(
         clusters=made.clusters, design=made.design, n=n, size=size, method=NAME,
         estimand="the minimiser of the expected loss (minus the stored log-likelihood)",
         se_error=error,
-        checks=(*made.checks, *_agreement(slopes.found, eta, draws),
-                *_checks(draws, eta * count, error)),
+        checks=(*made.checks, *run_checks([
+            ("draws against log-likelihood", lambda: _agreement(slopes.found, eta, draws)),
+            ("jackknife", lambda: _checks(draws, eta * count, error)),
+        ])),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from etafree import linalg
 from etafree.answers import Answers
 from etafree.archive import pack, unpack
 from etafree.calibration import LocationScaleMap, PaperMatrices, working_covariance
-from etafree.checks import Check
+from etafree.checks import Check, run_checks
 from etafree.criterion import Criterion
 from etafree.dependence import Dependence
 from etafree.diagnostics import checks_of_criterion, checks_of_draws, prior_weight
@@ -150,20 +150,20 @@ class Calibration(Answers):
         if self.recorded is not None:
             return self.recorded
         before, t, offset = self._before, self.target, self.map.offset
-        out = [*t.checks]
-        out += checks_of_draws(before, self.map(before.array), t, offset, before.eta)
+        out = [*t.checks, *checks_of_draws(before, self.map, t, offset, before.eta)]
         if self.criterion is not None and t.hessian is not None:
             out = checks_of_criterion(self.criterion, t, offset, self.dependence) + out
             post = self.posterior
             unscaled = post is not None and post.log_prior is not None
             if post is not None and unscaled and self.criterion is not post.energy:
-                out.append(prior_weight(post, self.target))
+                out += run_checks([("unscaled prior", lambda: prior_weight(post, t))])
         return tuple(out)
 
     def diagnostics(self) -> pd.DataFrame:
         """Return the table of checks: value, threshold, verdict and advice.
 
-        A verdict is ``"ok"``, ``"warn"`` or ``"fail"``; advice says what to do about the others.
+        A verdict is ``"ok"``, ``"warn"``, ``"fail"``, or ``"unknown"`` if a check could not be
+        computed; advice says what to do, or why it is unknown.
         """
         import pandas as pd
 

@@ -11,7 +11,7 @@ import numpy as np
 from etafree import linalg
 from etafree.active import active_block, fragile_selection
 from etafree.centers import find_center
-from etafree.checks import Check, check
+from etafree.checks import Check, check, run_checks
 from etafree.criterion import Criterion
 from etafree.dependence import Clusters, Dependence, Series, Survey, Ways, find_dependence
 from etafree.errors import InputError, NotPositiveDefiniteError
@@ -203,7 +203,8 @@ def target_of(
     check_covariance(made.matrix, "meat", p, advice)
     if hessian is None and wider is not None:
         se = np.sqrt(np.diagonal(made.covariance))
-        checks = (_smoothing_bias(theta, minimise(other, theta).theta, se),)
+        bias = lambda: _smoothing_bias(theta, minimise(other, theta).theta, se)  # noqa: E731
+        checks = tuple(run_checks([("smoothing bias", bias)]))
     default: float | Array = made.dof
     if made.satterthwaite is not None:
         default = np.array([made.satterthwaite.dof(row) for row in np.eye(p)])
@@ -227,8 +228,9 @@ def target_of(
         checks=(*checks, *made.checks),
     )
     if isinstance(criterion.penalty, ActivePenalty):
-        selection = fragile_selection(criterion.penalty, made_target)
-        made_target = replace(made_target, checks=(selection, *made_target.checks))
+        penalty = criterion.penalty
+        selection = run_checks([("selection", lambda: fragile_selection(penalty, made_target))])
+        made_target = replace(made_target, checks=(*selection, *made_target.checks))
     return made_target
 
 

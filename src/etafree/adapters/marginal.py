@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from etafree.adapters.densities import Density, Function, observations, over_draws, refuse_silent
-from etafree.checks import Check, check
+from etafree.checks import Check, check, run_checks
 from etafree.criterion import Criterion
 from etafree.draws import Draws
 from etafree.errors import InputError
@@ -133,7 +133,9 @@ def fit_of(
         constrain=constrain,
         pointwise=None if effects else lambda t: over_draws(density.log_likelihood, t),
         latent=tuple(name for name in samples if name in moving),
-        checks=() if finer is None else (_quadrature(criterion, finer),),
+        checks=()
+        if finer is None
+        else tuple(run_checks([("quadrature", lambda: _quadrature(criterion, finer))])),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from etafree._version import __version__
+from etafree.checks import VERDICTS
 from etafree.report.page import Row, Scale, Section, between, render, shown, table_html
 from etafree.report.plots import density
 from etafree.report.sweep import DRAWS, Sweep, learning_rates, sweep
@@ -79,7 +80,7 @@ def calibration_page(result: Any, *, etas: Sequence[float] | None = None) -> str
         Section(
             "Diagnostics",
             ["A check that does not pass says what to do."],
-            checks=sorted(result.checks, key=lambda c: ("fail", "warn", "ok").index(c.verdict)),
+            checks=sorted(result.checks, key=lambda c: VERDICTS.index(c.verdict)),
         ),
         Section("Where this comes from", facts=_facts(result)),
     ]

@@ -93,7 +93,8 @@ def sweep(result: Any, etas: Sequence[float]) -> Sweep:
             old, new, reason = None, None, str(error)
         else:
             with np.errstate(over="ignore", invalid="ignore"):  # the exp of a wide posterior
-                points = np.concatenate([made.array, values[0], mapping.offset[None]])
+                flat = values.reshape(-1, values.shape[-1])  # chain after chain
+                points = np.concatenate([made.array, flat, mapping.offset[None]])
                 parts = np.split(_variables(result, points), [len(made), 2 * len(made)])
                 old = _limits(parts[0], parts[0].mean(axis=0), tail)
                 new = _limits(parts[1], parts[2][0], tail)

@@ -1,0 +1,151 @@
+"""No check can take a result down: what cannot be computed is unknown, with the reason."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+
+import etafree as ef
+from etafree import active, checks, diagnostics, jackknife, result, sandwich
+from etafree.checks import Check, check, run_checks
+
+
+def functions_that_check(module):
+    """Return the functions of a module that compute checks, by their return type."""
+    return [
+        name for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and name not in ("check", "run_checks", "unknown")
+        and "Check" in str(inspect.signature(function).return_annotation)
+        and not str(inspect.signature(function).return_annotation).startswith("list")
+    ]  # fmt: skip
+
+
+def clustered():
+    rng, school = np.random.default_rng(1), np.repeat(np.arange(12), 5)
+    X = np.column_stack([np.ones(60), rng.standard_normal(60)])
+    y = X @ [1.0, 2.0] + rng.standard_t(3, 60)
+    return ef.Criterion(ef.losses.StudentT(3.0, scale=1.0), data=(X, y)), school
+
+
+def every_kind_of_result():
+    """Yield results that between them run every check."""
+    criterion, school = clustered()
+    prior = ef.LogPrior.normal(np.zeros(2), 100.0 * np.eye(2))
+    post = ef.GeneralizedPosterior(criterion, eta=0.5, log_prior=prior)
+    draws = ef.sample(post, draws=400, seed=1)
+    yield lambda: ef.calibrate(draws, post, clusters=school)
+    yield lambda: ef.calibrate(draws, post)
+    plug_in = ef.Criterion(ef.losses.Huber(), data=(criterion.total.X, criterion.total.y))
+    yield lambda: ef.calibrate(draws.values, plug_in, eta=0.5)
+    lasso = ef.Criterion(ef.losses.Squared(), data=(criterion.total.X, criterion.total.y),
+                         penalty=ef.penalties.L1(0.01))  # fmt: skip
+    yield lambda: ef.calibrate(draws.values, lasso, eta=0.5)
+    modal = ef.losses.Modal(1.0, target="mode")
+    kernel = ef.Criterion(modal, data=(criterion.total.X, criterion.total.y))
+    yield lambda: ef.calibrate(draws.values, kernel, eta=0.5)
+    rows = -0.5 * np.square(criterion.total.y - draws.array @ criterion.total.X.T)
+    yield lambda: ef.calibrate(draws.values, log_likelihood=rows)
+
+
+def use(made, folder):
+    """Do everything with a result that looks at its checks."""
+    assert "diagnostics: " in repr(made)
+    assert made._repr_html_()
+    assert made.flags()
+    assert len(made.diagnostics()) == len(made.checks)
+    made.report(folder / "page.html", force=True)
+    assert made.to_arviz()["posterior"].attrs["calibration_diagnostics"] == made.flags()
+    again = ef.Calibration.load(made.save(folder / "result.npz"))
+    assert [c.verdict for c in again.checks] == [c.verdict for c in made.checks]
+
+
+PLACES = [
+    (module, name)
+    for module in (diagnostics, active, jackknife, sandwich)
+    for name in functions_that_check(module)
+]
+
+
+def test_the_search_finds_the_checks():
+    found = {name for _, name in PLACES}
+    assert found >= {"rival_mode", "shape", "few_clusters", "newton_offset", "fragile_selection",
+                     "_agreement", "_checks", "prior_weight", "_smoothing_bias"}  # fmt: skip
+
+
+def test_every_check_may_raise_and_every_result_stands(monkeypatch, tmp_path):
+    def broken(*args, **kwargs):
+        raise ValueError("this check is\nbroken")
+
+    for module, name in PLACES:
+        monkeypatch.setattr(module, name, broken)
+    monkeypatch.setattr(diagnostics, "scale_effect", broken)
+    monkeypatch.setattr(result, "prior_weight", broken)
+    monkeypatch.setattr(sandwich, "fragile_selection", broken)
+    names = set()
+    for calibrated in every_kind_of_result():
+        made = calibrated()
+        use(made, tmp_path)
+        assert {c.verdict for c in made.checks} <= {"unknown"}, made.diagnostics()
+        for one in made.checks:
+            assert one.advice == "could not be computed: ValueError: this check is broken"
+        names |= {c.name for c in made.checks}
+    assert names >= {"rival mode", "shape", "clusters", "effective clusters", "cluster leverage",
+                     "curvature noise", "plug-in scale", "serial dependence", "unscaled prior",
+                     "selection", "smoothing bias", "jackknife"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", functions_that_check(diagnostics))
+def test_one_check_may_raise_and_the_others_are_as_before(name, monkeypatch):
+    def broken(*args, **kwargs):
+        raise np.linalg.LinAlgError
+
+    makers = list(every_kind_of_result())[:3]
+    before = [maker().checks for maker in makers]
+    monkeypatch.setattr(diagnostics, name, broken)
+    monkeypatch.setattr(result, name, broken, raising=False)
+    for maker, known in zip(makers, before, strict=True):
+        kept = {c.name: c for c in known}
+        for one in maker().checks:
+            if one.verdict == "unknown":
+                assert one.advice == "could not be computed: LinAlgError"
+            else:
+                assert one == kept[one.name]
+
+
+def test_a_value_that_is_not_a_number_is_unknown_and_not_a_warning():
+    (made,) = run_checks([("offset", lambda: check("offset", np.nan, 0.1, "move the centre"))])
+    assert made[2:4] == (0.1, "unknown")
+    assert "not a number" in made.advice
+
+
+def test_a_check_does_not_swallow_an_interruption():
+    def stopped():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_checks([("slow", stopped)])
+
+
+def test_verdicts_have_an_order():
+    assert checks.VERDICTS == ("fail", "unknown", "warn", "ok")
+    assert all(isinstance(c, Check) for c in run_checks([("none", lambda: ())]))
+
+
+def test_rivals_where_no_loss_is_finite_are_passed_over():
+    """A Weibull's scores overflow a few hundred standard errors from its centre."""
+    jnp = pytest.importorskip("jax.numpy")
+    times = np.random.default_rng(0).weibull(8.0, 30) * 3e-3
+
+    def weibull(theta, t):
+        shape, scale = jnp.exp(theta[0]), jnp.exp(theta[1])
+        z = t / scale
+        return z**shape - jnp.log(shape / scale) - (shape - 1) * jnp.log(z)
+
+    start = np.array([1.0, -6.0])
+    criterion = ef.Criterion(ef.JaxLoss(weibull), data=times, start=start)
+    center = ef.minimise(criterion).theta
+    draws = center + 0.1 * np.random.default_rng(1).standard_normal((800, 2))
+    made = ef.calibrate(draws, criterion)
+    assert made.diagnostics().loc["rival mode", "verdict"] == "ok"
