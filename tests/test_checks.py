@@ -131,21 +131,3 @@ def test_a_check_does_not_swallow_an_interruption():
 def test_verdicts_have_an_order():
     assert checks.VERDICTS == ("fail", "unknown", "warn", "ok")
     assert all(isinstance(c, Check) for c in run_checks([("none", lambda: ())]))
-
-
-def test_rivals_where_no_loss_is_finite_are_passed_over():
-    """A Weibull's scores overflow a few hundred standard errors from its centre."""
-    jnp = pytest.importorskip("jax.numpy")
-    times = np.random.default_rng(0).weibull(8.0, 30) * 3e-3
-
-    def weibull(theta, t):
-        shape, scale = jnp.exp(theta[0]), jnp.exp(theta[1])
-        z = t / scale
-        return z**shape - jnp.log(shape / scale) - (shape - 1) * jnp.log(z)
-
-    start = np.array([1.0, -6.0])
-    criterion = ef.Criterion(ef.JaxLoss(weibull), data=times, start=start)
-    center = ef.minimise(criterion).theta
-    draws = center + 0.1 * np.random.default_rng(1).standard_normal((800, 2))
-    made = ef.calibrate(draws, criterion)
-    assert made.diagnostics().loc["rival mode", "verdict"] == "ok"

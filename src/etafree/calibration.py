@@ -17,7 +17,7 @@ from etafree.linalg import check_covariance, transport
 from etafree.storage import damaged, load_arrays, save_arrays
 from etafree.targets import Target
 from etafree.threads import own_settings
-from etafree.validation import Array, as_array, as_names, check_finite
+from etafree.validation import Array, as_array, as_names, check_finite, owned
 
 __all__ = [
     "WORKING",
@@ -95,6 +95,8 @@ class LocationScaleMap:
         if p == 0 or np.any(rows == 0) or not _full_rank(scale / rows):
             raise InputError("scale", "is singular, so the map cannot be undone",
                              "pass an invertible matrix")  # fmt: skip
+        for name in ("mean", "offset", "scale"):
+            object.__setattr__(self, name, owned(as_array(getattr(self, name), name)))
 
     @classmethod
     def between(

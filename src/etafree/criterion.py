@@ -19,7 +19,7 @@ from etafree.penalties import NoPenalty, Penalty
 from etafree.rows import Rows, checked_arrays, shared_index
 from etafree.tables import FromTables, check_penalty
 from etafree.totals import Derivatives, GeneralLoss, Total
-from etafree.validation import Array, as_array, as_names
+from etafree.validation import Array, as_array, as_names, owned
 from etafree.weights import checked_weights
 
 __all__ = ["Criterion"]
@@ -39,6 +39,8 @@ class Criterion(FromTables):
     data : (X, y), or what the loss takes
         Design matrix (n, p), array or DataFrame (its columns name the parameters), and response
         (n,). No intercept is added. Losses of your own and losses over pairs say what they take.
+        Arrays of numbers are not copied: do not write into them while the criterion, or a result
+        made with it, is in use. Everything else that is passed is copied.
     penalty : Penalty, optional
         For example ``ef.penalties.Ridge(0.5)``. None means no penalty.
     weights : (n,) array, optional
@@ -139,7 +141,7 @@ class Criterion(FromTables):
         def vector(value: Any, argument: str) -> Array | None:
             if value is None:
                 return None
-            return as_array(rows.align(value, argument), argument, shape=(n,))
+            return owned(as_array(rows.align(value, argument), argument, shape=(n,)))
 
         o, m = vector(offset, "offset"), vector(trials, "trials")
         w, frequency = checked_weights(rows, n, weights, weight_kind)

@@ -12,7 +12,7 @@ import numpy as np
 from etafree.errors import InputError
 from etafree.linalg import check_covariance, correlation_eigenvalues
 from etafree.posterior import GeneralizedPosterior
-from etafree.validation import Array, as_array, as_names, as_positive
+from etafree.validation import Array, as_array, as_names, as_positive, owned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,6 +80,7 @@ class Draws:
     source: GeneralizedPosterior | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "values", as_array(self.values, "values", finite=False))
         if self.values.ndim != 3:
             raise InputError(
                 "values", f"has shape {self.values.shape}", "use ef.Draws.of(array) for (draw, p)"
@@ -87,6 +88,8 @@ class Draws:
         as_names(self.names, self.p)
         if self.eta is not None:
             as_positive(self.eta, "eta")
+        object.__setattr__(self, "values", owned(self.values))
+        object.__setattr__(self, "info", dict(self.info))
 
     @classmethod
     def of(cls, values: Any, names: Sequence[str] | None = None, eta: float | None = None) -> Draws:

@@ -20,12 +20,54 @@ from etafree.errors import InputError
 from etafree.linalg import check_covariance
 from etafree.linear import LinearTotal
 from etafree.penalties import KinkedPenalty, Penalty
-from etafree.validation import Array, as_array, as_positive
+from etafree.validation import Array, as_array, as_positive, owned
 
 __all__ = ["GeneralizedPosterior", "LogPrior"]
 
 #: Random directions in which the tail of a redescending loss is checked.
 DIRECTIONS = 50
+
+
+@dataclass(frozen=True, eq=False)
+class NormalDensity:
+    """The log of a normal density with this mean (p,) and precision (p, p), up to a constant.
+
+    Methods take (theta, n) and make no use of n, the effective scale.
+    """
+
+    mean: Array
+    precision: Array
+
+    def value(self, theta: Array, n: float) -> float:
+        """Return the log density."""
+        return -0.5 * float((theta - self.mean) @ self.precision @ (theta - self.mean))
+
+    def gradient(self, theta: Array, n: float) -> Array:
+        """Return its gradient (p,)."""
+        return -self.precision @ (theta - self.mean)
+
+    def hessian(self, theta: Array, n: float) -> Array:
+        """Return its Hessian (p, p)."""
+        return -self.precision
+
+
+@dataclass(frozen=True, eq=False)
+class PenaltyDensity:
+    r"""The log density :math:`-\lambda_n s_n\rho(\theta)`; methods take (theta, s_n)."""
+
+    penalty: Penalty
+
+    def value(self, theta: Array, n: float) -> float:
+        """Return the log density."""
+        return -self.penalty.strength_at(n) * n * float(self.penalty.value(theta))
+
+    def gradient(self, theta: Array, n: float) -> Array:
+        """Return its gradient (p,)."""
+        return -self.penalty.strength_at(n) * n * self.penalty.gradient(theta)
+
+    def hessian(self, theta: Array, n: float) -> Array:
+        """Return its Hessian (p, p)."""
+        return -self.penalty.strength_at(n) * n * self.penalty.hessian(theta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +124,8 @@ class LogPrior:
         if len(centre) == 0:
             raise InputError("mean", "is empty")
         precision = linalg.inv(check_covariance(covariance, "covariance", len(centre)))
-        return cls(
-            lambda t, n: -0.5 * float((t - centre) @ precision @ (t - centre)),
-            lambda t, n: -precision @ (t - centre),
-            lambda t, n: -precision,
-            "normal prior",
-        )
+        density = NormalDensity(owned(centre), owned(precision))
+        return cls(density.value, density.gradient, density.hessian, "normal prior")
 
     @classmethod
     def from_penalty(cls, penalty: Penalty, p: int) -> LogPrior:
@@ -123,12 +161,9 @@ class LogPrior:
         if isinstance(p, bool) or not isinstance(p, int | np.integer) or p < 1:
             raise InputError("p", f"is {p!r}", "pass the number of parameters")
         fitted = penalty.fitted_to(p)
-        return cls(
-            lambda t, n: -fitted.strength_at(n) * n * float(fitted.value(t)),
-            lambda t, n: -fitted.strength_at(n) * n * fitted.gradient(t),
-            lambda t, n: -fitted.strength_at(n) * n * fitted.hessian(t),
-            f"unscaled {type(penalty).__name__}",
-        )
+        density = PenaltyDensity(fitted)
+        name = f"unscaled {type(penalty).__name__}"
+        return cls(density.value, density.gradient, density.hessian, name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -157,8 +157,7 @@ class Groups:
             span = high - low + 1
             # a table of counts is cheaper than a sort
             if span <= 4 * rows + 1024 and high <= np.iinfo(np.intp).max:
-                array = array.astype(np.intp, copy=False)
-                array = array - low if low else array
+                array = array.astype(np.intp) - low  # never the caller's own array
                 sizes = np.bincount(array, minlength=span)
                 present = sizes > 0
                 if present.all():

@@ -12,7 +12,7 @@ from etafree.checks import Check
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
 from etafree.satterthwaite import Satterthwaite
-from etafree.validation import Array, as_array, as_names, as_number
+from etafree.validation import Array, as_array, as_names, as_number, owned
 
 __all__ = ["Target", "degrees_of_freedom"]
 
@@ -100,9 +100,7 @@ class Target:
         p = len(as_names(self.names, len(self.names)))
         for name in ("center", "covariance", "dof", "hessian", "meat", "se_error"):
             if getattr(self, name) is not None:  # frozen means the arrays too
-                array = np.array(getattr(self, name))
-                array.setflags(write=False)
-                object.__setattr__(self, name, array)
+                object.__setattr__(self, name, owned(np.asarray(getattr(self, name))))
         as_array(self.center, "center", shape=(p,))
         as_array(self.covariance, "covariance", shape=(p, p))
         as_array(self.dof, "dof", shape=(p,), finite=False)

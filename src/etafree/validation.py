@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,11 @@ __all__ = [
     "as_rng",
     "as_seeds",
     "check_finite",
+    "owned",
 ]
 
 Array = NDArray[np.floating[Any]]
+T = TypeVar("T", bound=np.generic)
 
 #: Largest count of draws and the like, and largest number whose square is one too.
 MOST, FAR = 10**9, 1e150
@@ -60,6 +62,29 @@ def as_array(
     if finite:
         check_finite(array, argument)
     return array
+
+
+def owned(array: NDArray[T]) -> NDArray[T]:
+    """Return a read-only array that nobody else can write to, a copy unless it is one already.
+
+    What a caller does to an array after passing it changes nothing then.
+
+    Examples
+    --------
+    >>> mine = np.zeros(2)
+    >>> kept = owned(mine)
+    >>> mine[:] = 1.0
+    >>> kept, owned(kept) is kept
+    (array([0., 0.]), True)
+    """
+    part: Any = array
+    while isinstance(part, np.ndarray) and not part.flags.writeable:
+        part = part.base
+    if part is None:
+        return array
+    copy = np.array(array)
+    copy.setflags(write=False)
+    return copy
 
 
 def check_finite(array: Array, argument: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from etafree.errors import InputError
 from etafree.rows import Rows
-from etafree.validation import Array, as_array, as_choice
+from etafree.validation import Array, as_array, as_choice, owned
 
 __all__ = ["checked_weights"]
 
@@ -22,7 +22,7 @@ def checked_weights(
     frequency = weight_kind != "sampling"
     w = None
     if weights is not None:
-        w = as_array(rows.align(weights, "weights"), "weights", shape=(n,))
+        w = owned(as_array(rows.align(weights, "weights"), "weights", shape=(n,)))
     if w is not None or weight_kind is not None:
         as_choice(weight_kind, "weight_kind", KINDS)
     if w is not None:

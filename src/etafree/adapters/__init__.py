@@ -67,9 +67,9 @@ def as_fit(
 
         obj, source = read_stan_csv(obj.runset.csv_files), "xarray"
     if source in ("arviz", "xarray"):
-        from etafree.adapters.trees import as_tree
+        from etafree.adapters.trees import as_tree, with_own_draws
 
-        obj = as_tree(obj)
+        obj = with_own_draws(as_tree(obj))
     if model is not None and source != "stan" and modelled not in ("pymc", "bambi"):
         if not callable(model):
             raise InputError("model", f"is a {type(model).__name__}", "pass a pymc.Model, a "

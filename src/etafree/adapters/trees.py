@@ -18,9 +18,11 @@ from etafree.storage import reserve, sweep, whole_path
 from etafree.validation import Array
 
 __all__ = ["as_kind", "as_tree", "flat_names", "flatten", "loaded", "read_tree", "unflatten",
-           "write_netcdf"]  # fmt: skip
+           "with_own_draws", "write_netcdf"]  # fmt: skip
 
 SAMPLE_DIMS = ("chain", "draw")
+#: Posterior variables with more numbers than this are not copied.
+LARGE = 10**7
 
 
 def as_tree(fit: Any) -> Any:
@@ -41,6 +43,18 @@ def as_tree(fit: Any) -> Any:
     tree = xr.DataTree.from_dict({name: fit[name] for name in fit.groups()})
     tree.attrs.update(fit.attrs)
     return tree
+
+
+def with_own_draws(tree: Any) -> Any:
+    """Return a tree whose posterior the caller cannot change, but for arrays that are large."""
+    if "posterior" not in tree.children:
+        return tree
+    posterior = tree["posterior"].to_dataset()
+    small = [name for name, array in posterior.data_vars.items()
+             if array.size <= LARGE and array.variable._in_memory]  # fmt: skip
+    owner = tree.copy()
+    owner["posterior"] = type(tree)(posterior.assign(posterior[small].copy(deep=True)))
+    return owner
 
 
 def as_kind(tree: Any, kind: str) -> Any:

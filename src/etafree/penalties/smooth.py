@@ -14,7 +14,7 @@ import numpy as np
 
 from etafree.errors import InputError, NotPositiveDefiniteError
 from etafree.linalg import eigvalsh
-from etafree.validation import Array, as_array, as_number, as_positive
+from etafree.validation import Array, as_array, as_number, as_positive, owned
 
 __all__ = ["NoPenalty", "Penalty", "Ridge", "SmoothPenalty", "huberized_l1"]
 
@@ -174,13 +174,13 @@ class Ridge(Penalty):
     Q: Any = None
 
     def fitted_to(self, p: int, intercept: int | None = None) -> Ridge:
-        mu = np.zeros(p) if self.mu is None else as_array(self.mu, "mu", shape=(p,))
+        mu = np.zeros(p) if self.mu is None else owned(as_array(self.mu, "mu", shape=(p,)))
         if self.Q is None:
             diagonal = np.ones(p)
             if intercept is not None:
                 diagonal[intercept] = 0.0
             return replace(self, mu=mu, Q=np.diag(diagonal))
-        Q = as_array(self.Q, "Q", shape=(p, p))
+        Q = owned(as_array(self.Q, "Q", shape=(p, p)))
         if not np.allclose(Q, Q.T, rtol=1e-8, atol=1e-10 * float(np.abs(Q).max())):
             raise InputError("Q", "is not symmetric", "pass (Q + Q.T) / 2")
         smallest = float(eigvalsh(Q, "Q")[0])
