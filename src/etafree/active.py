@@ -50,9 +50,9 @@ def active_block(criterion: Criterion) -> Criterion:
         position = int(np.count_nonzero(active[: criterion.intercept]))
     total = replace(criterion.total, X=np.ascontiguousarray(criterion.total.X[:, active]))
     smooth = penalty.restricted(active, fit.theta)
-    block = Criterion.__new__(Criterion)
-    block._set(total, smooth, names, criterion.rows, position)
-    return block.with_plug_ins(criterion.plug_ins)
+    return criterion._replaced(
+        total=total, penalty=smooth, names=names, intercept=position, start=None
+    )
 
 
 def fragile_selection(penalty: ActivePenalty, target: Target) -> Check:

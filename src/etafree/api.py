@@ -12,7 +12,7 @@ from etafree._version import __version__
 from etafree.active import active_block
 from etafree.calibration import WORKING, move_draws
 from etafree.criterion import Criterion
-from etafree.dependence import find_dependence
+from etafree.dependence import SINGLE, find_dependence
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.linalg import ROOTS
@@ -22,8 +22,8 @@ from etafree.result import Calibration
 from etafree.sandwich import target_of
 from etafree.storage import made_with
 from etafree.targets import Target
-from etafree.validation import as_choice, as_level, as_rng, told_seed
-from etafree.wiring import estimated, find_fit, given_target, jackknifed, named
+from etafree.validation import as_bool, as_choice, as_level, as_rng, told_seed
+from etafree.wiring import estimated, find_fit, given_target, jackknifed, named, refuse_unused
 
 __all__ = ["calibrate"]
 
@@ -175,6 +175,8 @@ def calibrate(
     `center` and `covariance`. Clusters given as a list, mapping or DataFrame are several ways in
     which rows may depend on each other. Intervals cover the minimiser of the expected penalized
     loss; :math:`A` is the Hessian of the penalized total loss, :math:`B` the variance of its score.
+    Nothing that is given is ignored: an argument that means nothing with these draws and this
+    criterion is an error.
 
     References
     ----------
@@ -198,6 +200,8 @@ def calibrate(
     as_choice(working, "working", WORKING)
     as_choice(root, "root", ROOTS)
     as_choice(estimand, "estimand", ESTIMANDS)
+    as_choice(single_psu, "single_psu", SINGLE)
+    as_bool(centered, "centered")
     as_level(level)
     rng = as_rng(seed)
     fit = find_fit(
@@ -205,6 +209,11 @@ def calibrate(
         filter_vars=filter_vars, log_likelihood=log_likelihood, eta=eta, latent=latent, prior=prior,
         names=names, model_args=model_args, model_kwargs=model_kwargs,
     )  # fmt: skip
+    refuse_unused(fit, criterion, covariance, {
+        "single_psu": (single_psu, "error"), "centered": (centered, True),
+        "estimand": (estimand, "penalized"), "latent": (latent, "auto"),
+        "log_likelihood": (log_likelihood, None),
+    })  # fmt: skip
     if fit is not None:
         draws, eta, names = fit.draws, fit.draws.eta, None
         criterion = fit.criterion if fit.criterion is not None else criterion

@@ -6,6 +6,7 @@ r"""Criterion = data + loss + penalty: the penalized total loss and its derivati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -198,9 +199,8 @@ class Criterion(FromTables):
         Criterion
             Of the same rows.
         """
-        return self._with_total(
-            self.total.reweighted(*checked_weights(self.rows, self.n, weights, weight_kind))
-        )
+        checked = checked_weights(self.rows, self.n, weights, weight_kind)
+        return self._replaced(total=self.total.reweighted(*checked))
 
     def subset(self, rows: NDArray[np.intp]) -> Criterion:
         """Return the criterion of some `rows`, (m,) numbers counted from 0 among those in use.
@@ -210,13 +210,11 @@ class Criterion(FromTables):
         if not isinstance(self.total, LinearTotal):
             return self.reweighted(np.bincount(rows, minlength=self.n))
         kept = rows if self.rows.kept is None else self.rows.kept[rows]
-        return self._with_total(self.total.take(rows)).with_rows(replace(self.rows, kept=kept))
+        return self._replaced(total=self.total.take(rows), rows=replace(self.rows, kept=kept))
 
     def with_plug_ins(self, plug_ins: Mapping[str, float]) -> Criterion:
         """Return the same criterion with nuisance values on record that were estimated before."""
-        other = self._with_total(self.total)
-        object.__setattr__(other, "plug_ins", {**self.plug_ins, **plug_ins})
-        return other
+        return self._replaced(plug_ins={**self.plug_ins, **plug_ins})
 
     def with_loss(self, loss: LinearLoss) -> Criterion:
         """Return the same data and penalty under another `loss` over a linear predictor.
@@ -230,26 +228,33 @@ class Criterion(FromTables):
         if self.total.trials and not loss.takes_trials:
             raise InputError("loss", f"{type(loss).__name__} has no use for the data's trials",
                              "build a new Criterion without them")  # fmt: skip
-        return self._with_total(self.total.with_loss(loss))
+        return self._replaced(total=self.total.with_loss(loss))
 
     def with_penalty(self, penalty: Penalty) -> Criterion:
         """Return the same data and loss under another `penalty`, an `InputError` if it is none."""
         if not isinstance(penalty, Penalty):
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
-        other = Criterion.__new__(Criterion)
-        fitted = penalty.fitted_to(self.p, self.intercept)
-        other._set(self.total, fitted, self.names, self.rows, self.intercept, self.start)
-        return other
+        return self._replaced(penalty=penalty.fitted_to(self.p, self.intercept))
 
     def with_rows(self, rows: Rows) -> Criterion:
         """Return the same criterion whose labels are lined up with other rows."""
-        other = Criterion.__new__(Criterion)
-        other._set(self.total, self.penalty, self.names, rows, self.intercept, self.start)
-        return other
+        return self._replaced(rows=rows)
 
-    def _with_total(self, total: Total) -> Criterion:
-        other = Criterion.__new__(Criterion)
-        other._set(total, self.penalty, self.names, self.rows, self.intercept, self.start)
+    def _replaced(self, **changes: Any) -> Criterion:
+        """Return a copy with other fields; everything that is not named stays as it was.
+
+        Size and strength are those of the new total and penalty. Plug-ins of the loss are the new
+        loss's own; those that were put on record besides stay.
+        """
+        other = copy(self)
+        for name, value in changes.items():
+            object.__setattr__(other, name, value)
+        if "plug_ins" not in changes:
+            own, new = self.total.loss.plug_ins(), other.total.loss.plug_ins()
+            recorded = {name: v for name, v in self.plug_ins.items() if name not in own}
+            object.__setattr__(other, "plug_ins", {**new, **recorded})
+        object.__setattr__(other, "size", other.total.size)
+        object.__setattr__(other, "strength", other.penalty.strength_at(other.total.size))
         return other
 
     @property

@@ -174,6 +174,9 @@ def target_of(
         hessian = check_covariance(hessian, "hessian", p, HESSIAN_ADVICE)
     if meat is not None and not callable(meat):
         meat = check_covariance(meat, "meat", p, "it must be a variance of the total score")
+        if not centered:
+            raise InputError("centered", "is False, and meat= is a matrix already",
+                             "leave it out")  # fmt: skip
     kind, theta = find_center(center, criterion, mean)
     total: Derivatives | ClusterTotals
     if dependence is None or correction in ("CR2", "CR3", "custom"):
@@ -253,6 +256,13 @@ def _correction(
     if meat is not None:
         if correction is not None:
             raise InputError("correction", "cannot be combined with meat=", "pass one of them")
+        if dependence is not None and not isinstance(dependence, Clusters):
+            argument = "time" if isinstance(dependence, Series) else (
+                "strata" if isinstance(dependence, Survey) else "clusters"
+            )  # fmt: skip
+            raise InputError(argument, "means nothing with meat=, which says how scores depend on "
+                             "each other", "leave it out; one-way clusters= give the degrees of "
+                             "freedom")  # fmt: skip
         return "custom"
     options = {None: HC, Clusters: CR, Ways: PLAIN_CR, Survey: ("survey",),
                Series: ("EWC", "Bartlett", "DK")}[

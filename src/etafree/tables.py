@@ -95,8 +95,7 @@ class FromTables:
             names=made.names,
         )
         made_rows = replace(made.rows, advice=criterion.rows.advice)
-        criterion._set(criterion.total, criterion.penalty, criterion.names, made_rows, intercept,
-                       criterion.start)  # fmt: skip
+        criterion = criterion._replaced(rows=made_rows, intercept=intercept)
         made_criterion: Self = criterion
         return made_criterion
 

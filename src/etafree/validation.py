@@ -13,6 +13,7 @@ from etafree.errors import InputError
 __all__ = [
     "Array",
     "as_array",
+    "as_bool",
     "as_choice",
     "as_count",
     "as_level",
@@ -165,6 +166,13 @@ def as_choice(value: Any, argument: str, options: Sequence[str]) -> str:
             argument, f"is {value!r}", "choose one of " + ", ".join(map(repr, options))
         )
     return value
+
+
+def as_bool(value: Any, argument: str) -> bool:
+    """Return `value` if it is true or false and nothing else."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(argument, f"is {_short(value)}", "pass True or False")
+    return bool(value)
 
 
 def as_names(

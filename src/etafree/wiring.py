@@ -24,7 +24,7 @@ from etafree.rows import Rows
 from etafree.targets import Target
 from etafree.validation import as_array, as_choice, as_names, as_positive
 
-__all__ = ["estimated", "find_fit", "given_target", "jackknifed", "named"]
+__all__ = ["estimated", "find_fit", "given_target", "jackknifed", "named", "refuse_unused"]
 
 #: What calibrate() takes as draws.
 DRAWS = (
@@ -90,6 +90,33 @@ def find_fit(
                          "pass (draw, n) or (chain, draw, n)")  # fmt: skip
     made = replace(made, eta=1.0) if made.eta is None else made
     return Fit(made, None, losses=PointwiseArray(values))
+
+
+def refuse_unused(
+    fit: Fit | None, criterion: Any, covariance: Any, given: Mapping[str, tuple[Any, Any]]
+) -> None:
+    """Refuse arguments that the route makes no use of.
+
+    `given` holds values and defaults. What belongs to other packages' fits and models, or is
+    refused together with the labels that it is about, is not asked for here.
+    """
+    if fit is not None and fit.criterion is not None and criterion is not None:
+        raise InputError("criterion", "cannot be combined with a fit that brings its model",
+                         "pass its draws as an array")  # fmt: skip
+    unused: tuple[str, ...] = ("latent", "log_likelihood")
+    route = "a criterion"
+    if covariance is not None or isinstance(criterion, Target):
+        route = "a Target" if covariance is None else "covariance="
+        unused += ("single_psu", "centered", "estimand")
+    elif criterion is None and fit is not None:
+        exact = fit.criterion is not None
+        route = "a fit's model" if exact else "a pointwise log-likelihood"
+        unused = () if fit.tree is not None else ("latent",)
+        unused += ("estimand",)
+    for argument in unused:
+        value, default = given[argument]
+        if value is not default and not (isinstance(value, str) and value == default):
+            raise InputError(argument, f"means nothing with {route}", "leave it out")
 
 
 def _check_alone(stored: bool) -> None:

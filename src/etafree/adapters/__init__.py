@@ -80,6 +80,16 @@ def as_fit(
         purpose, needed = NEEDS.get(package, ("", ()))
         if any(find_spec(name) is None for name in needed):
             raise MissingExtraError(package, purpose)
+    if "numpyro" not in (source, modelled):
+        for argument, value in (("model_args", tuple(model_args)), ("model_kwargs", model_kwargs)):
+            if value:
+                raise InputError(argument, "is what a NumPyro model is called with",
+                                 "leave it out")  # fmt: skip
+    if filter_vars is not None and var_names is None:
+        raise InputError("filter_vars", "says how var_names= is read", "pass var_names= too")
+    if prior is not None and source == "stan":
+        raise InputError("prior", "means nothing to Stan, whose density has one for both",
+                         "leave it out")  # fmt: skip
     fit: Fit
     exact: Any = {**chosen, "log_likelihood": log_likelihood, "eta": eta, "prior": prior,
                   "latent": latent}  # fmt: skip

@@ -40,6 +40,9 @@ def as_tree(fit: Any) -> Any:
         return fit
     if isinstance(fit, xr.Dataset):
         return xr.DataTree.from_dict({"posterior": fit})
+    if not callable(getattr(fit, "groups", None)):
+        raise InputError("draws", f"is a {type(fit).__name__}, and model= needs the fit it made",
+                         "pass what the sampler returned")  # fmt: skip
     tree = xr.DataTree.from_dict({name: fit[name] for name in fit.groups()})
     tree.attrs.update(fit.attrs)
     return tree
