@@ -15,9 +15,10 @@ import etafree as ef
 from etafree import losses
 from etafree.adapters.stan import read_stan_csv
 from etafree.adapters.trees import read_tree, write_netcdf
+from etafree.csv_table import CsvTable
 from etafree.errors import EtafreeError
-from etafree.files import calibrate_files, read_table
-from etafree.formula import CALLS, KEYWORDS, screened
+from etafree.files import calibrate_files
+from etafree.screening import CALLS, KEYWORDS, screened
 from etafree.studies.engine import Cell, run_study
 from etafree.tabulated import select_file
 from fuzzed_calls import call_a_function, call_a_result
@@ -63,9 +64,10 @@ def csv(rng: np.random.Generator, folder: Path) -> None:
     table = frame().rename(columns={"z": pick(rng, COLUMNS)}) if rng.random() < 0.3 else frame()
     text = table.to_csv(index=False).encode("utf-8", "surrogatepass")
     path.write_bytes(spoiled_bytes(rng, text))
-    read = read_table(path, "data")
-    formula = screened(pick(rng, ("y ~ x", "y ~ x + C(g)", "y ~ log(w) + z")), read.columns)
-    used(ef.Criterion.from_formula(formula, read, pick(rng, LOSSES)), "g")
+    read = CsvTable.read(path, "data")
+    formula = screened(pick(rng, ("y ~ x", "y ~ x + C(g)", "y ~ log(w) + z")), read.names)
+    criterion = ef.Criterion.from_formula(formula, read.frame(formula), pick(rng, LOSSES))
+    used(criterion, read.labels("g", "clusters", criterion.rows.kept))
 
 
 def spoiled_frame(rng: np.random.Generator) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pytest
 import etafree as ef
 from conftest import refused
 from etafree.errors import InputError
-from etafree.formula import screened
+from etafree.screening import screened
 
 
 @pytest.fixture

@@ -120,6 +120,8 @@ def select(
     print(shown.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-"))
     for method, told in refused["status"].items():
         print(f"{method}: {told}")
+    if table.attrs["dropped"]:
+        print(table.attrs["dropped"])
     print(f"seed {seed}, level {level:g}; {made_with()}")
 
 

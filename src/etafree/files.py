@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from etafree.adapters.stan import read_stan_csv
 from etafree.adapters.trees import read_tree, write_netcdf
 from etafree.api import calibrate
+from etafree.csv_table import CsvTable
 from etafree.errors import InputError
 from etafree.result import Calibration
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["calibrate_files", "column", "matching", "read_table"]
+__all__ = ["calibrate_files", "column", "matching"]
 
 #: Exit code of the command line when a diagnostic fails outright; files are written all the same.
 FAILED = 3
@@ -100,7 +101,9 @@ def _check_output(path: Path | None, option: str, force: bool) -> None:
 
 
 def column(name: str, option: str) -> pd.Series[Any] | str:
-    """Return a column ``file.csv:column`` as it is, or a bare name for the fit to look up.
+    """Return a column ``file.csv:column`` as written, or a bare name for the fit to look up.
+
+    Times are numbers where they are written as numbers.
 
     Examples
     --------
@@ -110,29 +113,8 @@ def column(name: str, option: str) -> pd.Series[Any] | str:
     file, colon, label = name.rpartition(":")
     if not colon:
         return name
-    table = read_table(Path(file), option)
-    if label not in table:
-        raise InputError(option, f"{file!r} has no column {label!r}", f"it has {list(table)}")
-    read: pd.Series[Any] = table[label]
-    return read
-
-
-def read_table(path: Path, option: str) -> pd.DataFrame:
-    """Return a CSV file as a table; nothing in it is evaluated."""
-    import pandas as pd
-
-    if not path.is_file():
-        raise InputError(option, f"there is no file {str(path)!r}")
-    try:
-        table = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        told = str(error).splitlines()[0]
-        raise InputError(option, f"{str(path)!r} cannot be read as CSV ({told})",
-                         "write it with a header and commas") from None  # fmt: skip
-    if table.columns.duplicated().any() or table.empty:
-        raise InputError(option, f"{str(path)!r} has no rows or two columns of one name",
-                         "mend the file")  # fmt: skip
-    return table
+    table = CsvTable.read(Path(file), option)
+    return table.times(label, option) if option == "time" else table.labels(label, option)
 
 
 def matching(patterns: Sequence[str], names: Sequence[Any]) -> list[str]:

@@ -9,9 +9,8 @@ import numpy as np
 
 from etafree.api import calibrate
 from etafree.criterion import Criterion
+from etafree.csv_table import CsvTable
 from etafree.errors import EtafreeError, InputError
-from etafree.files import read_table
-from etafree.formula import screened
 from etafree.learning_rates import METHODS, select
 from etafree.losses import (
     Gamma,
@@ -27,6 +26,7 @@ from etafree.losses import (
 from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.samplers import sample
+from etafree.screening import screened
 from etafree.validation import as_choice, as_level, as_positive, as_seeds
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def select_file(
 ) -> pd.DataFrame:  # fmt: skip
     """Return a row per method: eta, its status and aim, and every coefficient's interval.
 
+    Its ``attrs["dropped"]`` says how many rows of the file were left out, and why.
+
     Parameters
     ----------
     path : Path
@@ -78,8 +80,10 @@ def select_file(
         raise InputError("bandwidth", "goes with the median, and the median needs one", "pass one "
                          "in units of the response, about a tenth of its spread")  # fmt: skip
     chosen = LOSSES[loss] if bandwidth is None else Quantile(0.5, bandwidth)
-    table = read_table(path, "data")
-    criterion = Criterion.from_formula(screened(formula, table.columns), table, chosen)
+    table = CsvTable.read(path, "data")
+    frame = table.frame(screened(formula, table.names))
+    criterion = Criterion.from_formula(formula, frame, chosen)
+    labels = None if clusters is None else table.labels(clusters, "clusters", criterion.rows.kept)
     p, prior = criterion.p, None
     if prior_sd is not None:
         variance = as_positive(prior_sd, "prior_sd") ** 2
@@ -90,7 +94,7 @@ def select_file(
     for method in METHODS:
         row: dict[str, Any] = {"method": method}
         try:
-            rate = select(posterior, method, clusters=clusters, seed=seed,
+            rate = select(posterior, method, clusters=labels, seed=seed,
                           **_options(method, criterion, prior))  # fmt: skip
             row |= {"aims at": rate.aim, "eta": rate.eta, "status": rate.status}
             made = sample(GeneralizedPosterior(criterion, rate.eta, prior), DRAWS, seed)
@@ -100,11 +104,13 @@ def select_file(
             row |= {"status": "needs a prior: pass --prior-sd" if alone else str(error)}
         rows.append(row)
     draws = sample(GeneralizedPosterior(criterion, 1.0, prior), DRAWS, seed)
-    result = calibrate(draws, criterion, clusters=clusters, level=level)
+    result = calibrate(draws, criterion, clusters=labels, level=level)
     limits = result.interval(level)[["lower", "upper"]].to_numpy().T
     rows.append({"method": "calibrated", "aims at": "coverage", "status": result.flags(),
                  **_intervals(criterion.names, limits)})  # fmt: skip
-    return pd.DataFrame(rows).set_index("method")
+    methods = pd.DataFrame(rows).set_index("method")
+    methods.attrs["dropped"] = table.dropped(frame, criterion.rows.kept)
+    return methods
 
 
 def _options(method: str, criterion: Criterion, prior: LogPrior | None) -> dict[str, Any]:
