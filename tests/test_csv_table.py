@@ -46,7 +46,11 @@ TABLES = st.integers(1, 4).flatmap(
     )
 )  # fmt: skip
 SETTINGS = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 
@@ -59,7 +63,8 @@ def test_files_read_as_python_s_csv_module_and_arrow_read_them(
     """Quoted commas, quotes and newlines, either line end, a byte-order mark, blank last lines."""
     header, rows = table
     text = io.StringIO()
-    quoting = csv.QUOTE_ALL if every else csv.QUOTE_MINIMAL
+    bare = any("\r" in cell for row in rows for cell in row)  # which Python 3.11 does not quote
+    quoting = csv.QUOTE_ALL if every or bare else csv.QUOTE_MINIMAL
     csv.writer(text, lineterminator=end, quoting=quoting).writerows([header, *rows])
     content = ("\ufeff" if mark else "") + text.getvalue()
     path = written(tmp_path, content + end * blank)

@@ -148,7 +148,7 @@ def test_where_files_need_a_name_the_rest_holds(tmp_path, monkeypatch) -> None:
 def full_disk(after=0):
     """Let no file grow beyond 100 bytes, from the file after so many on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    whole, count = etafree.storage.whole_path, 0
+    replacing, count = etafree.storage._replacing, 0
 
     @contextlib.contextmanager
     def counted(path):
@@ -157,14 +157,13 @@ def full_disk(after=0):
         if count > after:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
         try:
-            with whole(path) as part:
-                yield part
+            with replacing(path) as place:
+                yield place
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(etafree.storage, "whole_path", counted)
-        patch.setattr("etafree.adapters.trees.whole_path", counted, raising=False)
+        patch.setattr(etafree.storage, "_replacing", counted)
         yield
 
 

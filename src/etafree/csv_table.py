@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from etafree.errors import InputError
 from etafree.screening import column_uses
+from etafree.storage import refuse_special
 from etafree.validation import Array
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class CsvTable:
     @classmethod
     def read(cls, path: Path, option: str) -> CsvTable:
         """Read a file; refuse, with its line, a row that has not one field per column."""
+        refuse_special(path, option)
         if not path.is_file():
             raise InputError(option, f"there is no file {str(path)!r}")
         try:

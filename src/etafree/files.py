@@ -14,6 +14,7 @@ from etafree.api import calibrate
 from etafree.csv_table import CsvTable
 from etafree.errors import InputError
 from etafree.result import Calibration
+from etafree.storage import writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,11 +93,7 @@ def _say(quiet: bool, text: str) -> None:
 def _check_output(path: Path | None, option: str, force: bool) -> None:
     if path is None:
         return
-    if path.is_dir():
-        raise InputError(option, f"{str(path)!r} is a folder", "name a file")
-    if not path.absolute().parent.is_dir():
-        raise InputError(option, f"the folder {str(path.parent)!r} does not exist", "make it first")
-    if path.exists() and not force:
+    if writable(path, argument=option).exists() and not force:
         raise InputError(option, f"{str(path)!r} exists", "pass --force to overwrite it")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from etafree.columns import column_names, unified
 from etafree.errors import EtafreeError, InputError, MissingExtraError
+from etafree.storage import refuse_special
 
 __all__ = ["BATCH", "Source", "as_source"]
 
@@ -27,10 +28,8 @@ BATCH = 1 << 17
 FEW = 1 << 10
 #: Parts that Arrow reads ahead, and parts that make a piece of a file.
 READAHEAD, PIECE = 4, 8
-#: Seconds that a scheduler has to answer.
-PATIENCE = 10
-#: How often Dask tries a part again whose worker died.
-RETRIES = 3
+#: Seconds that a scheduler has to answer, and how often Dask tries a part whose worker died.
+PATIENCE, RETRIES = 10, 3
 #: Results that come home together: fewer messages.
 TOGETHER = 5
 
@@ -293,6 +292,7 @@ def _parquet(path: str) -> Any:
     datasets = _module("pyarrow.dataset")
     if not os.path.exists(path):
         raise InputError("data", f"there is no file or folder {path!r}")
+    refuse_special(path, "data", inside=True)
     # a row group at a time, not the whole file
     options = datasets.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
     parquet = datasets.ParquetFileFormat(default_fragment_scan_options=options)

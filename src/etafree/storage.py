@@ -8,10 +8,11 @@ import json
 import os
 import platform
 import secrets
+import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +21,19 @@ from etafree._version import __version__
 from etafree.errors import InputError
 
 __all__ = [
-    "damaged", "load_arrays", "made_with", "reserve", "save_arrays", "sweep", "whole_file",
-    "whole_path",
-    "writable",
+    "damaged", "load_arrays", "made_with", "refuse_special", "reserve", "save_arrays", "sweep",
+    "whole_file", "whole_path", "writable",
 ]  # fmt: skip
 
 #: Seconds after which a file that nobody writes to is taken for one of a killed process.
 STALE = 3600.0
+#: What is under a name that can be opened but is no file to replace, or to read from the start.
+SPECIAL: dict[Callable[[int], bool], str] = {
+    stat.S_ISFIFO: "a FIFO (named pipe)",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a character device",
+    stat.S_ISBLK: "a block device",
+}
 
 
 @functools.cache
@@ -50,6 +57,14 @@ def save_arrays(
     return target
 
 
+class Place(NamedTuple):
+    """Where a file goes: its own path, links followed, a hidden name, and what it replaces."""
+
+    path: Path
+    part: Path
+    before: os.stat_result | None
+
+
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write that appears under its name only when it is complete.
@@ -57,37 +72,67 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     Where the system has files without a name (Linux), a process that is killed leaves nothing
     behind.
     """
-    with whole_path(path) as part, contextlib.ExitStack() as stack:
-        file = _opened(part, stack)
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-        if file.name != str(part):
-            _name(file.name, path, part)
+    with _replacing(path) as place:
+        with contextlib.ExitStack() as stack:
+            file = _opened(place.part, stack)
+            _resemble(file.fileno(), place.before)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            nameless = file.name != str(place.part)
+            if nameless:
+                _name(file.name, place.path, place.part)
+        if not nameless or place.part.exists():
+            _replace(place)
 
 
 @contextlib.contextmanager
 def whole_path(path: Path) -> Iterator[Path]:
-    """Give a hidden name to write to: in the end it replaces `path`, or nothing is left of it.
+    """Give a hidden name to write to: in the end it replaces `path`, or nothing is left of it."""
+    with _replacing(path) as place:
+        private = 0o666 if place.before is None else 0o600
+        os.close(os.open(place.part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, private))
+        yield place.part
+        _resemble(place.part, place.before)
+        _replace(place)
 
-    What cannot be written is refused in one line.
-    """
-    part = path.with_name(f".etafree-{secrets.token_hex(8)}.part")
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Place]:
+    """Find the place of a file; leave nothing behind and say in one line what went wrong."""
+    part = None
     try:
-        if path.exists():
-            sweep(path.parent)
-        yield part
-        if part.exists():
-            os.replace(part, path)
+        target = Path(os.path.realpath(writable(path)))
+        part = target.with_name(f".etafree-{secrets.token_hex(8)}.part")
+        before = target.stat() if target.exists() else None
+        if before is not None:
+            sweep(target.parent)
+        yield Place(target, part, before)
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
+        if part is not None:
+            with contextlib.suppress(OSError):
+                part.unlink()
         if isinstance(error, OSError):
             told = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
             advice = "make room or name another place; nothing was changed"
             problem = f"{str(path)!r} cannot be written ({told})"
             raise InputError("path", problem, advice) from None
         raise
+
+
+def _replace(place: Place) -> None:
+    writable(place.path)  # nothing else has taken the name meanwhile
+    os.replace(place.part, place.path)
+
+
+def _resemble(file: int | Path, before: os.stat_result | None) -> None:
+    """Give a file the permissions of the one it replaces, and its owner where that is allowed."""
+    if before is None or (isinstance(file, int) and os.chmod not in os.supports_fd):
+        return
+    if hasattr(os, "chown"):
+        with contextlib.suppress(OSError):
+            os.chown(file, before.st_uid, before.st_gid)
+    os.chmod(file, stat.S_IMODE(before.st_mode))
 
 
 def reserve(path: Path, size: int) -> None:
@@ -126,24 +171,44 @@ def _name(nameless: str, path: Path, part: Path) -> None:
         os.close(folder)
 
 
-def writable(path: Any, suffix: str = "") -> Path:
-    """Return where to write, or refuse a path that nothing can be written to."""
+def refuse_special(path: Any, argument: str, *, inside: bool = False) -> None:
+    """Refuse the name of a FIFO, socket or device: they are no files, and reading one may hang.
+
+    With `inside`, those in a folder too.
+    """
+    for at, _, names in os.walk(path) if inside else ():
+        for name in names:
+            refuse_special(os.path.join(at, name), argument)
+    try:
+        mode = os.stat(path).st_mode
+    except (TypeError, ValueError, OSError):
+        return  # what is not there, or no name, is refused by whoever opens it
+    for is_kind, kind in SPECIAL.items():
+        if is_kind(mode):
+            raise InputError(argument, f"{os.fsdecode(path)!r} is {kind}", "name a regular file")
+
+
+def writable(path: Any, suffix: str = "", argument: str = "path") -> Path:
+    """Return where to write, or refuse a path that is not, and cannot become, a regular file."""
     try:
         target = Path(path)
         if target.suffix != suffix and suffix:
             target = target.with_name(target.name + suffix)
         if target.is_dir():
-            raise InputError("path", f"{str(target)!r} is a folder", "name a file")
-        if not target.parent.is_dir():
-            raise InputError("path", f"the folder {str(target.parent)!r} does not exist",
+            raise InputError(argument, f"{str(target)!r} is a folder", "name a file")
+        folder = Path(os.path.realpath(target)).parent  # of what a link points to
+        if not target.parent.is_dir() or not folder.is_dir():
+            missing = folder if target.parent.is_dir() else target.parent
+            raise InputError(argument, f"the folder {str(missing)!r} does not exist",
                              "make it first")  # fmt: skip
+        refuse_special(target, argument)
         os.stat(target)
     except FileNotFoundError:
         pass
     except InputError:
         raise
     except (TypeError, ValueError, OSError) as error:
-        raise InputError("path", f"{path!r:.80} cannot be written to ({error})") from None
+        raise InputError(argument, f"{path!r:.80} cannot be written to ({error})") from None
     return target
 
 
@@ -167,6 +232,7 @@ def load_arrays(
         raise InputError("path", f"is a {type(path).__name__}", "pass the path of a file") from None
     if not os.path.exists(path) and os.path.exists(f"{path}.npz"):
         path = f"{path}.npz"  # what save_arrays made of the name
+    refuse_special(path, "path")
     try:
         # our own handle: numpy leaves its open when the file is truncated
         with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:

@@ -20,6 +20,7 @@ from etafree.adapters.trees import SAMPLE_DIMS
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.fits import Fit
+from etafree.storage import refuse_special
 from etafree.validation import Array
 
 __all__ = ["pystan_fit", "read_stan_csv", "stan_tree"]
@@ -56,6 +57,7 @@ def _read_chain(path: str) -> tuple[list[str], Array]:
     """Return the columns and the draws after warm-up of one file."""
     told: dict[str, str] = {}
     header, rows, last, above = "", 0, "", 0
+    refuse_special(path, "draws")
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):

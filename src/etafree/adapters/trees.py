@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from etafree.errors import InputError, MissingExtraError
-from etafree.storage import reserve, sweep, whole_path
+from etafree.storage import refuse_special, reserve, sweep, whole_path, writable
 from etafree.validation import Array
 
 __all__ = ["as_kind", "as_tree", "flat_names", "flatten", "loaded", "read_tree", "unflatten",
@@ -79,6 +79,7 @@ def read_tree(path: str | os.PathLike[str]) -> Any:
     if not os.path.exists(name):
         raise InputError("draws", f"{name[:80]!r} cannot be read: there is no such file")
     store = os.path.isdir(name) or name.endswith((".zarr", ".zarr.zip"))
+    refuse_special(name, "draws", inside=store)
     if store and importlib.util.find_spec("zarr") is None:
         raise MissingExtraError("arviz", "zarr stores")
     try:
@@ -96,10 +97,7 @@ def read_tree(path: str | os.PathLike[str]) -> Any:
 
 def write_netcdf(tree: Any, path: str | os.PathLike[str]) -> Path:
     """Write a DataTree or InferenceData to a netCDF file, whole or not at all; return its path."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError("path", f"the folder {str(target.parent)!r} does not exist",
-                         "make it first")  # fmt: skip
+    target = writable(path)
     made = as_tree(tree)
     sweep(target.parent)
     with whole_path(target) as part:
