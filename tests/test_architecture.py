@@ -114,6 +114,7 @@ ORDER = [
     "learning_rates.kl_to_bayes",
     "learning_rates",
     "adapters.trees",
+    "adapters.portable",
     "adapters.stored",
     "adapters.latent",
     "adapters.arviz",

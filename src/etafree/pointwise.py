@@ -255,6 +255,12 @@ class PointwiseLoss(GeneralLoss):
     def __getstate__(self) -> dict[str, Any]:  # compiled functions stay behind
         return {key: value for key, value in self.__dict__.items() if key != "_passes"}
 
+    def with_function(self, function: Callable[[Any], Any]) -> PointwiseLoss:
+        """Return the loss with another function of the same values; nothing is compiled anew."""
+        other = replace(self, function=function)
+        other.__dict__["_passes"] = self.__dict__.setdefault("_passes", {})
+        return other
+
     @property
     def label(self) -> str:
         """The name of the loss."""
@@ -305,6 +311,17 @@ class PointwiseLoss(GeneralLoss):
                              f"first row {bad[0]}", "pass another start=")  # fmt: skip
 
 
+@dataclass(frozen=True)
+class PerUnit:
+    """The strength that gives a penalty the same weight at any effective scale."""
+
+    weight: float
+
+    def __call__(self, size: float) -> float:
+        """Return the strength at an effective scale."""
+        return self.weight / size
+
+
 class JaxPenalty(SmoothPenalty):
     """A penalty written in JAX, convex or not, such as minus a log prior."""
 
@@ -324,7 +341,7 @@ class JaxPenalty(SmoothPenalty):
 
         slope = jax.grad(function)
         parts = [compiled(part) for part in (function, slope, jax.jacfwd(slope))]
-        return cls(lambda size: weight / size, parts[0], parts[1], parts[2], name)
+        return cls(PerUnit(weight), parts[0], parts[1], parts[2], name)
 
     def fitted_to(self, p: int, intercept: int | None = None) -> JaxPenalty:
         return self

@@ -95,8 +95,11 @@ def as_fit(
                   "latent": latent}  # fmt: skip
     if source == "numpyro" or modelled == "numpyro":
         from etafree.adapters.numpyro import numpyro_fit
+        from etafree.adapters.portable import portable
 
-        fit = numpyro_fit(obj, model, args=tuple(model_args), kwargs=model_kwargs or {}, **exact)
+        called = model if model is not None else obj.sampler.model
+        fit = portable(numpyro_fit, obj, called, args=tuple(model_args), kwargs=model_kwargs or {},
+                       **exact)  # fmt: skip
     elif source == "stan":
         from etafree.adapters.stan import pystan_fit
 
@@ -107,13 +110,15 @@ def as_fit(
             raise InputError("model", "needs the fit it made", "pass the InferenceData as draws")
         return None
     elif modelled == "pymc":
+        from etafree.adapters.portable import portable
         from etafree.adapters.pymc import pymc_fit
 
-        fit = pymc_fit(obj, model, **exact)
+        fit = portable(pymc_fit, obj, model, **exact)
     elif modelled == "bambi":
         from etafree.adapters.bambi import bambi_fit
+        from etafree.adapters.portable import portable
 
-        fit = bambi_fit(obj, model, **exact)
+        fit = portable(bambi_fit, obj, model, **exact)
     else:
         from etafree.adapters.arviz import arviz_fit
 
