@@ -55,6 +55,7 @@ ORDER = [
     "penalties",
     "pointwise",
     "screening",
+    "expressions",
     "formula",
     "passes",
     "streamed",

@@ -13,7 +13,7 @@ import numpy as np
 
 from etafree.threads import own_settings
 
-__all__ = ["VERDICTS", "Check", "check", "run_checks", "unknown"]
+__all__ = ["VERDICTS", "Check", "check", "left_out", "run_checks", "unknown"]
 
 #: Verdicts, the worst first.
 VERDICTS = ("fail", "unknown", "warn", "ok")
@@ -31,7 +31,7 @@ class Check(NamedTuple):
     verdict : {"ok", "warn", "fail", "unknown"}
         How far to trust the result; unknown if the check could not be computed.
     advice : str
-        What to do, or why the verdict is unknown; empty if the verdict is ok.
+        What to do, why the verdict is unknown, or what was left out; empty otherwise.
 
     See Also
     --------
@@ -116,3 +116,17 @@ def _computed(function: Callable[[], Check | Iterable[Check]]) -> list[Check]:
     """Return the checks of one function, under the library's own floating-point settings."""
     result = function()
     return [result] if isinstance(result, Check) else list(result)
+
+
+def left_out(missing: int, rows: int) -> tuple[Check, ...]:
+    """Return, as a check that is printed, how many rows were dropped for missing values.
+
+    Examples
+    --------
+    >>> [(c.verdict, c.advice) for c in left_out(3, 100)], left_out(0, 100)
+    ([('ok', '3 of 100 rows')], ())
+    """
+    if not missing:
+        return ()
+    name = "left out for missing values"
+    return (Check(name, float(missing), float(rows), "ok", f"{missing} of {rows} rows"),)

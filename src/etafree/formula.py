@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from etafree.columns import as_frame, numbers
 from etafree.errors import InputError
+from etafree.expressions import check_expressions, expanded
 from etafree.rows import Rows
 from etafree.validation import Array, check_finite
 
@@ -60,6 +61,7 @@ def design(formula: str, data: Any, context: Mapping[str, Any] | None = None) ->
     odd = [name for name in data.columns if data[name].dtype.kind == "c"]
     if any(re.search(rf"\b{re.escape(str(name))}\b", formula) for name in odd):
         raise InputError("formula", f"uses complex columns {odd}", "take real parts first")
+    check_expressions(_terms(formula, list(data.columns)), data, context)
     made = matrices(formula, data, context)
     if len(made.X) == 0:
         raise InputError("data", "has no complete row for this formula", "check missing values")
@@ -72,11 +74,17 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
     import pandas as pd
     from pandas.api.types import is_numeric_dtype
 
-    table = data.reset_index(drop=True)
+    table = as_frame(data, data.columns).reset_index(drop=True)
+    if isinstance(formula, str):
+        table = _used_levels(table, None)
+    known = {"np": np, "exp10": _exp10, **(context or {})}
     try:
-        both = formulaic.model_matrix(
-            formula, table, context={"np": np, **(context or {})}, na_action="drop"
-        )
+        both = formulaic.model_matrix(formula, table, context=known, na_action="drop")
+        rows = getattr(getattr(both, "rhs", None), "index", table.index)
+        if isinstance(formula, str) and len(rows) < len(table):
+            fewer = _used_levels(table, rows)
+            if fewer is not table:  # some labels stand in dropped rows only
+                both = formulaic.model_matrix(formula, fewer, context=known, na_action="drop")
     except Exception as error:  # formulaic raises its own and Python's errors alike
         raise InputError(
             "formula",
@@ -111,9 +119,39 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
         y,
         names,
         names.index("Intercept") if "Intercept" in names else None,
-        Rows(len(data), None if len(kept) == len(data) else kept, data.index, data),
+        Rows(
+            len(data), None if len(kept) == len(data) else kept, data.index, data,
+            missing=len(data) - len(kept),
+        ),
         both.model_spec,
-    )
+    )  # fmt: skip
+
+
+def _used_levels(table: Any, rows: Any) -> Any:
+    """Return a table whose categories are those that some row has, of the given rows if any."""
+    fewer = {}
+    for name, kind in table.dtypes.items():
+        if kind.name == "category":
+            column = table[name] if rows is None else table.loc[rows, name]
+            used = column.cat.remove_unused_categories().cat.categories
+            if len(used) < len(kind.categories):
+                fewer[name] = table[name].cat.set_categories(used)
+    return table.assign(**fewer) if fewer else table
+
+
+def _exp10(x: Any) -> Any:
+    return np.power(10.0, x)  # formulaic's own is the tenth power of x
+
+
+def _terms(formula: str, columns: Sequence[Any]) -> Any:
+    """Return the terms of a formula, with the library's error for what cannot be read."""
+    try:
+        return expanded(formula, columns)
+    except InputError:
+        raise
+    except Exception as error:  # formulaic raises its own and Python's errors alike
+        raise InputError("formula", f"{formula!r} cannot be evaluated: {plain_text(error)}",
+                         f"columns: {list(columns)}") from None  # fmt: skip
 
 
 def _text(formula: Any) -> str:
@@ -130,17 +168,10 @@ def formula_columns(
     >>> formula_columns("y ~ np.log(x) + C(g)", ["g", "h", "x", "y"], None)
     ('g', 'x', 'y')
     """
-    import formulaic
-
     if not isinstance(formula, str) or "~" not in formula:
         raise InputError("formula", f"is {formula!r}", 'write it as "response ~ predictors"')
-    known = {"__formulaic_variables_available__": list(columns)}
-    try:
-        terms = formulaic.Formula(formula, _context=known)
-        used = {str(name) for name in terms.required_variables} - set(context or ())
-    except Exception as error:  # formulaic raises its own and Python's errors alike
-        raise InputError("formula", f"{formula!r} cannot be read: {plain_text(error)}",
-                         'write it as "response ~ predictors"') from None  # fmt: skip
+    terms = _terms(formula, columns)
+    used = {str(name) for name in terms.required_variables} - set(context or ())
     missing = sorted(used - set(columns))
     if missing:
         raise InputError("formula", f"uses {missing}", f"columns: {list(columns)}")

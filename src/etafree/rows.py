@@ -31,6 +31,8 @@ class Rows:
         Where a column may be asked for by name.
     advice : str
         What to do when a vector does not fit.
+    missing : int
+        Rows that were left out because a value is missing.
     """
 
     original: int
@@ -38,6 +40,7 @@ class Rows:
     index: Any = None
     table: Any = None
     advice: str = "pass one value per row of the data"
+    missing: int = 0
 
     @property
     def used(self) -> int:

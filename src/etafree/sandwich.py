@@ -11,7 +11,7 @@ import numpy as np
 from etafree import linalg
 from etafree.active import active_block, fragile_selection
 from etafree.centers import find_center
-from etafree.checks import Check, check, run_checks
+from etafree.checks import Check, check, left_out, run_checks
 from etafree.criterion import Criterion
 from etafree.dependence import Clusters, Dependence, Series, Survey, Ways, find_dependence
 from etafree.errors import InputError, NotPositiveDefiniteError
@@ -228,7 +228,7 @@ def target_of(
         estimand=criterion.describe(),
         plug_ins=dict(criterion.plug_ins),
         satterthwaite=made.satterthwaite if dof is None else None,
-        checks=(*checks, *made.checks),
+        checks=(*left_out(criterion.rows.missing, criterion.rows.original), *checks, *made.checks),
     )
     if isinstance(criterion.penalty, ActivePenalty):
         penalty = criterion.penalty

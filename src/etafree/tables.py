@@ -41,8 +41,9 @@ class FromTables:
     ) -> Self:
         """Return the criterion of a formula such as ``"y ~ x1 + C(region)"`` and a DataFrame.
 
-        Rows with missing values are dropped; whatever is passed later with one value per original
-        row (clusters, say) is cut to the same rows, and may be a column name too.
+        Rows with missing values are dropped, and a printed calibration says how many; whatever is
+        passed later with one value per original row (clusters, say) is cut to the same rows, and
+        may be a column name too. Categories that no row has make no column.
 
         Parameters
         ----------
@@ -183,7 +184,8 @@ class FromTables:
         reader = Reader(recipe, weights, weight_kind != "sampling", offset, trials)
         total, known = StreamedTotal.of(loss, source, reader, found)
         rows = StreamedRows(total.census.rows, table=source.columns, in_use=total.n,
-                            find=total.groups, known=known)  # fmt: skip
+                            find=total.groups, known=known,
+                            missing=total.census.rows - total.n)  # fmt: skip
         intercept = None if penalize_intercept else recipe.intercept
         criterion: Any = cls.__new__(cls)
         fitted = (penalty or NoPenalty()).fitted_to(total.p, intercept)

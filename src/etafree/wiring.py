@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from etafree.adapters import as_fit
 from etafree.centers import find_center
+from etafree.checks import left_out
 from etafree.criterion import Criterion
 from etafree.dependence import Dependence, find_dependence
 from etafree.draws import Draws
@@ -171,7 +173,8 @@ def jackknifed(
     )  # fmt: skip
     named_loss: str | None = getattr(losses, "estimand", None)
     if named_loss is not None:
-        goal = replace(goal, estimand=named_loss, checks=(*losses.checks, *goal.checks))
+        known = left_out(rows.missing, rows.original), losses.checks, goal.checks
+        goal = replace(goal, estimand=named_loss, checks=tuple(chain(*known)))
     return replace(goal, center=point, center_kind=kind), dependence
 
 
