@@ -61,7 +61,6 @@ def design(formula: str, data: Any, context: Mapping[str, Any] | None = None) ->
     odd = [name for name in data.columns if data[name].dtype.kind == "c"]
     if any(re.search(rf"\b{re.escape(str(name))}\b", formula) for name in odd):
         raise InputError("formula", f"uses complex columns {odd}", "take real parts first")
-    check_expressions(_terms(formula, list(data.columns)), data, context)
     made = matrices(formula, data, context)
     if len(made.X) == 0:
         raise InputError("data", "has no complete row for this formula", "check missing values")
@@ -79,12 +78,16 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
         table = _used_levels(table, None)
     known = {"np": np, "exp10": _exp10, **(context or {})}
     try:
+        if isinstance(formula, str):
+            check_expressions(expanded(formula, list(data.columns)), data, context)
         both = formulaic.model_matrix(formula, table, context=known, na_action="drop")
         rows = getattr(getattr(both, "rhs", None), "index", table.index)
         if isinstance(formula, str) and len(rows) < len(table):
             fewer = _used_levels(table, rows)
             if fewer is not table:  # some labels stand in dropped rows only
                 both = formulaic.model_matrix(formula, fewer, context=known, na_action="drop")
+    except InputError:
+        raise
     except Exception as error:  # formulaic raises its own and Python's errors alike
         raise InputError(
             "formula",
@@ -143,17 +146,6 @@ def _exp10(x: Any) -> Any:
     return np.power(10.0, x)  # formulaic's own is the tenth power of x
 
 
-def _terms(formula: str, columns: Sequence[Any]) -> Any:
-    """Return the terms of a formula, with the library's error for what cannot be read."""
-    try:
-        return expanded(formula, columns)
-    except InputError:
-        raise
-    except Exception as error:  # formulaic raises its own and Python's errors alike
-        raise InputError("formula", f"{formula!r} cannot be evaluated: {plain_text(error)}",
-                         f"columns: {list(columns)}") from None  # fmt: skip
-
-
 def _text(formula: Any) -> str:
     return formula if isinstance(formula, str) else "the formula"
 
@@ -170,8 +162,14 @@ def formula_columns(
     """
     if not isinstance(formula, str) or "~" not in formula:
         raise InputError("formula", f"is {formula!r}", 'write it as "response ~ predictors"')
-    terms = _terms(formula, columns)
-    used = {str(name) for name in terms.required_variables} - set(context or ())
+    try:
+        terms = expanded(formula, columns)
+        used = {str(name) for name in terms.required_variables} - set(context or ())
+    except InputError:
+        raise
+    except Exception as error:  # formulaic raises its own and Python's errors alike
+        raise InputError("formula", f"{formula!r} cannot be read: {plain_text(error)}",
+                         'write it as "response ~ predictors"') from None  # fmt: skip
     missing = sorted(used - set(columns))
     if missing:
         raise InputError("formula", f"uses {missing}", f"columns: {list(columns)}")
