@@ -18,6 +18,7 @@ SOURCE = ROOT / "src" / "etafree"
 ORDER = [
     "_version",
     "errors",
+    "terminal",
     "validation",
     "linalg",
     "storage",

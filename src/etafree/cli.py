@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from etafree._version import __version__
 from etafree.errors import EtafreeError
+from etafree.terminal import say, silence, stand_in
 
 __all__ = ["app", "main"]
 
@@ -117,12 +117,12 @@ def select(
                         prior_sd=prior_sd, level=level, seed=seed)  # fmt: skip
     refused = table[table["eta"].isna() & (table.index != "calibrated")]
     shown = table.drop(index=refused.index)
-    print(shown.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-"))
+    say(shown.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-"))
     for method, told in refused["status"].items():
-        print(f"{method}: {told}")
+        say(f"{method}: {told}")
     if table.attrs["dropped"]:
-        print(table.attrs["dropped"])
-    print(f"seed {seed}, level {level:g}; {made_with()}")
+        say(table.attrs["dropped"])
+    say(f"seed {seed}, level {level:g}; {made_with()}")
 
 
 @app.command()
@@ -197,18 +197,24 @@ def version() -> None:
 
     Example: etafree version
     """
-    print(__version__)
+    say(__version__)
 
 
 def main() -> None:
-    """Run the command line; the library's errors and the disk's become one line and exit code 2."""
+    """Run the command line; the library's errors and the disk's become one line and exit code 2.
+
+    A reader of the output that goes away is no error.
+    """
+    stand_in()
     try:
         try:
             app()
         finally:
             sys.stdout.flush()
+    except BrokenPipeError:  # of help texts
+        silence(sys.stdout.fileno())
     except (EtafreeError, OSError) as error:
-        print(f"etafree: {error}", file=sys.stderr)
+        say("etafree: " + str(error).replace("\n", " "), error=True)
         if isinstance(error, OSError):  # nor can the rest of what was printed go anywhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            silence(sys.stdout.fileno())
         raise SystemExit(2) from None

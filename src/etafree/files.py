@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from etafree.csv_table import CsvTable
 from etafree.errors import InputError
 from etafree.result import Calibration
 from etafree.storage import writable
+from etafree.terminal import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ def calibrate_files(
         options["latent"] = None
     _say(quiet, "calibrating")
     made = calibrate(source, correction=correction, eta=eta, level=level, **options)
-    print(made)
+    say(made)
     if out is not None:
         _say(quiet, f"writing {out}")
         write_netcdf(made.to_arviz(), out)
@@ -87,7 +87,7 @@ def calibrate_files(
 
 def _say(quiet: bool, text: str) -> None:
     if not quiet:
-        print(text, file=sys.stderr, flush=True)
+        say(text, error=True)
 
 
 def _check_output(path: Path | None, option: str, force: bool) -> None:

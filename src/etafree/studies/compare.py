@@ -21,6 +21,7 @@ from etafree.samplers import sample
 from etafree.studies.designs import DESIGNS, Comparison
 from etafree.studies.engine import Cell, run_study
 from etafree.studies.outputs import coverage, write_outputs
+from etafree.terminal import say
 from etafree.validation import Array, as_count
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def write_compare(out: Path | str, **options: Any) -> pd.DataFrame:
     table = run_compare(out, **options)
     settings = {"seed": options.get("seed", 1), "draws": DRAWS,
                 "data sets": f"{table['datasets'].min()} to {table['datasets'].max()}"}  # fmt: skip
-    print(overview(table).to_string(na_rep="-"))
+    say(overview(table).to_string(na_rep="-"))
     write_outputs(out, "compare", table, compare_picture(table),
                   lambda png, told: compare_page(table, png, told), settings)  # fmt: skip
     return table

@@ -25,6 +25,7 @@ from etafree.studies.outputs import coverage, write_outputs
 from etafree.studies.problem import Problem
 from etafree.studies.scenarios import SCENARIOS, SLOW, simulate
 from etafree.targets import Target
+from etafree.terminal import say
 from etafree.validation import Array, as_count
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def write_coverage(out: Path | str, **options: Any) -> pd.DataFrame:
     table = run_coverage(out, **options)
     settings = {"seed": options.get("seed", 1), "draws per posterior": DRAWS,
                 "replicates": int(table["replicates"].max())}  # fmt: skip
-    print(league(table).to_string(float_format=lambda v: f"{v:.3f}", na_rep="-"))
+    say(league(table).to_string(float_format=lambda v: f"{v:.3f}", na_rep="-"))
     write_outputs(out, "coverage", table, coverage_picture(table, BAND),
                   lambda png, told: coverage_page(table, png, told, BAND), settings)  # fmt: skip
     return table

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from etafree import terminal
 from etafree.errors import InputError
 from etafree.storage import load_arrays, made_with, save_arrays, sweep, whole_file
 from etafree.studies.workers import (
@@ -91,7 +92,7 @@ def run_study(
     folder = Path(out)
 
     def say(line: str) -> None:
-        print(f"{name}: {line}", file=sys.stderr, flush=True)
+        terminal.say(f"{name}: {line}", error=True)
 
     quiet = (lambda _: None) if progress is False else say
     begun = _begun(folder, facts)

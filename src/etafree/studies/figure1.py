@@ -26,6 +26,7 @@ from etafree.studies.engine import Cell, run_study
 from etafree.studies.outputs import write_outputs
 from etafree.studies.random_intercept import Design, pseudo_true
 from etafree.targets import Target
+from etafree.terminal import say
 from etafree.validation import Array
 
 if TYPE_CHECKING:
@@ -262,8 +263,8 @@ def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
         "iterations": options.get("iterations", 1000), "burn-in": options.get("burn_in", 500),
         "target": f"{pseudo_true(options.get('design') or Design()):.6f}",
     }  # fmt: skip
-    print(ranges(table).to_string(float_format=lambda v: f"{v:.3f}"))
-    print(
+    say(ranges(table).to_string(float_format=lambda v: f"{v:.3f}"))
+    say(
         f"published curves: largest deviation {z.abs().to_numpy().max():.2f} standard errors, mean "
         f"{z.abs().to_numpy().mean():.2f}"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from etafree.storage import made_with, whole_file
+from etafree.terminal import say
 from etafree.validation import Array
 
 if TYPE_CHECKING:
@@ -55,4 +56,4 @@ def write_outputs(
             picture.savefig(file, format=kind, dpi=110, metadata=metadata)
     with whole_file(folder / "report.html") as file:
         file.write(page((folder / f"{name}.png").read_bytes(), told).encode())
-    print("files: " + ", ".join(str(folder / where) for where in (*files, "report.html")))
+    say("files: " + ", ".join(str(folder / where) for where in (*files, "report.html")))

@@ -1,0 +1,59 @@
+"""What the command line prints: no control characters of names and labels, no fuss about pipes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+__all__ = ["plain", "say", "silence", "stand_in"]
+
+#: Characters that move the cursor, change colours or the direction of text.
+CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def plain(text: object) -> str:
+    r"""Return a text with control characters written out; newlines and tabs stay.
+
+    Examples
+    --------
+    >>> print(plain("a\x1b[31mb"))
+    a\x1b[31mb
+    """
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def say(text: object, *, error: bool = False) -> None:
+    """Print a text at once, to standard error if asked; nobody need be listening.
+
+    A reader that has gone away (``| head``) does not end the work, which may have files to write.
+    """
+    stream = sys.stderr if error else sys.stdout
+    told = plain(text)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        print(told.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+    except BrokenPipeError:
+        silence(stream.fileno())
+
+
+def silence(stream: int) -> None:
+    """Let what else is written to a stream go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+def stand_in() -> None:
+    """Open what the shell closed (``>&-``), lest the next file take the place of the output."""
+    for stream in range(3):
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
