@@ -129,11 +129,15 @@ def as_fit(
 
         posterior = fit.tree["posterior"].to_dataset()
         fit = replace(fit, shown=tuple(chosen_names(posterior, var_names, filter_vars)))
-    return replace(_with_table(fit), kind=kind)
+    return replace(_with_table(fit, model if modelled == "bambi" else None), kind=kind)
 
 
-def _with_table(fit: Fit) -> Fit:
-    """Return a model's fit with labels by name: variables of its data, one value per row."""
+def _with_table(fit: Fit, bambi_model: Any) -> Fit:
+    """Return a model's fit with labels by name and by index.
+
+    Names are those of variables of the fit's data with one value per row, and of the columns of a
+    Bambi model's data, of which rows with missing values may have been dropped.
+    """
     if fit.criterion is None:
         return fit
     import pandas as pd
@@ -144,7 +148,20 @@ def _with_table(fit: Fit) -> Fit:
         for name, array in fit.tree[group].data_vars.items() if group in fit.tree else ():
             if array.shape == (rows.original,):
                 columns.setdefault(str(name), array.values)
-    known = replace(rows, table=pd.DataFrame(columns))
+    from etafree.adapters.stored import observation_index
+
+    groups = [fit.tree[group] for group in ("observed_data", "log_likelihood") if group in fit.tree]
+    dims = {str(dim) for group in groups for array in group.data_vars.values()
+            for dim in array.dims if array.sizes[dim] == rows.original
+            and dim not in ("chain", "draw")}  # fmt: skip
+    index = observation_index(min(dims, default=""), rows.original, groups)
+    known = replace(rows, index=index, table=pd.DataFrame(columns, index=index))
+    if bambi_model is not None:
+        from etafree.adapters.bambi import kept_rows
+
+        data, kept = kept_rows(bambi_model, rows.original)
+        if data is not None:
+            known = replace(known, original=len(data), kept=kept, index=data.index, table=data)
     return replace(fit, criterion=fit.criterion.with_rows(known))
 
 

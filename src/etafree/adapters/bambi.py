@@ -51,6 +51,22 @@ def bambi_fit(
     )  # fmt: skip
 
 
+def kept_rows(model: Any, n: int) -> tuple[Any, Any]:
+    """Return the data of a model and the positions of its n rows in use; None if not known.
+
+    With ``dropna=True`` Bambi leaves rows with missing values out.
+    """
+    data: Any = model.data
+    if len(data) == n:
+        return data, None
+    for component in model.distributional_components.values():
+        for part in ("common", "response", "group"):
+            used: Any = getattr(getattr(component.design, part, None), "data", None)
+            if used is not None and len(used) == n and data.index.is_unique:
+                return data, data.index.get_indexer(used.index)
+    return None, None
+
+
 def _uncentred(density: Density, model: Any) -> Density:
     """Return the density in the intercepts that Bambi reports; the model's lie at the means."""
     centred = _centred(model)

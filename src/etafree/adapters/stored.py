@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -106,7 +106,11 @@ class StoredLosses:
                     elsewhere[name] = array.shape
         advice = f"pass one value per observation of log_likelihood {self.dims}"
         found = {name: shape for name, shape in elsewhere.items() if name not in columns}
-        return _Named(self.n, table=pd.DataFrame(columns), advice=advice, elsewhere=found)
+        index = None
+        if len(self.dims) == 1:
+            index = observation_index(self.dims[0], self.n, (self.arrays[0], *self.tables))
+        table = pd.DataFrame(columns, index=index)
+        return _Named(self.n, None, index, table, advice, elsewhere=found)
 
     def has(self, array: Any) -> bool:
         """Return whether a DataArray is along the observations: their dimensions, or one unnamed.
@@ -126,6 +130,9 @@ class StoredLosses:
                 "clusters", f"has dimensions {dict(array.sizes)}, the log-likelihood "
                 f"{dict(frame.sizes)}", "pass one label per observation",
             )  # fmt: skip
+        for dim in array.dims:  # by coordinate, where both have one
+            if dim in frame.coords and dim in array.coords:
+                array = _ordered(array, frame, dim)
         bare = array.drop_vars([*array.coords])
         if len(self.dims) == 1:
             bare = bare.rename({bare.dims[0]: self.dims[0]})
@@ -133,6 +140,27 @@ class StoredLosses:
             {dim: frame.sizes[dim] for dim in self.dims if dim not in bare.dims}
         )
         return loaded(wide.transpose(*self.dims)).reshape(-1)
+
+
+def _ordered(array: Any, frame: Any, dim: Any) -> Any:
+    """Return labels in the order of the log-likelihood's coordinate; refuse other coordinates."""
+    here, wanted = array.indexes[dim], frame.indexes[dim]
+    if here.equals(wanted):
+        return array
+    if not here.is_unique or not wanted.is_unique or not here.isin(wanted).all():
+        raise InputError("clusters", f"has other coordinates along {dim!r} than the log-likelihood",
+                         "give both the same, or pass a plain array in its order")  # fmt: skip
+    return array.sel({dim: wanted})
+
+
+def observation_index(dim: str, n: int, holders: Iterable[Any]) -> Any:
+    """Return the labels of n observations: the first coordinate of their dimension, or 0, 1, ..."""
+    import pandas as pd
+
+    for holder in holders:
+        if dim in holder.coords and holder.sizes.get(dim) == n:
+            return holder.indexes[dim]
+    return pd.RangeIndex(n)
 
 
 @dataclass(frozen=True, eq=False)
