@@ -180,3 +180,18 @@ def test_a_changed_criterion_keeps_everything_else(change, formula):
 
 def loss_plug_ins(criterion):
     return criterion.loss.plug_ins()
+
+
+def test_arguments_of_the_wrong_kind_are_named():
+    import pandas as pd
+
+    parts = [pd.DataFrame({"y": Y})]
+    with pytest.raises(InputError, match=r"^clusters: is None"):
+        ef.Criterion.from_parts(ef.losses.Squared(), parts, "y ~ 1", clusters=None)
+    with pytest.raises(InputError, match=r"^names"):
+        ef.Target(np.zeros(1), np.eye(1), None, np.ones(1))
+    for rows in ("x", [0.5], [N], [-1], [[0]], []):
+        with pytest.raises(InputError, match=r"^rows"):
+            criterion().subset(rows)
+    with pytest.raises(InputError, match=r"^values"):
+        ef.Draws([[1.0, 2.0]], ("a", "b"))

@@ -207,6 +207,11 @@ class Criterion(FromTables):
 
         Labels, clusters say, are lined up with these rows; a plug-in scale stays as it was.
         """
+        rows = np.asarray(rows)
+        whole = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
+        if not whole or rows.min() < 0 or rows.max() >= self.n:
+            raise InputError("rows", "are not numbers of rows",
+                             f"pass whole numbers from 0 to {self.n - 1}")  # fmt: skip
         if not isinstance(self.total, LinearTotal):
             return self.reweighted(np.bincount(rows, minlength=self.n))
         kept = rows if self.rows.kept is None else self.rows.kept[rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -178,6 +178,9 @@ class FromTables:
         for argument, name in named.items():
             if name is not None:
                 column_name(name, source.columns, argument)
+        if clusters is None or not isinstance(clusters, Iterable):
+            raise InputError("clusters", f"is {clusters!r}", "pass names of columns, or leave it "
+                             "out")  # fmt: skip
         labels = (clusters,) if isinstance(clusters, str) else tuple(clusters)
         found = {column_name(name, source.columns, "clusters"): "clusters" for name in labels}
         recipe = find_recipe(source, formula, context)

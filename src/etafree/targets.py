@@ -97,7 +97,7 @@ class Target:
     checks: tuple[Check, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        p = len(as_names(self.names, len(self.names)))
+        p = len(as_names(self.names, None))
         for name in ("center", "covariance", "dof", "hessian", "meat", "se_error"):
             if getattr(self, name) is not None:  # frozen means the arrays too
                 object.__setattr__(self, name, owned(np.asarray(getattr(self, name))))
