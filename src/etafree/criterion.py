@@ -205,7 +205,8 @@ class Criterion(FromTables):
     def subset(self, rows: NDArray[np.intp]) -> Criterion:
         """Return the criterion of some `rows`, (m,) numbers counted from 0 among those in use.
 
-        Labels, clusters say, are lined up with these rows; a plug-in scale stays as it was.
+        Labels, clusters say, are lined up with these rows; a plug-in scale stays as it was. An
+        `InputError` for other numbers.
         """
         rows = np.asarray(rows)
         whole = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
