@@ -165,12 +165,12 @@ def _row_by_row(
         if weights is not None and total.frequency and weights.max() > 1:
             raise InputError("correction", f"{correction!r} takes no frequency weights here",
                              "use 'HC1', or repeat the rows")  # fmt: skip
-        rows, name = Groups(np.arange(n), np.arange(n)), "CR" + correction[2]
-        gradient = scores.sum(axis=0)
-        made = clustered_by_leverage(criterion, theta, hessian, gradient, rows, name, centered)
-        return Meat(made.matrix, made.covariance, np.inf, correction)
     whiten = linalg.whitener(hessian)
     mean = mean_score(criterion, scores.sum(axis=0), centered)
+    if correction in ("HC2", "HC3"):  # as other packages: a weight is an inverse variance in HC2
+        rows, name = Groups(np.arange(n), np.arange(n)), "CR" + correction[2]
+        whitened, _, _ = _adjusted_clusters(criterion, theta, rows, name, whiten, mean)
+        return Meat(*finish(whitened, whiten), np.inf, correction)
     w = np.ones(n) if weights is None else weights
     scores = (scores - w[:, None] * mean) @ whiten.T
     if total.frequency:
@@ -254,14 +254,12 @@ def clustered_by_leverage(
     """
     whiten = linalg.whitener(hessian)
     mean = mean_score(criterion, gradient, centered)
-    sampled = not criterion.total.frequency and criterion.loss.convex
-    satterthwaite: Satterthwaite | None
-    if correction == "CR2" and sampled:
-        whitened, count, satterthwaite = _sampled_clusters(criterion, theta, groups, whiten, mean)
-    else:
-        whitened, count, satterthwaite = _adjusted_clusters(
-            criterion, theta, groups, correction, whiten, mean
-        )
+    adjusted: tuple[Array, int, Satterthwaite | None] | None = None
+    if correction == "CR2" and not criterion.total.frequency:
+        adjusted = _sampled_clusters(criterion, theta, groups, whiten, mean)
+    if adjusted is None:
+        adjusted = _adjusted_clusters(criterion, theta, groups, correction, whiten, mean)
+    whitened, count, satterthwaite = adjusted
     matrix, covariance = finish(whitened, whiten)
     return Meat(matrix, covariance, float(count - 1), correction, count, satterthwaite,
                 f"{count} clusters")  # fmt: skip
@@ -311,8 +309,11 @@ def _adjusted_clusters(
 
 def _sampled_clusters(
     criterion: Criterion, theta: Array, groups: Groups, whiten: Array, mean: Array
-) -> tuple[Array, int, Satterthwaite]:
-    """Return the meat of CR2 under sampling weights, where A is the identity."""
+) -> tuple[Array, int, Satterthwaite] | None:
+    """Return the meat of CR2 under sampling weights, where A is the identity.
+
+    None where rows of negative curvature leave a cluster without a working variance.
+    """
     total, share, p = criterion.total, criterion.penalty_share(theta), criterion.p
     kept: list[tuple[Array, Array]] = []
     pairs = zip(total.cluster_blocks(theta, groups), total.unweighted_blocks(theta, groups),
@@ -326,6 +327,9 @@ def _sampled_clusters(
         there = block.weights > 0
         kept.append((np.hstack(scores)[there], np.block([bends[:2], bends[1:]])[there]))
     scores_, grams = (np.concatenate(part) for part in zip(*kept, strict=True))
+    values = linalg.eigvalsh(grams, "clusters' Hessians")
+    if np.any(values[:, 0] < -1e-10 * values[:, -1]):
+        return None
     working = grams[:, p:, p:].sum(axis=0)
     adjust = sampling_adjustment(grams, working)
     adjusted = np.einsum("gki,gk->gi", adjust, scores_)
