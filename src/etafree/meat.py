@@ -161,13 +161,13 @@ def _row_by_row(
     """Return the meat of independent observations of a loss without a linear predictor."""
     total, n = criterion.total, criterion.n
     scores, weights = total.scores(theta), total.weights
-    if correction in ("HC2", "HC3"):
-        if weights is not None and total.frequency and weights.max() > 1:
-            raise InputError("correction", f"{correction!r} takes no frequency weights here",
-                             "use 'HC1', or repeat the rows")  # fmt: skip
+    leverage = correction in ("HC2", "HC3")
+    if leverage and weights is not None and total.frequency and weights.max() > 1:
+        raise InputError("correction", f"{correction!r} takes no frequency weights here",
+                         "use 'HC1', or repeat the rows")  # fmt: skip
     whiten = linalg.whitener(hessian)
     mean = mean_score(criterion, scores.sum(axis=0), centered)
-    if correction in ("HC2", "HC3"):  # as other packages: a weight is an inverse variance in HC2
+    if leverage:  # as other packages: a weight is an inverse variance in HC2
         rows, name = Groups(np.arange(n), np.arange(n)), "CR" + correction[2]
         whitened, _, _ = _adjusted_clusters(criterion, theta, rows, name, whiten, mean)
         return Meat(*finish(whitened, whiten), np.inf, correction)
