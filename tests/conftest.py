@@ -107,6 +107,12 @@ def fit_kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+def stored_fit(groups: dict):
+    """Return a fit as the installed ArviZ makes it: an InferenceData, or a DataTree."""
+    arviz = pytest.importorskip("arviz", reason="arviz is not installed")
+    return arviz.from_dict(**groups) if "InferenceData" in dir(arviz) else arviz.from_dict(groups)
+
+
 def refused(argument, fragment, call, kind=InputError):
     """Assert that a call raises the library's own error about that argument."""
     with pytest.raises(kind) as info:

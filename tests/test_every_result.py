@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import etafree as ef
+from conftest import stored_fit
 
 RNG = np.random.default_rng(8)
 N = 60
@@ -36,8 +37,7 @@ def stored(kind):
     draws = drawn()
     likelihood = -0.5 * np.square(Y - draws)
     if kind == "arviz":
-        arviz = pytest.importorskip("arviz")
-        return arviz.from_dict(posterior={"b": draws}, log_likelihood={"y": likelihood})
+        return stored_fit({"posterior": {"b": draws}, "log_likelihood": {"y": likelihood}})
     import xarray as xr
 
     dims = ("chain", "draw")

@@ -59,7 +59,9 @@ def kept_rows(model: Any, n: int) -> tuple[Any, Any]:
     data: Any = model.data
     if len(data) == n:
         return data, None
-    for component in model.distributional_components.values():
+    newer = hasattr(model, "conditional_parameters")  # Bambi 0.21 has another name for them
+    found: Any = model.conditional_parameters if newer else model.distributional_components
+    for component in found.values():
         for part in ("common", "response", "group"):
             used: Any = getattr(getattr(component.design, part, None), "data", None)
             if used is not None and len(used) == n and data.index.is_unique:
