@@ -121,9 +121,7 @@ def observations(
     return " + ".join(used), rows, rest if len(used) < len(shapes) else None, n
 
 
-def refuse_silent(
-    losses: Function, theta: Array, names: Sequence[str], title: str, argument: str, advice: str
-) -> None:
+def refuse_silent(losses: Function, theta: Array, names: Sequence[str], title: str) -> None:
     """Refuse losses that do not depend on some parameters, seen by their slope at theta (p,)."""
     jax = import_jax()
     with double_precision():
@@ -131,4 +129,5 @@ def refuse_silent(
         slope = np.asarray(jax.jit(jax.grad(lambda t: weights @ losses(t)))(theta))
     silent = [name for name, entry in zip(names, slope, strict=True) if entry == 0]
     if silent:
-        raise InputError(argument, f"{title} says nothing about {', '.join(silent)}", advice)
+        raise InputError("log_likelihood", f"{title} says nothing about {', '.join(silent)}",
+                         "leave log_likelihood out, or list all that do")  # fmt: skip

@@ -90,8 +90,7 @@ def fit_of(
 
     def log_prior(z: Any) -> Any:
         made = density.log_prior(z, False)
-        add = import_jax().numpy.sum  # the density of a flat scalar is a plain number
-        return sum(add(made[name]) for name in free) + (0.0 if rest is None else rest(z))
+        return sum(made[name].sum() for name in free) + (0.0 if rest is None else rest(z))
 
     unit = f"negative log-likelihood of {title}"
     losses: Function = lambda theta: -rows(theta)  # noqa: E731
@@ -111,10 +110,8 @@ def fit_of(
         loss = PointwiseLoss(losses, groups.count, f"marginal {unit}", n)
         index = GroupRows(n, members=groups.rows)
     names = tuple(label for name in free for label in density.labels[name])
-    advice = ("drop them from the model: only a prior speaks of them" if rest is None
-              else "leave log_likelihood out, or list all that do")  # fmt: skip
-    argument = "model" if rest is None else "log_likelihood"
-    refuse_silent(losses, probe[own], names, title, argument, advice)
+    if rest is not None:
+        refuse_silent(losses, probe[own], names, title)
     penalty = JaxPenalty.of(lambda theta: -log_prior(joined(theta)), weight, known_as)
     criterion = Criterion(loss, None, penalty, start=mean[own], names=names)
     if index is not None:

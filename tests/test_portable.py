@@ -69,23 +69,3 @@ def test_a_model_s_result_pickles_and_copies(kind):
         for name in ("mu", "sigma"):
             np.testing.assert_allclose(one[name], other[name], rtol=1e-12)
     assert again.flags() == result.flags()
-
-
-def test_a_flat_scalar_prior_is_a_prior():
-    pm = pytest.importorskip("pymc")
-    with pm.Model() as model:
-        mu = pm.Flat("mu")
-        pm.Normal("y", mu, 1.0, observed=Y)
-    result = ef.calibrate(tree(mu=chains()), model=model, correction="HC0")
-    assert result.target.center[0] == pytest.approx(Y.mean())
-    assert result.target.se[0] == pytest.approx(Y.std() / np.sqrt(N))
-
-
-def test_a_parameter_that_only_its_prior_speaks_of_is_named():
-    pm = pytest.importorskip("pymc")
-    with pm.Model() as model:
-        mu = pm.Normal("mu")
-        pm.Normal("idle")
-        pm.Normal("y", mu, 1.0, observed=Y)
-    with pytest.raises(ef.errors.InputError, match="model: y says nothing about idle"):
-        ef.calibrate(tree(mu=chains(), idle=chains(1)[..., 0]), model=model)
