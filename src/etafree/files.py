@@ -17,7 +17,7 @@ from etafree.storage import writable
 from etafree.terminal import say
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 __all__ = ["calibrate_files", "column", "matching"]
 
@@ -97,9 +97,10 @@ def _check_output(path: Path | None, option: str, force: bool) -> None:
         raise InputError(option, f"{str(path)!r} exists", "pass --force to overwrite it")
 
 
-def column(name: str, option: str) -> pd.Series[Any] | str:
+def column(name: str, option: str) -> Any:
     """Return a column ``file.csv:column`` as written, or a bare name for the fit to look up.
 
+    Lines of a file stand in the order of the observations: their numbers are no index to go by.
     Times are numbers where they are written as numbers.
 
     Examples
@@ -111,7 +112,8 @@ def column(name: str, option: str) -> pd.Series[Any] | str:
     if not colon:
         return name
     table = CsvTable.read(Path(file), option)
-    return table.times(label, option) if option == "time" else table.labels(label, option)
+    found = table.times(label, option) if option == "time" else table.labels(label, option)
+    return found.to_numpy()
 
 
 def matching(patterns: Sequence[str], names: Sequence[Any]) -> list[str]:
