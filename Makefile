@@ -48,13 +48,13 @@ lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-tests: $(VENV)/dev  ## every test, without linters and types
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+tests: $(VENV)/dev  ## every test, without linters and types; TESTS= takes some files
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
 
 test: lint tests  ## linters, types and every test
 
 newest:  ## every test with the newest version of everything; PYTHON= takes another Python
-	$(MAKE) tests CONSTRAINTS= VENV=.venv-newest-$(MINOR)
+	$(MAKE) tests CONSTRAINTS= VENV=.venv-newest-$(MINOR) TESTS="$(TESTS)"
 
 processors: $(VENV)/dev  ## every test as on other processors (about 15 minutes each)
 	$(BIN)/python tests/processors.py
