@@ -20,6 +20,7 @@ ORDER = [
     "errors",
     "terminal",
     "validation",
+    "axes",
     "linalg",
     "storage",
     "threads",

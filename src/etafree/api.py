@@ -10,7 +10,7 @@ import numpy as np
 
 from etafree._version import __version__
 from etafree.active import active_block
-from etafree.calibration import WORKING, move_draws
+from etafree.calibration import KINDS, WORKING, move_draws
 from etafree.criterion import Criterion
 from etafree.dependence import SINGLE, find_dependence
 from etafree.draws import Draws
@@ -27,7 +27,6 @@ from etafree.wiring import estimated, find_fit, given_target, jackknifed, named,
 
 __all__ = ["calibrate"]
 
-KINDS = ("location-scale", "scale")
 ESTIMANDS = ("penalized", "posterior")
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from etafree import linalg
+from etafree.axes import in_order, in_shape_of, renamed
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.linalg import check_covariance, transport
@@ -20,14 +21,17 @@ from etafree.threads import own_settings
 from etafree.validation import Array, as_array, as_names, check_finite, owned
 
 __all__ = [
+    "KINDS",
     "WORKING",
     "LocationScaleMap",
     "PaperMatrices",
     "move_draws",
+    "student_factor_grid",
     "student_factors",
     "working_covariance",
 ]
 
+KINDS = ("location-scale", "scale")
 WORKING = ("draws", "curvature")
 
 #: Numbers mapped at a time: a block and its image stay in the fastest cache.
@@ -130,30 +134,37 @@ class LocationScaleMap:
         InputError
             Shapes differ, or a covariance is not positive definite.
         """
+        mean, names = renamed(mean, names, "mean")
         m = as_array(mean, "mean").reshape(-1)
         if len(m) == 0:
             raise InputError("mean", "is empty")
-        S = check_covariance(covariance, "covariance", len(m))
-        V = check_covariance(target, "target", len(m))
-        c = as_array(center, "center").reshape(-1)
+        known, both = as_names(names, len(m) if names is None else None), (0, 1)
+        S = check_covariance(in_order(covariance, known, "covariance", both), "covariance", len(m))
+        V = check_covariance(in_order(target, known, "target", both), "target", len(m))
+        c = as_array(in_order(center, known, "center"), "center").reshape(-1)
         if len(c) != len(m):
             raise InputError("center", f"has {len(c)} entries for {len(m)} parameter(s)")
-        return cls(m, c, transport(S, V, root), as_names(names, len(m)))
+        return cls(m, c, transport(S, V, root), as_names(known, len(m)))
 
     def __call__(self, draws: Any, out: Array | None = None) -> Any:
         """Map draws.
 
         Parameters
         ----------
-        draws : Draws or array (..., p)
-            Of the map's parameters.
+        draws : Draws, DataFrame, or array (..., p)
+            Of the map's parameters; names of columns and coordinates count, not their order.
         out : C-contiguous float64 array, optional
             Of the shape of the draws, written to. After an error its contents are undefined.
 
         Returns
         -------
-        Draws or array
+        Draws, DataFrame or array
             As `draws`.
+
+        Raises
+        ------
+        InputError
+            A parameter is missing, or there are others.
         """
         return self._apply(draws, self.scale, self.offset - self.scale @ self.mean, out)
 
@@ -162,14 +173,14 @@ class LocationScaleMap:
 
         Parameters
         ----------
-        draws : Draws or array (..., p)
+        draws : Draws, DataFrame, or array (..., p)
             Mapped draws.
         out : C-contiguous float64 array, optional
             As for a call.
 
         Returns
         -------
-        Draws or array
+        Draws, DataFrame or array
             As `draws`.
         """
         back = linalg.inv(self.scale, "map")
@@ -184,7 +195,12 @@ class LocationScaleMap:
                     "choose and order them by draws.select(names)",
                 )  # fmt: skip
             return replace(draws, values=self._apply(draws.values, scale, shift, out))
-        array = as_array(draws, "draws", finite=False)
+        if hasattr(draws, "iloc") or hasattr(draws, "dims"):  # pandas and xarray
+            if out is not None:
+                raise InputError("out", "is for arrays", "leave it out, or pass an array of draws")
+            ordered = as_array(in_order(draws, self.names, "draws"), "draws", finite=False)
+            return in_shape_of(self._apply(ordered, scale, shift, None), draws, self.names)
+        array = as_array(in_order(draws, self.names, "draws"), "draws", finite=False)
         p = len(self.mean)
         if array.ndim == 0 or array.shape[-1] != p:
             raise InputError("draws", f"has shape {array.shape}", f"the last axis must be {p} long")
@@ -258,13 +274,13 @@ def student_factors(count: int, dof: Array, rng: np.random.Generator) -> Array:
         return out
     order = rng.permutation(count)
     for nu in np.unique(dof[np.isfinite(dof)]):
-        out[:, dof == nu] = _factor_grid(count, float(nu))[order, None]
+        out[:, dof == nu] = student_factor_grid(count, float(nu))[order, None]
     return out
 
 
 @lru_cache(maxsize=16)
-def _factor_grid(count: int, nu: float) -> Array:
-    """Return the factors at `count` equally spaced probabilities."""
+def student_factor_grid(count: int, nu: float) -> Array:
+    """Return the factors at `count` equally spaced probabilities, in a row (count,)."""
     from scipy.special import gammainccinv
 
     uniform = (np.arange(count) + 0.5) / count

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from etafree import linalg
+from etafree.axes import in_order
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
@@ -36,16 +38,18 @@ def one_step(criterion: Criterion, start: Array) -> Array:
 
 
 def find_center(
-    center: Any, criterion: Criterion | None, mean: Array | None = None
+    center: Any, criterion: Criterion | None, mean: Array | None = None, names: Sequence[str] = ()
 ) -> tuple[str, Array]:
     """Return the kind of centre and the point (p,).
 
     ``map`` is the minimiser of loss plus penalty, without any unscaled log prior and without a
     Jacobian; ``one_step`` a Newton step from the posterior mean; ``mean`` the posterior mean, which
-    is not safe when the learning rate is small; an array is taken as it is.
+    is not safe when the learning rate is small; an array is taken as it is, a Series by the
+    criterion's names, or `names` where there is none.
     """
     if not isinstance(center, str):
         size = criterion.p if criterion is not None else (None if mean is None else len(mean))
+        center = in_order(center, names if criterion is None else criterion.names, "center")
         point = np.atleast_1d(as_array(center, "center"))
         if point.ndim != 1:
             raise InputError("center", f"has shape {point.shape} but must be a vector")

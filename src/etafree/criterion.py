@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree.axes import in_order, renamed
 from etafree.errors import InputError
 from etafree.linear import LinearTotal, PredictorTotal
 from etafree.losses import LinearLoss, Loss
@@ -20,7 +21,7 @@ from etafree.penalties import NoPenalty, Penalty
 from etafree.rows import Rows, checked_arrays, shared_index
 from etafree.tables import FromTables, check_penalty
 from etafree.totals import Derivatives, GeneralLoss, Total
-from etafree.validation import Array, as_array, as_names, owned
+from etafree.validation import Array, as_array, as_names, owned, refuse_masked
 from etafree.weights import checked_weights
 
 __all__ = ["Criterion"]
@@ -136,8 +137,9 @@ class Criterion(FromTables):
         check_penalty(penalty)
         X, y, rows = checked_arrays(data)
         n, p = X.shape
-        if names is None and hasattr(data[0], "columns"):
-            names = [str(column) for column in data[0].columns]
+        ordered, names = renamed(data[0], names, "X")
+        if ordered is not data[0]:
+            X = np.ascontiguousarray(as_array(ordered, "X"))
 
         def vector(value: Any, argument: str) -> Array | None:
             if value is None:
@@ -167,6 +169,9 @@ class Criterion(FromTables):
         w, frequency = checked_weights(rows, n, weights, weight_kind)
         total, first, found = loss.bind(data, start, w, frequency)
         known = as_names(found if names is None else names, total.p)
+        if found is not None and known != tuple(found) and set(known) & set(found):
+            raise InputError("names", f"are {list(known)}, the loss has {list(found)}",
+                             "leave them out, or pass new names")  # fmt: skip
         self._set(total, (penalty or NoPenalty()).fitted_to(total.p), known, rows, start=first)
 
     def _set(
@@ -208,6 +213,7 @@ class Criterion(FromTables):
         Labels, clusters say, are lined up with these rows; a plug-in scale stays as it was. An
         `InputError` for other numbers.
         """
+        refuse_masked(rows, "rows")
         rows = np.asarray(rows)
         whole = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
         if not whole or rows.min() < 0 or rows.max() >= self.n:
@@ -320,7 +326,7 @@ class Criterion(FromTables):
 
     def values_at(self, thetas: Any) -> Array:
         """Return L at many points `thetas`, (D, p) -> (D,); `InputError` for other shapes."""
-        thetas = as_array(thetas, "thetas", ndim=2)
+        thetas = as_array(in_order(thetas, self.names, "thetas"), "thetas", ndim=2)
         if thetas.shape[1] != self.p:
             raise InputError("thetas", f"has {thetas.shape[1]} columns for {self.p} parameter(s)")
         out: Array = self.total.totals(thetas)
@@ -334,7 +340,7 @@ class Criterion(FromTables):
 
     def point(self, theta: Any, argument: str = "theta") -> Array:
         """Return `theta` as a checked parameter vector (p,)."""
-        return as_array(theta, argument, shape=(self.p,))
+        return as_array(in_order(theta, self.names, argument), argument, shape=(self.p,))
 
     def describe(self) -> str:
         """Return what intervals for this criterion cover, in words."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from etafree.axes import axis_names
 from etafree.errors import InputError
 from etafree.linalg import least_squares
 from etafree.losses import Huber, LinearLoss, ResidualLoss
@@ -51,8 +52,7 @@ class _Differences(GeneralLoss):
             raise InputError("X", f"has shape {X.shape} for {len(y)} responses",
                              "pass one row per response")  # fmt: skip
         shared_index(*data)
-        columns = getattr(data[0], "columns", None)
-        names = None if columns is None else tuple(str(column) for column in columns)
+        names = axis_names(data[0])
         w = checked_units(len(y), weights)
         seen = X[w > 0]
         flat = np.ptp(seen, axis=0) <= 1e-12 * np.abs(seen).max(axis=0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from etafree.axes import renamed
 from etafree.errors import InputError
 from etafree.linalg import check_covariance, correlation_eigenvalues
 from etafree.posterior import GeneralizedPosterior
@@ -100,7 +101,8 @@ class Draws:
         values : Draws, DataFrame, or array (draw,), (draw, p) or (chain, draw, p)
             The columns of a DataFrame name the parameters.
         names : sequence of str, optional
-            Parameter names; ``theta[0]`` and so on if not given.
+            Parameter names; ``theta[0]`` and so on if not given. For draws that have names: new
+            ones, or the same in the order that is wanted.
         eta : float, optional
             Learning rate that they were drawn at.
 
@@ -115,7 +117,7 @@ class Draws:
             Values are not finite, `names` do not fit, or `eta` is not that of the draws.
         """
         if isinstance(values, Draws):
-            named = values if names is None else replace(values, names=as_names(names, values.p))
+            named = values if names is None else values._renamed(as_names(names, values.p))
             if eta is None:
                 return named
             eta = as_positive(eta, "eta")
@@ -123,8 +125,8 @@ class Draws:
                 raise InputError("eta", f"is {eta:g} but these draws were made at {named.eta:g}",
                                  "leave it out")  # fmt: skip
             return replace(named, eta=eta)
-        if names is None and hasattr(values, "columns"):
-            names = [str(column) for column in values.columns]
+        if getattr(values, "ndim", 2) > 1:  # the index of a Series names draws
+            values, names = renamed(values, names, "draws")
         array = as_array(values, "draws")
         if array.ndim == 1:
             array = array[:, None]
@@ -173,6 +175,11 @@ class Draws:
                 raise InputError("names", f"has {name!r}", f"choose from {list(self.names)}")
         where = [self.names.index(name) for name in wanted]
         return replace(self, values=self.values[:, :, where], names=wanted, source=None)
+
+    def _renamed(self, names: tuple[str, ...]) -> Draws:
+        """Return the draws under new names, or those they have in another order."""
+        known = set(names) & set(self.names)
+        return self.select(names) if known else replace(self, names=names)
 
     @property
     def mean(self) -> Array:

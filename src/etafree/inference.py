@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from etafree import linalg
+from etafree.axes import in_order
 from etafree.errors import InputError
 from etafree.formula import plain_text
 from etafree.targets import Target
@@ -132,8 +133,9 @@ class Region:
         return cls(center, target.covariance, radius, level, dof, target.names)
 
     def contains(self, theta: Any) -> bool:
-        """Return whether a parameter value `theta`, (p,), lies inside."""
-        d = as_array(theta, "theta", shape=self.center.shape) - self.center
+        """Return whether a parameter value `theta`, (p,), lies inside; a Series goes by name."""
+        point = in_order(theta, self.names, "theta")
+        d = as_array(point, "theta", shape=self.center.shape) - self.center
         return bool(d @ linalg.solve(self.covariance, d, "covariance") <= self.radius_squared)
 
     def boundary(self, i: int | str = 0, j: int | str = 1, points: int = 200) -> Array:
@@ -272,8 +274,8 @@ def constraints(contrast: Any, value: Any, names: tuple[str, ...]) -> tuple[Arra
     elif isinstance(contrast, list | tuple) and all(isinstance(c, str) for c in contrast):
         matrix = np.eye(p)[[_position(c, names) for c in contrast]]
     else:
-        matrix = np.atleast_2d(as_array(contrast, "contrast"))
-    if matrix.shape[1] != p or len(matrix) == 0:
+        matrix = np.atleast_2d(as_array(in_order(contrast, names, "contrast"), "contrast"))
+    if matrix.ndim != 2 or matrix.shape[1] != p or len(matrix) == 0:
         raise InputError("contrast", f"has shape {matrix.shape}", f"pass (q, {p})")
     right = as_array(value, "value")
     if right.ndim > 1 or (right.ndim == 1 and len(right) != len(matrix)):

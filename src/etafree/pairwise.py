@@ -18,7 +18,7 @@ from etafree.linalg import majorized
 from etafree.pairs import PER_UNIT, PairTotal, RowSums, checked_units, tiles
 from etafree.pytrees import double_precision, import_jax, rebuild, refuse_other_rows
 from etafree.totals import GeneralLoss
-from etafree.validation import Array, check_finite
+from etafree.validation import Array, check_finite, refuse_masked
 
 __all__ = ["PairLoss", "PairwiseDifference", "Wilcoxon"]
 
@@ -279,6 +279,7 @@ def _columns(data: Any) -> tuple[Any, int]:
 
 
 def _number_array(value: Any, argument: str) -> Any:
+    refuse_masked(value, argument)
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise InputError(argument, f"has dtype {array.dtype}", "pass numbers")

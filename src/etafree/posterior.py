@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from etafree import linalg
+from etafree.axes import in_order
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
@@ -356,7 +357,7 @@ class GeneralizedPosterior:
         InputError
             `theta` has another shape.
         """
-        points = as_array(theta, "theta")
+        points = as_array(in_order(theta, self.criterion.names, "theta"), "theta")
         if points.ndim == 1:
             return float(-self.eta * self.energy.value(points))
         if points.ndim != 2 or points.shape[1] != self.criterion.p:

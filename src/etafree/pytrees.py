@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import InputError, MissingExtraError
-from etafree.validation import Array, as_array
+from etafree.validation import Array, as_array, refuse_masked
 
 __all__ = [
     "as_columns",
@@ -141,8 +141,9 @@ def rebuild(template: Any) -> Callable[[Any], Any]:
 def _numbers(leaf: Any) -> NDArray[Any] | None:
     """Return a column as floats, integers or booleans, None if it is none of these."""
     try:
+        refuse_masked(leaf, "data")
         raw = np.asarray(leaf)
-        if raw.dtype.kind in "biu" and not np.ma.is_masked(leaf):
+        if raw.dtype.kind in "biu":
             return raw if raw.dtype.kind == "b" else raw.astype(np.int64)
         return as_array(leaf, "data", finite=False)
     except (InputError, ValueError):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from etafree import linalg
+from etafree.axes import in_order
 from etafree.batched import outer_products, unpacked
 from etafree.bootstrap import cluster_groups, refuse_kinks
 from etafree.criterion import Criterion
@@ -51,7 +52,7 @@ class QPosterior(GeneralizedPosterior):
 
     def log_density(self, theta: Any) -> Any:
         """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,)."""
-        points = as_array(theta, "theta")
+        points = as_array(in_order(theta, self.criterion.names, "theta"), "theta")
         if points.ndim == 1:
             return float(self.log_density(points[None])[0])
         gradients, meats = self._moments(points)

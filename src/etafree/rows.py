@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from etafree.errors import InputError
 from etafree.sums import Groups
-from etafree.validation import Array, as_array
+from etafree.validation import Array, as_array, refuse_masked
 
 __all__ = ["Rows", "checked_arrays", "shared_index"]
 
@@ -69,8 +69,7 @@ class Rows:
         is_series = label_index is not None and not callable(label_index)
         if is_series and self.index is not None and not label_index.equals(self.index):
             return self._by_label(values, label_index, argument)
-        if np.ma.is_masked(values):
-            raise InputError(argument, "has masked entries", "drop or fill them first")
+        refuse_masked(values, argument)
         try:
             array = np.asarray(values)
             if array.dtype.kind in "US" and not isinstance(values, np.ndarray):

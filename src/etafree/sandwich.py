@@ -10,6 +10,7 @@ import numpy as np
 
 from etafree import linalg
 from etafree.active import active_block, fragile_selection
+from etafree.axes import in_order
 from etafree.centers import find_center
 from etafree.checks import Check, check, left_out, run_checks
 from etafree.criterion import Criterion
@@ -169,10 +170,12 @@ def target_of(
     correction = _correction(correction, dependence, meat, bandwidth, leverages)
     degrees_of_freedom(dof, np.inf, p)
     if mean is not None:
-        mean = as_array(mean, "mean", shape=(p,))
+        mean = as_array(in_order(mean, criterion.names, "mean"), "mean", shape=(p,))
     if hessian is not None and not callable(hessian):
+        hessian = in_order(hessian, criterion.names, "hessian", (0, 1))
         hessian = check_covariance(hessian, "hessian", p, HESSIAN_ADVICE)
     if meat is not None and not callable(meat):
+        meat = in_order(meat, criterion.names, "meat", (0, 1))
         meat = check_covariance(meat, "meat", p, "it must be a variance of the total score")
         if not centered:
             raise InputError("centered", "is False, and meat= is a matrix already",

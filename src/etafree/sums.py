@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import InputError
-from etafree.validation import Array
+from etafree.validation import Array, refuse_masked
 
 __all__ = [
     "Groups",
@@ -130,6 +130,7 @@ class Groups:
     @classmethod
     def of(cls, values: Any, rows: int, argument: str = "clusters", unit: str = "row") -> Groups:
         """Return the groups of a vector of labels, checked for length and missing values."""
+        refuse_masked(values, argument)
         try:
             array = np.asarray(values)
         except ValueError as error:  # lists of several lengths

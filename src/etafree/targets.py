@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from etafree.axes import axis_names, in_order, renamed
 from etafree.checks import Check
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
@@ -116,7 +117,7 @@ class Target:
         covariance : (p, p) array
             Of the estimate, in absolute units.
         names : sequence of str, optional
-            Parameter names.
+            Parameter names; by default those of a Series or DataFrame among the two.
         dof : float, optional
             Degrees of freedom of a reference t distribution; the normal if not given.
 
@@ -136,13 +137,14 @@ class Target:
         >>> ef.Target.given([0.0, 1.0], np.eye(2)).se
         array([1., 1.])
         """
-        point = as_array(center, "center").reshape(-1)
+        names = axis_names(center) or axis_names(covariance) if names is None else names
+        point = as_array(renamed(center, names, "center")[0], "center").reshape(-1)
         if len(point) == 0:
             raise InputError("center", "is empty")
-        matrix = check_covariance(covariance, "covariance", len(point))
-        return cls(
-            point, matrix, as_names(names, len(point)), degrees_of_freedom(dof, np.inf, len(point))
-        )
+        known = as_names(names, len(point))
+        order = in_order(covariance, known, "covariance", (0, 1))
+        matrix = check_covariance(order, "covariance", len(point))
+        return cls(point, matrix, known, degrees_of_freedom(dof, np.inf, len(point)))
 
     @property
     def se(self) -> Array:

@@ -24,6 +24,7 @@ __all__ = [
     "as_seeds",
     "check_finite",
     "owned",
+    "refuse_masked",
 ]
 
 Array = NDArray[np.floating[Any]]
@@ -42,10 +43,9 @@ def as_array(
     finite: bool = True,
 ) -> Array:
     """Return `value` as a float64 array of the asked dimension or shape, finite unless told."""
+    refuse_masked(value, argument)
     try:
         raw = np.asarray(value)
-        if np.ma.is_masked(value):
-            raise TypeError("masked entries")
         if raw.dtype.kind not in "biufO":
             raise TypeError(f"dtype {raw.dtype}")
         if raw.dtype.kind == "O" and any(isinstance(v, str | bytes) for v in raw.flat):
@@ -63,6 +63,29 @@ def as_array(
     if finite:
         check_finite(array, argument)
     return array
+
+
+def refuse_masked(value: Any, argument: str) -> None:
+    """Raise an `InputError` for masked entries, which numpy would read as if they were there.
+
+    Examples
+    --------
+    >>> refuse_masked([np.ma.masked_equal([1.0, 2.0], 2.0)], "draws")
+    Traceback (most recent call last):
+    etafree.errors.InputError: draws: has masked entries; drop or fill them first (see fits)
+    """
+    if _has_masked(value):
+        raise InputError(argument, "has masked entries", "drop or fill them first")
+
+
+def _has_masked(value: Any, depth: int = 32) -> bool:
+    """Return whether an entry is masked, in lists of masked arrays too."""
+    inside: Iterable[Any] = ()
+    if isinstance(value, list | tuple) and depth:
+        inside = (part for part in value if isinstance(part, list | tuple | np.ndarray))
+    elif isinstance(value, np.ndarray) and value.dtype == object and not np.ma.isMA(value):
+        inside = (part for part in value.flat if part is np.ma.masked)
+    return bool(np.ma.is_masked(value)) or any(_has_masked(part, depth - 1) for part in inside)
 
 
 def owned(array: NDArray[T]) -> NDArray[T]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from etafree.adapters import as_fit
+from etafree.axes import axis_names, in_order
 from etafree.centers import find_center
 from etafree.checks import left_out
 from etafree.criterion import Criterion
@@ -154,7 +155,8 @@ def jackknifed(
         raise InputError("centered", "is False", "the jackknife centres its influences")
     if working != "draws":
         raise InputError("working", f"{working!r} needs a Hessian", "pass model= or a criterion")
-    kind, point = find_center("mean" if center is None else center, None, fit.draws.mean)
+    at, own = "mean" if center is None else center, fit.draws
+    kind, point = find_center(at, None, own.mean, own.names)
     losses, rows = fit.losses, getattr(fit.losses, "rows", Rows(fit.losses.n))
     if fit.tree is not None:
         labels = {name: _along(value, losses) for name, value in labels.items()}
@@ -216,13 +218,13 @@ def named(draws: Draws, goal: Criterion | Target, asked: bool) -> Draws:
     if draws.p != goal.p:
         raise InputError("draws", f"have {draws.p} parameters, the criterion {goal.p}",
                          f"pass draws of {list(goal.names)[:8]}")  # fmt: skip
-    if draws.names == goal.names:
-        return draws
+    if set(draws.names) == set(goal.names):
+        return draws.select(goal.names)
     if draws.names != as_names(None, draws.p):
         raise InputError(
             "names" if asked else "draws",
             f"are of {list(draws.names)}, the criterion of {list(goal.names)}",
-            "select and order the draws' parameters as the criterion's",
+            "name the draws' parameters as the criterion's",
         )
     return replace(draws, names=goal.names)
 
@@ -251,5 +253,8 @@ def given_target(
         if criterion is None:
             raise InputError("center", "is missing", "pass an array, or center='mean'")
         center = "map"
-    kind, point = find_center(center, criterion, original.mean)
-    return replace(Target.given(point, covariance, original.names, dof), center_kind=kind)
+    names = original.names
+    if names == as_names(None, len(names)):  # made up: centre and covariance go together
+        covariance = in_order(covariance, axis_names(center) or names, "covariance", (0, 1))
+    kind, point = find_center(center, criterion, original.mean, names)
+    return replace(Target.given(point, covariance, names, dof), center_kind=kind)

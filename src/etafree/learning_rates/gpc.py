@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from etafree import linalg
+from etafree.axes import in_order
 from etafree.bootstrap import Resamples
 from etafree.errors import InputError
 from etafree.learning_rates.problem import Problem
@@ -179,7 +180,9 @@ def _contrast(problem: Problem, functional: Any) -> Array | None:
                              f"choose from {list(names)} or pass a contrast")  # fmt: skip
         unit: Array = np.eye(len(names))[names.index(functional)]
         return unit
-    contrast = as_array(functional, "functional", shape=(len(names),))
+    contrast = as_array(
+        in_order(functional, names, "functional"), "functional", shape=(len(names),)
+    )
     if not contrast.any():
         raise InputError("functional", "is zero", "pass a contrast that is not")
     return contrast
