@@ -1,9 +1,14 @@
-"""Save and load named arrays with a description, as one file written whole or not at all."""
+"""Save and load named arrays with a description, as one file written whole or not at all.
+
+Each array has its SHA-256 digest in the description, and the description has one beside it: a file
+that was changed after it was saved is refused by the name of what is not as it was.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import platform
@@ -51,10 +56,44 @@ def save_arrays(
 ) -> Path:
     """Write arrays and JSON-able metadata to an ``.npz`` file, whole or not at all."""
     target = writable(path, ".npz")
-    text = json.dumps({"etafree": kind, "made_with": made_with(), **meta}, default=str)
+    members = {name: np.asarray(value) for name, value in arrays.items()}
+    known = {"etafree": kind, "made_with": made_with(), "digests": _digests(members)}
+    members["__meta__"] = np.array(json.dumps({**known, **meta}, default=str))
+    members["__digest__"] = np.array(_digest(members["__meta__"]))
     with whole_file(target) as file:
-        np.savez(file, allow_pickle=False, __meta__=np.array(text), **arrays)
+        np.savez(file, allow_pickle=False, **members)
     return target
+
+
+def _digest(array: NDArray[Any]) -> str:
+    """Return the SHA-256 digest of an array's type, shape and entries, whatever their layout."""
+    kind = f"{array.dtype.newbyteorder('<').str} {array.shape} "
+    entries = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return hashlib.sha256(kind.encode() + entries).hexdigest()
+
+
+def _digests(arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    return {name: _digest(array) for name, array in sorted(arrays.items())}
+
+
+def _refuse_changes(arrays: dict[str, NDArray[Any]], path: str) -> dict[str, Any]:
+    """Return the description of a file whose arrays and description are what was saved.
+
+    What is not an array of the caller's is taken out.
+    """
+    description, signature = arrays.pop("__meta__"), arrays.pop("__digest__", None)
+    meta: dict[str, Any] = json.loads(str(description))
+    if signature is None:
+        raise InputError("path", f"{path!r} has no checksum: another version of etafree wrote it",
+                         "save the result again")  # fmt: skip
+    then, now = meta.pop("digests", {}), _digests(arrays)
+    changed = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
+    if str(signature) != _digest(description):
+        changed.append("the description")
+    if changed:
+        raise InputError("path", f"{path!r} was changed after it was saved: {', '.join(changed)}",
+                         "copy it again, or save the result again")  # fmt: skip
+    return meta
 
 
 class Place(NamedTuple):
@@ -237,8 +276,10 @@ def load_arrays(
         # our own handle: numpy leaves its open when the file is truncated
         with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        meta: dict[str, Any] = json.loads(str(arrays.pop("__meta__")))
+        meta = _refuse_changes(arrays, path)
         found, _ = meta.pop("etafree"), meta.pop("made_with", None)
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError("path", f"there is no file {path!r}") from None
     except Exception as error:  # zip, zlib, numpy and JSON each have errors of their own
