@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 import etafree as ef
 from etafree import losses, penalties
+from etafree.inference import Region
 from fuzzing import hostile, pick, spoiled_array
 from test_bad_input_generated import calls, world
 
@@ -76,7 +78,8 @@ def public() -> dict[str, Call]:
         "loss_likelihood_bootstrap": (ef.loss_likelihood_bootstrap, {
             "criterion": criterion, "draws": 20, "clusters": labels, "seed": 1}),
         "q_posterior": (ef.q_posterior, {
-            "criterion": criterion, "draws": 50, "log_prior": flat, "clusters": labels, "seed": 1}),
+            "criterion": criterion, "draws": 50, "clusters": labels,
+            "log_prior": ef.LogPrior.normal(np.ones(3), 0.01 * np.eye(3)), "seed": 1}),
         "select": (ef.select, {
             "source": posterior, "method": "magnitude", "clusters": labels, "seed": 1}),
         "select lyddon": (ef.select, {"source": posterior, "method": "lyddon", "seed": 1}),
@@ -124,6 +127,90 @@ def questions() -> dict[str, Call]:
     }  # fmt: skip
 
 
+@cache
+def parts() -> dict[str, Call]:
+    """Valid calls of constructors, of methods of what they make, and of selectors' options."""
+    w = world(0, 3)
+    X, y, names, labels = w["X"], w["y"], w["names"], w["labels"]
+    criterion = ef.Criterion(losses.Squared(), (X, y), names=names)
+    table = pd.DataFrame(X, columns=names).assign(y=y, g=labels, w=w["weights"])
+    draws = ef.Draws.of(w["draws"], names, 1.0)
+    made = ef.calibrate(draws, criterion, clusters=labels)
+    model = ef.RandomIntercept(X, y, labels, tau2=0.5, sigma2=1.0)
+    posterior = ef.GeneralizedPosterior(criterion, 1.0)
+    rate = partial(ef.select, posterior, seed=1)
+    drawn = ef.sample(posterior, 400, seed=1).array
+    formula = {"formula": "y ~ b0", "data": table, "loss": losses.Squared()}
+    columns = {"weights": "w", "weight_kind": "sampling", "offset": "b1"}
+    return {
+        "Draws": (ef.Draws, {
+            "values": draws.values, "names": ("a", "b", "c"), "eta": 1.0, "ess": 50.0,
+            "sampler": "given", "info": {"r_hat": 1.0}, "source": None}),
+        "Draws, one parameter": (draws.__getitem__, {"name": "b0"}),
+        "Target": (lambda **k: ef.calibrate(draws, ef.Target(**k)).summary(), {
+            "center": w["vector"], "covariance": w["matrix"], "names": tuple(names),
+            "dof": np.full(3, 9.0), "hessian": None, "meat": None, "center_kind": "given",
+            "correction": "given", "centered": True, "clusters": 8, "design": "", "n": 24,
+            "size": 24.0, "estimand": "a", "plug_ins": {}, "method": "sandwich", "se_error": None,
+            "satterthwaite": None, "checks": ()}),
+        "dof_of": (made.target.dof_of, {"contrast": np.eye(3)[0]}),
+        "LocationScaleMap": (ef.LocationScaleMap, {
+            "mean": w["vector"], "offset": w["vector"], "scale": w["matrix"], "names": names}),
+        "map into an array": (lambda **k: made.map(w["draws"], **k), {"out": np.empty((60, 3))}),
+        "Region.of": (Region.of, {"center": w["vector"], "target": made.target, "level": 0.9}),
+        "boundary": (made.region().boundary, {"i": 0, "j": "b1", "points": 20}),
+        "of": (made.of, {"function": lambda t: t["b0"], "name": "b"}),
+        "interval of a function": (made.of(lambda t: t["b0"]).interval, {"level": 0.9}),
+        "subset": (criterion.subset, {"rows": np.arange(9)}),
+        "with_loss": (criterion.with_loss, {"loss": losses.Huber()}),
+        "with_penalty": (criterion.with_penalty, {"penalty": penalties.Ridge(1.0)}),
+        "with_plug_ins": (criterion.with_plug_ins, {"plug_ins": {"scale": 1.0}}),
+        "derivatives": (criterion.derivatives, {"theta": np.zeros(3), "majorize": False}),
+        "from_formula": (ef.Criterion.from_formula, {
+            **formula, **columns, "penalty": penalties.Ridge(1.0), "trials": None,
+            "penalize_intercept": True, "context": {}}),
+        "from_parts": (ef.Criterion.from_parts, {
+            **formula, **columns, "data": [table[:12], table[12:]], "penalty": penalties.Ridge(1.0),
+            "clusters": ("g",), "trials": None, "penalize_intercept": True, "context": {},
+            "batch": 7, "scheduler": None}),
+        "LogPrior.from_penalty": (ef.LogPrior.from_penalty, {
+            "penalty": penalties.Ridge(1.0), "p": 3}),
+        "SmoothPenalty": (lambda **k: fitted(losses.Huber(), penalties.SmoothPenalty(**k)), {
+            "function": lambda t: t @ t, "slope": lambda t: 2 * t,
+            "curvature": lambda t: 2 * np.eye(3), "strength": 0.1}),
+        "RandomIntercept.posterior": (model.posterior, {
+            "eta": 1.0, "kind": "appendix", "scaled": True}),
+        "RandomIntercept.sample": (model.sample, {
+            "eta": 1.0, "kind": "appendix", "draws": 20, "seed": 1, "chains": 2, "burn_in": 5,
+            "scaled": True}),
+        "RandomIntercept.calibrate": (model.calibrate, {"draws": w["draws"], "level": 0.9}),
+        "RandomIntercept.from_formula": (ef.RandomIntercept.from_formula, {
+            "formula": "y ~ b0", "data": table, "groups": "g", "c": 1.345, "tau2": 0.5,
+            "sigma2": 1.0, "penalty": penalties.Ridge(0.1)}),
+        "select gpc": (partial(rate, "gpc"), {
+            "resamples": 100, "level": 0.9, "functional": w["vector"], "region": "laplace",
+            "draws": 100, "solver": "root", "start": 1.0, "tolerance": 0.01, "max_iter": 20}),
+        "select safebayes": (partial(rate, "safebayes"), {
+            "version": "R", "grid": [0.5, 1.0], "permute": False, "conjugate": None, "start": 12,
+            "draws": 100}),
+        "select matsubara": (partial(rate, "matsubara"), {"resamples": 100}),
+        "select kl_to_bayes": (partial(rate, "kl_to_bayes"), {
+            "reference": ef.GeneralizedPosterior(criterion.with_loss(losses.Huber()), 1.0),
+            "window": 20, "direction": "forward", "approximation": "normal", "draws": 400}),
+        "target of a panel": (partial(ef.target, criterion), {
+            "time": np.arange(24) // 2, "units": np.arange(24) % 2, "bandwidth": 2,
+            "correction": "DK"}),
+        "lags of a series": (partial(ef.target, criterion), {
+            "time": np.arange(24), "bandwidth": "newey-west", "correction": "Bartlett"}),
+        "jackknife": (partial(ef.calibrate, drawn), {
+            "log_likelihood": -0.5 * (y - drawn @ X.T) ** 2, "eta": 1.0, "clusters": labels,
+            "correction": "CR1", "dof": 5.0}),
+        "jackknife of a series": (partial(ef.calibrate, drawn), {
+            "log_likelihood": -0.5 * (y - drawn @ X.T) ** 2, "time": np.arange(24),
+            "bandwidth": 5}),
+    }  # fmt: skip
+
+
 def _called(rng: np.random.Generator, known: dict[str, Call]) -> None:
     function, valid = known[pick(rng, sorted(known))]
     arguments = dict(valid)
@@ -137,7 +224,7 @@ def _called(rng: np.random.Generator, known: dict[str, Call]) -> None:
 
 def call_a_function(rng: np.random.Generator, folder: Path) -> None:
     """Call a public function with one or two arguments spoiled."""
-    _called(rng, public())
+    _called(rng, public() | parts())
 
 
 def call_a_result(rng: np.random.Generator, folder: Path) -> None:

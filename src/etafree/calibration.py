@@ -91,7 +91,7 @@ class LocationScaleMap:
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        p = len(as_names(self.names, len(self.names)))
+        p = len(as_names(self.names, None))
         as_array(self.mean, "mean", shape=(p,))
         as_array(self.offset, "offset", shape=(p,))
         scale = as_array(self.scale, "scale", shape=(p, p))

@@ -21,7 +21,16 @@ from etafree.penalties import NoPenalty, Penalty
 from etafree.rows import Rows, checked_arrays, shared_index
 from etafree.tables import FromTables, check_penalty
 from etafree.totals import Derivatives, GeneralLoss, Total
-from etafree.validation import Array, as_array, as_names, owned, refuse_masked
+from etafree.validation import (
+    Array,
+    as_array,
+    as_bool,
+    as_mapping,
+    as_names,
+    as_number,
+    owned,
+    refuse_masked,
+)
 from etafree.weights import checked_weights
 
 __all__ = ["Criterion"]
@@ -214,7 +223,10 @@ class Criterion(FromTables):
         `InputError` for other numbers.
         """
         refuse_masked(rows, "rows")
-        rows = np.asarray(rows)
+        try:
+            rows = np.asarray(rows)
+        except ValueError:  # lists of several lengths
+            rows = np.zeros(0, dtype=np.intp)
         whole = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
         if not whole or rows.min() < 0 or rows.max() >= self.n:
             raise InputError("rows", "are not numbers of rows",
@@ -226,7 +238,9 @@ class Criterion(FromTables):
 
     def with_plug_ins(self, plug_ins: Mapping[str, float]) -> Criterion:
         """Return the same criterion with nuisance values on record that were estimated before."""
-        return self._replaced(plug_ins={**self.plug_ins, **plug_ins})
+        named = as_mapping(plug_ins, "plug_ins")
+        values = {name: as_number(value, "plug_ins") for name, value in named.items()}
+        return self._replaced(plug_ins={**self.plug_ins, **values})
 
     def with_loss(self, loss: LinearLoss) -> Criterion:
         """Return the same data and penalty under another `loss` over a linear predictor.
@@ -300,6 +314,7 @@ class Criterion(FromTables):
             ``value``, ``gradient`` (p,), ``hessian`` (p, p) and ``gradient_scale`` (p,).
         """
         theta = self.point(theta)
+        majorize = as_bool(majorize, "majorize")
         part: Derivatives = self.total.derivatives(theta, majorize=majorize)
         weight = self.strength * self.size
         if weight == 0.0:

@@ -13,7 +13,7 @@ from etafree.axes import renamed
 from etafree.errors import InputError
 from etafree.linalg import check_covariance, correlation_eigenvalues
 from etafree.posterior import GeneralizedPosterior
-from etafree.validation import Array, as_array, as_names, as_positive, owned
+from etafree.validation import Array, as_array, as_mapping, as_names, as_number, as_positive, owned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,8 +89,15 @@ class Draws:
         as_names(self.names, self.p)
         if self.eta is not None:
             as_positive(self.eta, "eta")
+        if self.ess is not None:
+            as_number(self.ess, "ess")
+        if not isinstance(self.sampler, str):
+            raise InputError("sampler", f"is a {type(self.sampler).__name__}", "pass its name")
+        if not isinstance(self.source, GeneralizedPosterior | None):
+            raise InputError("source", f"is a {type(self.source).__name__}",
+                             "pass the GeneralizedPosterior that was drawn from")  # fmt: skip
         object.__setattr__(self, "values", owned(self.values))
-        object.__setattr__(self, "info", dict(self.info))
+        object.__setattr__(self, "info", as_mapping(self.info, "info"))
 
     @classmethod
     def of(cls, values: Any, names: Sequence[str] | None = None, eta: float | None = None) -> Draws:
@@ -161,8 +168,10 @@ class Draws:
 
     def __getitem__(self, name: str) -> Array:
         """Return the draws of the parameter `name`, (chain * draw,)."""
-        if name not in self.names:
-            raise InputError("name", f"{name!r} is not a parameter", f"choose from {self.names}")
+        if not isinstance(name, str) or name not in self.names:
+            raise InputError(
+                "name", f"{name!r:.80} is not a parameter", f"choose from {self.names}"
+            )
         return self.array[:, self.names.index(name)]
 
     def select(self, names: Sequence[str]) -> Draws:

@@ -15,7 +15,7 @@ from etafree.columns import as_frame, numbers
 from etafree.errors import InputError
 from etafree.expressions import check_expressions, expanded
 from etafree.rows import Rows
-from etafree.validation import Array, check_finite
+from etafree.validation import Array, as_mapping, check_finite
 
 __all__ = ["Design", "Recipe", "design", "formula_columns", "matrices", "plain_text"]
 
@@ -76,7 +76,8 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
     table = as_frame(data, data.columns).reset_index(drop=True)
     if isinstance(formula, str):
         table = _used_levels(table, None)
-    known = {"np": np, "exp10": _exp10, **(context or {})}
+    own = {} if context is None else as_mapping(context, "context")
+    known = {"np": np, "exp10": _exp10, **own}
     try:
         if isinstance(formula, str):
             check_expressions(expanded(formula, list(data.columns)), data, context)

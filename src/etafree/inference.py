@@ -13,7 +13,7 @@ from etafree.axes import in_order
 from etafree.errors import InputError
 from etafree.formula import plain_text
 from etafree.targets import Target
-from etafree.validation import Array, as_array
+from etafree.validation import Array, as_array, as_count, as_level
 
 __all__ = ["Region", "WaldTest", "constraints", "student_quantile", "wald_test"]
 
@@ -119,6 +119,10 @@ class Region:
         """
         from scipy.special import chdtri, fdtri
 
+        if not isinstance(target, Target):
+            raise InputError("target", f"is a {type(target).__name__}", "pass an ef.Target")
+        level = as_level(level)
+        center = as_array(in_order(center, target.names, "center"), "center", shape=(target.p,))
         p, dof = target.p, target.dof_of(np.eye(target.p))
         if np.isinf(dof):
             radius = float(chdtri(p, 1 - level))
@@ -162,7 +166,7 @@ class Region:
         if pair[0] == pair[1]:
             raise InputError("j", f"is the same parameter as i, {i!r}", "name two")
         lower = linalg.cholesky(self.covariance[np.ix_(pair, pair)], "covariance")
-        angle = np.linspace(0, 2 * np.pi, points)
+        angle = np.linspace(0, 2 * np.pi, as_count(points, "points", least=2))
         circle = np.column_stack([np.cos(angle), np.sin(angle)])
         outline: Array = self.center[pair] + np.sqrt(self.radius_squared) * circle @ lower.T
         return outline

@@ -50,7 +50,7 @@ from etafree.linalg import check_covariance, correlation_eigenvalues
 from etafree.meat import PLAIN_CR, Meat, check_count, clustered, finish
 from etafree.multiway import multiway
 from etafree.row_losses import RowLosses
-from etafree.serial import long_run, newey_west_lag
+from etafree.serial import AUTOMATIC, long_run, newey_west_lag
 from etafree.sums import Groups
 from etafree.survey import stratified
 from etafree.targets import Target, degrees_of_freedom
@@ -252,7 +252,7 @@ def _correction(
     """Return the correction by name, the jackknife's own for independent rows and clusters."""
     if bandwidth is not None and not isinstance(dependence, Series):
         raise InputError("bandwidth", "is for dependence in time", "pass time=")
-    if correction in ("HC2", "HC3", "CR2", "CR3"):
+    if isinstance(correction, str) and correction in ("HC2", "HC3", "CR2", "CR3"):
         raise InputError(
             "correction", f"is {correction!r}, which needs each row's share of the Hessian; draws "
             "and log-likelihood have none", "use 'HC1' or 'CR1', or pass model=",
@@ -289,7 +289,8 @@ def _form(
         case Survey():
             make = lambda x: stratified(x, whiten, weights, dependence, correction)  # noqa: E731
         case Series():
-            if correction in ("Bartlett", "DK") and bandwidth in (None, "newey-west"):
+            automatic = bandwidth is None or isinstance(bandwidth, str)
+            if automatic and correction in ("Bartlett", "DK") and bandwidth in (None, AUTOMATIC):
                 bandwidth = newey_west_lag(mean @ linalg.inv(whiten, "draws").T)
             lag = bandwidth
             make = lambda x: long_run(x, whiten, dependence, correction, lag, None)  # noqa: E731

@@ -64,7 +64,11 @@ class Frames(Source):
     @classmethod
     def of(cls, make: Callable[[], Iterable[Any]]) -> Frames:
         """Return the source with the columns of the first table."""
-        for table in make():
+        tables = make()
+        if not isinstance(tables, Iterable):
+            raise InputError("data", f"returns a {type(tables).__name__}",
+                             "let it return DataFrames or Arrow tables")  # fmt: skip
+        for table in tables:
             return cls(make, column_names(table))
         raise InputError("data", "yields nothing", "pass at least one DataFrame")
 

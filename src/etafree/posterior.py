@@ -21,7 +21,7 @@ from etafree.errors import InputError
 from etafree.linalg import check_covariance
 from etafree.linear import LinearTotal
 from etafree.penalties import KinkedPenalty, Penalty
-from etafree.validation import Array, as_array, as_positive, owned
+from etafree.validation import Array, as_array, as_count, as_positive, owned
 
 __all__ = ["GeneralizedPosterior", "LogPrior"]
 
@@ -159,9 +159,7 @@ class LogPrior:
         """
         if not isinstance(penalty, Penalty):
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
-        if isinstance(p, bool) or not isinstance(p, int | np.integer) or p < 1:
-            raise InputError("p", f"is {p!r}", "pass the number of parameters")
-        fitted = penalty.fitted_to(p)
+        fitted = penalty.fitted_to(as_count(p, "p"))
         density = PenaltyDensity(fitted)
         name = f"unscaled {type(penalty).__name__}"
         return cls(density.value, density.gradient, density.hessian, name)

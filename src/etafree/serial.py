@@ -70,7 +70,7 @@ def long_run(
         whitened, dof, told = cosines(scores, terms), float(terms), f"{terms} cosines"
         bias = _bias(scores @ whiten, lambda rho: _cosine_bias(rho, terms / many))
     else:
-        if bandwidth is None or bandwidth == AUTOMATIC:
+        if bandwidth is None or (isinstance(bandwidth, str) and bandwidth == AUTOMATIC):
             lag = newey_west_lag(scores @ linalg.inv(whiten, "Hessian").T, intercept)
         else:
             lag = _whole(bandwidth, 0, many - 1)
@@ -139,7 +139,7 @@ def _cosine_count(bandwidth: Any, many: int, p: int) -> int:
 
 def _whole(bandwidth: Any, low: int, high: int) -> int:
     number = None if isinstance(bandwidth, str) else as_number(bandwidth, "bandwidth")
-    if number is None or number != int(number) or not low <= number <= high:
+    if number is None or not low <= number <= high or number != int(number):
         raise InputError("bandwidth", f"is {bandwidth!r}",
                          f"pass a whole number from {low} to {high}, for lags also "
                          "'newey-west'")  # fmt: skip

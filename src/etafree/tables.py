@@ -15,7 +15,7 @@ from etafree.parts import BATCH, as_source
 from etafree.passes import Reader, find_recipe
 from etafree.penalties import KinkedPenalty, NoPenalty, Penalty
 from etafree.streamed import StreamedTotal
-from etafree.validation import as_choice, as_count, as_names
+from etafree.validation import as_bool, as_choice, as_count, as_names
 from etafree.weights import KINDS
 
 __all__ = ["FromTables", "check_penalty"]
@@ -77,6 +77,7 @@ class FromTables:
         >>> ef.Criterion.from_formula("y ~ x", df, ef.losses.Squared()).names
         ('Intercept', 'x')
         """
+        as_bool(penalize_intercept, "penalize_intercept")
         made = design(formula, data, context)
 
         def column(value: Any, argument: str) -> Any:
@@ -178,7 +179,8 @@ class FromTables:
         for argument, name in named.items():
             if name is not None:
                 column_name(name, source.columns, argument)
-        if clusters is None or not isinstance(clusters, Iterable):
+        as_bool(penalize_intercept, "penalize_intercept")
+        if not isinstance(clusters, Iterable) or getattr(clusters, "ndim", 1) == 0:
             raise InputError("clusters", f"is {clusters!r}", "pass names of columns, or leave it "
                              "out")  # fmt: skip
         labels = (clusters,) if isinstance(clusters, str) else tuple(clusters)

@@ -13,7 +13,16 @@ from etafree.checks import Check
 from etafree.errors import InputError
 from etafree.linalg import check_covariance
 from etafree.satterthwaite import Satterthwaite
-from etafree.validation import Array, as_array, as_names, as_number, owned
+from etafree.validation import (
+    Array,
+    as_array,
+    as_bool,
+    as_mapping,
+    as_names,
+    as_number,
+    as_positive,
+    owned,
+)
 
 __all__ = ["Target", "degrees_of_freedom"]
 
@@ -98,13 +107,34 @@ class Target:
     checks: tuple[Check, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        p = len(as_names(self.names, None))
+        names = as_names(self.names, None)
+        object.__setattr__(self, "names", names)
+        p = len(names)
         for name in ("center", "covariance", "dof", "hessian", "meat", "se_error"):
-            if getattr(self, name) is not None:  # frozen means the arrays too
-                object.__setattr__(self, name, owned(np.asarray(getattr(self, name))))
-        as_array(self.center, "center", shape=(p,))
-        as_array(self.covariance, "covariance", shape=(p, p))
-        as_array(self.dof, "dof", shape=(p,), finite=False)
+            value = getattr(self, name)
+            if value is None and name in ("hessian", "meat", "se_error"):
+                continue
+            axes = (0, 1) if name in ("covariance", "hessian", "meat") else (-1,)
+            value = in_order(value, names, name, axes)
+            array = as_array(value, name, shape=(p,) * len(axes), finite=name != "dof")
+            object.__setattr__(self, name, owned(array))  # frozen means the arrays too
+        if not np.all(self.dof > 0):
+            raise InputError("dof", f"are {self.dof.tolist()}",
+                             "pass numbers above zero, numpy.inf for the normal")  # fmt: skip
+        for name in ("clusters", "n", "size"):
+            if getattr(self, name) is not None:
+                as_positive(getattr(self, name), name)
+        for name in ("center_kind", "correction", "design", "estimand", "method"):
+            if not isinstance(getattr(self, name), str):
+                raise InputError(name, f"is a {type(getattr(self, name)).__name__}", "pass text")
+        as_bool(self.centered, "centered")
+        numbers = as_mapping(self.plug_ins, "plug_ins")
+        object.__setattr__(self, "plug_ins", {k: as_number(v, k) for k, v in numbers.items()})
+        if not isinstance(self.satterthwaite, Satterthwaite | None):
+            raise InputError("satterthwaite", f"is a {type(self.satterthwaite).__name__}",
+                             "leave it out")  # fmt: skip
+        if not isinstance(self.checks, tuple) or not all(isinstance(c, Check) for c in self.checks):
+            raise InputError("checks", "are no tuple of Check", "leave them out")
 
     @classmethod
     def given(cls, center: Any, covariance: Any, names: Any = None, dof: Any = None) -> Target:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ __all__ = [
     "as_choice",
     "as_count",
     "as_level",
+    "as_mapping",
     "as_names",
     "as_number",
     "as_positive",
@@ -196,6 +197,19 @@ def as_bool(value: Any, argument: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise InputError(argument, f"is {_short(value)}", "pass True or False")
     return bool(value)
+
+
+def as_mapping(value: Any, argument: str) -> dict[str, Any]:
+    """Return a copy of a mapping from names.
+
+    Examples
+    --------
+    >>> as_mapping({"scale": 1.0}, "plug_ins")
+    {'scale': 1.0}
+    """
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(argument, f"is {_short(value)}", "pass a dict with names as keys")
+    return dict(value)
 
 
 def as_names(

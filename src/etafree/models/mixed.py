@@ -31,7 +31,7 @@ from etafree.sandwich import target
 from etafree.sums import Groups
 from etafree.tables import check_penalty
 from etafree.targets import Target
-from etafree.validation import as_choice, as_number, as_positive, as_seeds
+from etafree.validation import as_bool, as_choice, as_count, as_number, as_positive, as_seeds
 
 __all__ = ["KINDS", "RandomIntercept", "robust_variances", "whiten"]
 
@@ -221,6 +221,7 @@ class RandomIntercept:
             `eta` is not positive, or `kind` has no density.
         """
         as_choice(kind, "kind", KINDS)
+        as_bool(scaled, "scaled")
         if kind == "huber":
             return GeneralizedPosterior(self.criterion, eta)
         if kind == "published":
@@ -267,6 +268,9 @@ class RandomIntercept:
             With the learning rate they were made at.
         """
         as_choice(kind, "kind", KINDS)
+        draws, chains = as_count(draws, "draws"), as_count(chains, "chains")
+        burn_in = as_count(burn_in, "burn_in", least=0)
+        as_bool(scaled, "scaled")
         if kind == "huber":
             return sample(self.posterior(eta), draws, seed)
         from etafree.samplers.gibbs import gibbs_chains
