@@ -62,6 +62,9 @@ PLACES: dict[str, tuple[Any, Any]] = {
                  frame(DRAWS)),
     "Draws.of with names": (lambda d: ef.Draws.of(d, NAMES).array, frame(DRAWS)),
     "calibrate": (lambda d: ef.calibrate(d, CRITERION).draws.array, frame(DRAWS)),
+    "calibrate Draws": (
+        lambda d: ef.calibrate(ef.Draws.of(d, None if hasattr(d, "columns") else NAMES),
+                               CRITERION).draws.array, frame(DRAWS)),
     "calibrate to a target": (
         lambda d: ef.calibrate(d, ef.Target.given(POINT, MATRIX, NAMES)).draws.array, frame(DRAWS)),
     "center": (lambda c: ef.calibrate(DRAWS, CRITERION, center=c).center, series(POINT)),

@@ -41,14 +41,6 @@ GP = ef.GeneralizedPosterior(C, 1.0, ef.LogPrior.normal(np.zeros(3), 100 * V))
 HUBER = crit(losses.Huber())
 
 CASES = {
-    "permuted Draws names": (
-        "names|draws",
-        lambda: ef.calibrate(ef.Draws.of(D, ["c", "b", "a"]), C),
-    ),
-    "permuted DataFrame columns": (
-        "names|draws",
-        lambda: ef.calibrate(pd.DataFrame(D, columns=["c", "b", "a"]), C),
-    ),
     "other Draws names": ("names|draws", lambda: ef.calibrate(ef.Draws.of(D, ["q", "r", "s"]), C)),
     "other Draws names, Target": (
         "names|draws",

@@ -18,6 +18,7 @@ from etafree.leverage import cluster_leverages, effective_clusters
 from etafree.linalg import relative_eigenvalues
 from etafree.linear import LinearTotal, PredictorTotal
 from etafree.losses import ResidualLoss
+from etafree.meat import PLAIN_CR
 from etafree.optimize import minimise, subset_starts
 from etafree.plug_in import scale_effect
 from etafree.posterior import GeneralizedPosterior
@@ -44,7 +45,7 @@ def checks_of_draws(
     """
     planned: list[Planned] = []
     if target.clusters is not None:
-        planned.append(("clusters", partial(few_clusters, target.clusters)))
+        planned.append(("clusters", partial(few_clusters, target)))
     planned.append(("shape", lambda: shape(mapping(original.array), target, offset, original)))
     if target.hessian is not None and eta is not None:
         agreement = partial(curvature_agreement, original, target.hessian, eta)
@@ -135,6 +136,7 @@ def checks_of_criterion(
 
 def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
     """Return how far a Newton step would move the centre, in standard errors."""
+    other = "center='map'" if target.center_kind != "map" else "kind='location-scale'"
     here = criterion.derivatives(offset)
     try:
         step = linalg.solve(here.hessian, here.gradient, "Hessian")
@@ -142,19 +144,30 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
         step = np.full(criterion.p, np.inf)
     return check(
         "Newton offset", float(np.max(np.abs(step) / target.se)), 0.1,
-        "the centre does not solve the penalized estimating equation: use center='map' (a "
-        "posterior mean is off at small eta, and under a prior that eta does not scale)",
+        f"the centre does not solve the penalized estimating equation: use {other} (a posterior "
+        "mean is off at small eta, and under a prior that eta does not scale)",
     )  # fmt: skip
 
 
-def few_clusters(count: int) -> Check:
+def few_clusters(target: Target) -> Check:
     """Return the check of the number of clusters."""
-    advice = (
-        f"{count} clusters are few: take CR3 or CR2 where a model or criterion is known, keep t "
-        "quantiles, and trust joint regions least"
-    )
+    count = target.clusters
+    assert count is not None
+    better = _better(target)
+    advice = f"{count} clusters are few: {better}keep t quantiles, and trust joint regions least"
     verdict = "ok" if count >= 40 else "warn"
     return Check("clusters", float(count), 40.0, verdict, "" if verdict == "ok" else advice)
+
+
+def _better(target: Target) -> str:
+    """Return the advice to correct for leverage, nothing where that is done or cannot be."""
+    if target.method != "sandwich":
+        return "pass model= or a criterion, which have correction='CR3'; "
+    return "take correction='CR3'; " if target.correction in PLAIN_CR and _one_way(target) else ""
+
+
+def _one_way(target: Target) -> bool:
+    return target.design == f"{target.clusters} clusters"
 
 
 def uneven_clusters(criterion: Criterion, target: Target, kind: str, groups: Groups) -> Check:
@@ -162,9 +175,14 @@ def uneven_clusters(criterion: Criterion, target: Target, kind: str, groups: Gro
     assert target.hessian is not None
     value = effective_clusters(criterion, target.center, target.hessian, groups)
     verdict = "ok" if value >= 40 else "warn"
+    law = "the normal" if np.isinf(target.dof).all() else "t with G - 1"
+    told = f"{law} is optimistic, and so are the intervals"
+    if _one_way(target):  # CR2's degrees of freedom know of it
+        known = target.correction == "CR2"
+        told = "" if known else f"{law} is optimistic; compare correction='CR2', or "
+        told += "compare wild_bootstrap()" if known else "wild_bootstrap()"
     advice = (
-        f"the {len(groups)} {kind}s hold the data as unevenly as {value:.0f} equal ones: t with "
-        "G - 1 is optimistic; compare correction='CR2', or wild_bootstrap()"
+        f"the {len(groups)} {kind}s hold the data as unevenly as {value:.0f} equal ones: {told}"
     )
     name = f"effective {kind}s"
     return Check(name, value, 40.0, verdict, "" if verdict == "ok" else advice)
@@ -176,9 +194,10 @@ def dominant_clusters(criterion: Criterion, target: Target, kind: str, groups: G
     leverage = cluster_leverages(criterion, target.center, target.hessian, groups)
     worst = np.argsort(leverage)[::-1][:3]
     named = ", ".join(f"{groups.labels[g]!s} ({leverage[g]:.2f})" for g in worst)
+    better = _better(target) or "estimates rest on them; "
     return check(
         f"{kind} leverage", float(leverage[worst[0]]), 0.25,
-        f"a few clusters dominate: {named}; prefer correction='CR3' or 'CR2'",
+        f"a few clusters dominate: {named}; {better}see cluster_table() and a fit without them",
     )  # fmt: skip
 
 

@@ -60,6 +60,7 @@ from etafree.validation import Array, as_choice, as_positive
 __all__ = ["influences", "jackknife_target", "without_noise"]
 
 NAME = "infinitesimal jackknife"
+FEWER = "report fewer parameters (var_names= of a fit, Draws.select() of draws)"
 
 #: From influences (G, p), where the Hessian is the identity, to a covariance; quadratic.
 Form = Callable[[Array], Array]
@@ -107,10 +108,10 @@ def jackknife_target(
     eta = as_positive(eta, "eta")
     n, p = losses.n, draws.p
     if isinstance(dependence, Clusters):
-        check_count(len(dependence.groups), p)
+        check_count(len(dependence.groups), p, f"{FEWER}:")
     elif dependence is None and n <= p:
         raise InputError("log_likelihood", f"has {n} observations for {p} parameters",
-                         "report fewer parameters (var_names=)")  # fmt: skip
+                         f"{FEWER}: at most {n - 1}")  # fmt: skip
     correction = _correction(correction, bandwidth, dependence)
     rows = losses.total if isinstance(losses, RowLosses) else None
     count, size = (float(n), float(n)) if rows is None else (rows.count, rows.size)
@@ -133,11 +134,11 @@ def jackknife_target(
     still = [draws.names[j] for j in np.flatnonzero(~((error >= 0) & (error < 0.5)))]
     if still:
         raise InputError("log_likelihood", f"moves {still[:8]} by no more than the noise of the "
-                         "draws", "leave them out (var_names=), or draw more")  # fmt: skip
+                         "draws", f"{FEWER}, or draw more")  # fmt: skip
     tied = np.abs(correlation_eigenvalues(covariance)[1][:, 0]) > 0.1
     names = [name for name, is_tied in zip(draws.names, tied, strict=True) if is_tied][:8]
-    advice = f"{names} are computed from one another, or the draws are too few: leave some out "
-    covariance = check_covariance(covariance, NAME, p, advice + "(var_names=), or draw more")
+    advice = f"{names} are computed from one another, or the draws are too few: {FEWER}"
+    covariance = check_covariance(covariance, NAME, p, f"{advice}, or draw more")
     return Target(
         center=draws.mean, covariance=covariance, names=draws.names,
         dof=degrees_of_freedom(dof, made.dof, p), center_kind="mean", correction=made.correction,

@@ -52,6 +52,7 @@ __all__ = [
     "clustered_by_leverage",
     "finish",
     "independent",
+    "loaded",
     "mean_score",
     "small_sample_factor",
     "whitened_scores",
@@ -194,7 +195,7 @@ def _adjust_rows(
             "correction",
             f"{correction!r} fails: row {first + worst} has leverage one, nothing else determines "
             "a coefficient",
-            "drop the row and its column, add a penalty, or use correction='HC1'",
+            "no correction knows its variance: drop the row with its column, or add a penalty",
         )
     if correction == "HC3":
         adjusted: Array = score / keep
@@ -265,16 +266,32 @@ def clustered_by_leverage(
                 f"{count} clusters")  # fmt: skip
 
 
-def check_count(count: int, p: int) -> None:
-    """Refuse clusters too few to span a variance matrix."""
+def check_count(count: int, p: int, fewer: str = "fit") -> None:
+    """Refuse clusters too few to span a variance matrix; `fewer` says how to get fewer parameters.
+
+    Examples
+    --------
+    >>> check_count(3, 4)
+    Traceback (most recent call last):
+    etafree.errors.InputError: clusters: are 3 for 4 parameters: their scores cannot span a
+    variance matrix; fit at most 2 parameter(s), or use finer clusters (see dependence)
+    """
     if count < 2:
-        raise InputError("clusters", "has one cluster only", "at least two must vary independently")
+        raise InputError("clusters", "has one cluster only, and at least two must vary "
+                         "independently", "use finer clusters")  # fmt: skip
     if count <= p:
         raise InputError(
             "clusters",
             f"are {count} for {p} parameters: their scores cannot span a variance matrix",
-            "use coarser models or finer clusters (G > p)",
+            f"{fewer} at most {count - 1} parameter(s), or use finer clusters",
         )
+
+
+def loaded(directions: Array, whiten: Array, names: tuple[str, ...]) -> list[str]:
+    """Return the parameters in whose scores these directions (p, k) of whitened ones lie."""
+    scale = np.sqrt(np.square(linalg.inv(whiten, "Hessian")).sum(axis=1))  # root of A's diagonal
+    share = np.sqrt(np.square(whiten.T @ directions).sum(axis=1)) * scale
+    return [names[j] for j in np.flatnonzero(share > 0.1 * share.max())][:8]
 
 
 def _adjusted_clusters(
@@ -290,7 +307,7 @@ def _adjusted_clusters(
         scores = (block.scores - block.weights[:, None] * mean) @ whiten.T
         hessians = _whitened(block.hessians + block.weights[:, None, None] * share, whiten)
         left = np.eye(p) - hessians
-        _check_left(left, groups, block.first, correction)
+        _check_left(left, groups, block.first, correction, whiten, criterion.names)
         if correction == "CR3":
             adjusted = linalg.solve(left, scores[:, :, None], "clusters' Hessians")[:, :, 0]
         else:
@@ -322,7 +339,8 @@ def _sampled_clusters(
         bends = [_whitened(part, whiten) for part in (once.hessians, block.hessians,
                                                       block.variances)]  # fmt: skip
         with_share = bends[1] + _whitened(block.weights[:, None, None] * share, whiten)
-        _check_left(np.eye(p) - with_share, groups, block.first, "CR2")
+        left = np.eye(p) - with_share
+        _check_left(left, groups, block.first, "CR2", whiten, criterion.names)
         scores = [(b.scores - b.weights[:, None] * mean) @ whiten.T for b in (once, block)]
         there = block.weights > 0
         kept.append((np.hstack(scores)[there], np.block([bends[:2], bends[1:]])[there]))
@@ -336,15 +354,24 @@ def _sampled_clusters(
     return adjusted.T @ adjusted, len(grams), Satterthwaite(whiten, adjust, grams, working)
 
 
-def _check_left(left: Array, groups: Groups, first: int, correction: str) -> None:
-    """Refuse clusters without which, I - A_g A^{-1} being singular, a coefficient is lost."""
+def _check_left(
+    left: Array, groups: Groups, first: int, correction: str, whiten: Array, names: tuple[str, ...]
+) -> None:
+    """Refuse clusters without which, I - A_g A^{-1} being singular, a coefficient is lost.
+
+    Their scores along it are zero at the minimiser, so that CR0 and CR1 have no variance either.
+    """
     if linalg.cholesky_or_none(left - SINGULAR * np.eye(left.shape[1])) is None:
-        worst = groups.labels[first + int(linalg.eigvalsh(left)[:, 0].argmin())]
+        values, vectors = linalg.eigh(left, "clusters' Hessians")
+        worst = int(values[:, 0].argmin())
+        lost = loaded(vectors[worst][:, values[worst] <= max(SINGULAR, values[worst, 0])], whiten,
+                      names)  # fmt: skip
         raise InputError(
             "clusters",
-            f"cluster {worst!s} alone determines a coefficient (a dummy for one cluster, say), so "
-            f"{correction} cannot leave it out",
-            "drop that column, add a penalty, or use correction='CR1'",
+            f"cluster {groups.labels[first + worst]!s} alone determines {lost} (a dummy for one "
+            f"cluster, say), so {correction} cannot leave it out",
+            "no correction knows their variance: drop the cluster's rows with these columns, or "
+            "add a penalty",
         ) from None
 
 

@@ -61,7 +61,8 @@ def multiway(
                 counts.append(count)
             else:
                 joint += (-1.0) ** (size + 1) * term
-    check_covariance(single, "meat", p, "fewer clusters than parameters, in every way")
+    check_covariance(single, "meat", p, "clusters are fewer than parameters, in every way: "
+                     "fit fewer parameters, or use finer clusters")  # fmt: skip
     smallest = float(relative_eigenvalues(single + joint, single)[0])
     kept = smallest > POSITIVE
     matrix, covariance = finish(single + joint if kept else single, whiten)

@@ -260,7 +260,8 @@ def check_collinear(criterion: Criterion, curvature: Array) -> None:
         "X",
         f"columns {named} are collinear (correlation condition number above {CONDITION_FAIL:.0e}; "
         f"n = {criterion.n}, p = {criterion.p})",
-        "drop one of them or add penalty=ef.penalties.Ridge(...)",
+        "drop one of them; penalty=ef.penalties.Ridge(...) makes an estimate unique, but leaves no "
+        "variance to estimate along what is collinear",
     )
 
 

@@ -347,6 +347,11 @@ class GeneralizedPosterior:
             return self.criterion
         return self.criterion.with_penalty(_Energy(self.criterion, self.log_prior, self.eta))
 
+    @property
+    def remedy(self) -> str:
+        """What makes the posterior nearer to normal, in words."""
+        return "use a larger eta or add a penalty"
+
     def log_density(self, theta: Any) -> Any:
         """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,).
 

@@ -50,6 +50,11 @@ class QPosterior(GeneralizedPosterior):
         """Infinite: the samplers work around the minimiser, where the density is normal."""
         return np.inf
 
+    @property
+    def remedy(self) -> str:
+        """What makes the posterior nearer to normal; it has no learning rate to choose."""
+        return "pass a log_prior that is narrower, or more data"
+
     def log_density(self, theta: Any) -> Any:
         """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,)."""
         points = as_array(in_order(theta, self.criterion.names, "theta"), "theta")

@@ -27,6 +27,7 @@ from etafree.meat import (
     clustered,
     clustered_by_leverage,
     independent,
+    loaded,
     whitened_scores,
 )
 from etafree.multiway import multiway
@@ -202,11 +203,7 @@ def target_of(
         made = _custom(criterion, theta, A, total.gradient, dependence, centered, meat)
     else:
         made = _meat(criterion, theta, A, total, dependence, correction, centered, bandwidth)
-    advice = "too few distinct scores: G or n must exceed p"
-    ratios = linalg.relative_eigenvalues(made.matrix, A)
-    if ratios[0] <= linalg.rounding(p) * ratios[-1]:
-        raise NotPositiveDefiniteError("meat", float(ratios[0]), advice)
-    check_covariance(made.matrix, "meat", p, advice)
+    _refuse_flat(made, A, criterion, dependence)
     if hessian is None and wider is not None:
         se = np.sqrt(np.diagonal(made.covariance))
         bias = lambda: _smoothing_bias(theta, minimise(other, theta).theta, se)  # noqa: E731
@@ -238,6 +235,30 @@ def target_of(
         selection = run_checks([("selection", lambda: fragile_selection(penalty, made_target))])
         made_target = replace(made_target, checks=(*selection, *made_target.checks))
     return made_target
+
+
+def _refuse_flat(made: Meat, A: Array, criterion: Criterion, dependence: Dependence | None) -> None:
+    """Refuse a score variance without full rank, and say along what scores do not vary."""
+    p = criterion.p
+    whiten = linalg.whitener(A)
+    values, vectors = linalg.eigh(whiten @ made.matrix @ whiten.T, "meat")
+    flat = values <= linalg.rounding(p) * values[-1]
+    units = made.clusters if dependence is not None else int(criterion.total.count)
+    if made.correction == "custom":
+        advice = "meat= must give a matrix of full rank"
+    elif not flat.any() or (units is not None and units > p):
+        along = loaded(vectors[:, flat if flat.any() else [0]], whiten, criterion.names)
+        advice = (
+            f"scores do not vary along {along}: drop these columns with the rows or clusters that "
+            "alone determine them, or add a penalty"
+        )
+        if criterion.strength > 0:
+            advice = f"scores do not vary along {along}, which are collinear: drop one of them"
+    else:
+        advice = f"fit at most {int(p - flat.sum())} parameter(s): scores span no more"
+    if flat.any():
+        raise NotPositiveDefiniteError("meat", float(values[0]), advice)
+    check_covariance(made.matrix, "meat", p, advice)
 
 
 def _smoothing_bias(theta: Array, wider: Array, se: Array) -> Check:
@@ -275,11 +296,11 @@ def _correction(
         return "HC" + level if dependence is None else ("CR" + level if options == CR else None)
     if not isinstance(correction, str):
         as_choice(correction, "correction", options)
-    if not leverages and correction in ("HC2", "HC3", "CR2", "CR3"):
+    if not leverages and correction in options and correction in ("HC2", "HC3", "CR2", "CR3"):
         raise InputError(
             "correction",
             f"is {correction!r}, which needs each row's share of the Hessian; this loss has none",
-            "use 'HC1', or 'CR1' with clusters",
+            f"use correction='{correction[:2]}1'",
         )
     if correction in CORRECTIONS and correction not in options:
         if dependence is None:

@@ -66,7 +66,7 @@ def long_run(
     as_choice(used, "correction", options)
     panel = f"a panel of {series.units} units over" if series.units > 1 else "a series of"
     if used == "EWC":
-        terms = _cosine_count(bandwidth, many, p)
+        terms = _cosine_count(bandwidth, many, p, options[1])
         whitened, dof, told = cosines(scores, terms), float(terms), f"{terms} cosines"
         bias = _bias(scores @ whiten, lambda rho: _cosine_bias(rho, terms / many))
     else:
@@ -127,14 +127,17 @@ def newey_west_lag(scores: Array, intercept: int | None = None) -> int:
     return min(lag, many - 1)
 
 
-def _cosine_count(bandwidth: Any, many: int, p: int) -> int:
+def _cosine_count(bandwidth: Any, many: int, p: int, lags: str) -> int:
     terms = int(0.4 * many ** (2 / 3)) if bandwidth is None else _whole(bandwidth, 1, many - 1)
-    if terms <= p:
-        raise InputError(
-            "time", f"has {many} periods, which give {terms} cosines for {p} parameters",
-            "more periods are needed (cosines > parameters); Bartlett weights need fewer",
-        )  # fmt: skip
-    return terms
+    if terms > p:
+        return terms
+    problem = f"has {many} periods, of which {terms} cosines are taken, for {p} parameters"
+    advice = "pass more periods"
+    if many > 2:
+        advice = f"fit at most {many - 2} parameter(s) with bandwidth={many - 1}"
+    if many - 1 > p:
+        advice = f"pass bandwidth= of {p + 1} or more cosines, or correction={lags!r}"
+    raise InputError("time", problem, advice)
 
 
 def _whole(bandwidth: Any, low: int, high: int) -> int:

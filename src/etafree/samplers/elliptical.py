@@ -73,7 +73,7 @@ def elliptical_draws(
     if not r_hat < R_HAT_LIMIT:
         raise ConvergenceError(
             f"no sampler reaches the whole posterior at eta = {posterior.eta:g} (R-hat "
-            f"{r_hat:.2f}): it is far from normal there; use a larger eta or add a penalty"
+            f"{r_hat:.2f}): it is far from normal there; {posterior.remedy}"
         )
     info = {"r_hat": r_hat, "evaluations": evaluations}
     return Draws(out, posterior.criterion.names, posterior.eta, ess, "elliptical slice", info)
