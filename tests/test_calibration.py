@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import etafree as ef
-from conftest import Case
+from conftest import Case, refused
 from etafree.calibration import student_factors
 from etafree.errors import InputError
 from etafree.linalg import ROOTS, transport
@@ -233,6 +233,42 @@ def test_student_factors_match_the_chi_square_they_stand_for() -> None:
     chi = dof[:2] / factors[:, :2] ** 2
     np.testing.assert_allclose(chi.mean(axis=0), dof[:2], rtol=1e-3)
     np.testing.assert_allclose(chi.var(axis=0), 2 * dof[:2], rtol=1e-2)
+
+
+def test_student_factors_are_quantiles_in_the_middle_of_equal_parts() -> None:
+    from scipy.stats import chi2
+
+    factors = student_factors(50, np.array([3.0, np.inf, 7.0]), np.random.default_rng(0))
+    for column, nu in ((0, 3.0), (2, 7.0)):
+        middle = chi2.ppf((np.arange(50) + 0.5) / 50, nu)
+        np.testing.assert_allclose(np.sort(nu / factors[:, column] ** 2), middle, rtol=1e-9)
+    assert np.array_equal(np.argsort(factors[:, 0]), np.argsort(factors[:, 2]))  # one uniform
+    assert np.all(factors[:, 1] == 1)
+
+
+@pytest.mark.parametrize("p", [1, 3])
+def test_a_map_of_many_draws_is_its_formula(p: int) -> None:
+    """More draws than a block holds, not a multiple of it, in either direction."""
+    rng = np.random.default_rng(18)
+    mean, offset = rng.standard_normal((2, p))
+    scale = rng.standard_normal((p, p)) + 2 * np.eye(p)
+    draws = rng.standard_normal((3, 10001, p))
+    made = ef.LocationScaleMap(mean, offset, scale, tuple("abc"[:p]))
+    expected = np.einsum("ij,...j->...i", scale, draws - mean) + offset
+    np.testing.assert_allclose(made(draws), expected, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(made.inverse(expected), draws, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(made(draws[0, 0]), expected[0, 0], rtol=0, atol=1e-10)
+    itself = draws.copy()
+    np.testing.assert_array_equal(made(itself, out=itself), made(draws))
+
+
+def test_only_invertible_scales_are_taken_in_any_units() -> None:
+    zero, names = np.zeros(2), ("a", "b")
+    for good in ([[1e-30, 0.0], [0.0, 1e30]], [[0.0, 1e-9], [1e9, 1.0]], [[1.0, 1.0], [1.0, -1.0]]):
+        ef.LocationScaleMap(zero, zero, np.array(good), names)
+    for bad in ([[1.0, 1.0], [1e9, 1e9]], [[1.0, 0.0], [2.0, 0.0]], [[0.0, 0.0], [1.0, 2.0]]):
+        refused("scale", "singular", lambda bad=bad: ef.LocationScaleMap(
+            zero, zero, np.array(bad), names))  # fmt: skip
 
 
 def test_the_same_call_gives_the_same_bytes(robust: Case) -> None:

@@ -205,6 +205,22 @@ def test_a_stratum_with_one_psu_is_named_or_centred() -> None:
     assert set(made.dof) == {11 - 3.0}
 
 
+def test_a_single_psu_deviates_from_the_mean_of_all_psus() -> None:
+    """Scores that are not centred do not sum to zero, so that their mean matters."""
+    criterion = small(penalty=ef.penalties.Ridge(2.0))
+    strata = np.repeat([0, 1, 2, 3, 4, 5], [20, 20, 20, 20, 30, 10])
+    psus = np.arange(120) // 10
+    psus[110:] = 99
+    made = ef.target(criterion, clusters=psus, strata=strata, single_psu="center", centered=False)
+    scores = criterion.total.scores(made.center)
+    kept = strata < 5  # strata of two PSUs, and one of three
+    totals = pd.DataFrame(scores).groupby(psus).sum().to_numpy()
+    alone = scores[~kept].sum(axis=0) - totals.mean(axis=0)
+    expected = survey_by_hand(scores[kept], strata[kept], psus[kept]) + np.outer(alone, alone)
+    np.testing.assert_allclose(made.meat, expected, rtol=1e-9)
+    assert np.abs(totals.mean(axis=0)).max() > 0.1
+
+
 def test_a_domain_is_zero_weights_outside_it() -> None:
     """PSUs without the domain stay in the design with a total of zero."""
     n = 120

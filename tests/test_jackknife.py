@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -276,6 +278,103 @@ def test_blocks_and_batches_do_not_matter(monkeypatch):
     assert set(few) >= {0, 200, 400}  # no batch runs over two chains
     some = scores_by_batch(draws.array, losses, rows, few)
     np.testing.assert_allclose(some.mean(axis=0), whole.mean(axis=0), atol=1e-9)
+
+
+def test_scores_of_batches_are_their_formula():
+    """K/(D - 1) times the batch's products of deviations, less the group's share of the total."""
+    rng = np.random.default_rng(21)
+    z, losses = 3.0 + rng.standard_normal((60, 2)), rng.standard_normal((60, 7))
+    groups = Groups(np.array([0, 0, 1, 2, 2, 2, 1]), np.arange(3))
+    edges = np.array([0, 10, 25, 60])
+    found = scores_by_batch(z, PointwiseArray(-losses), groups, edges)
+    member = np.eye(3)[groups.codes]
+    products = (z - z.mean(axis=0))[:, None, :] * ((losses - losses.mean(axis=0)) @ member)[
+        ..., None
+    ]
+    share = member.mean(axis=0)[:, None]
+    for k, (first, last) in enumerate(pairwise(edges)):
+        part = 3 / 59 * products[first:last].sum(axis=0)
+        np.testing.assert_allclose(found[k], part - share * part.sum(axis=0), atol=1e-12)
+    whole = np.cov(z.T, (losses @ member).T)[2:, :2]
+    np.testing.assert_allclose(found.mean(axis=0), whole - share * whole.sum(axis=0), atol=1e-12)
+
+
+def test_batches_are_parts_of_chains():
+    rng = np.random.default_rng(22)
+
+    def edges(chains, length, size=1, ess=None):
+        draws = Draws.of(rng.standard_normal((chains, length, 1)))
+        return batch_edges(replace(draws, ess=float(ess or chains * length)), size).tolist()
+
+    assert edges(4, 1000) == list(range(0, 4001, 100))  # forty of them
+    assert edges(4, 1000, ess=200) == list(range(0, 4001, 200))  # of ten effective draws each
+    assert edges(4, 1000, ess=20) == list(range(0, 4001, 500))  # eight at least
+    assert edges(4, 1000, size=1 << 26) == list(range(0, 4001, 500))  # or they hold too much
+    assert edges(4, 1000, size=1 << 22) == list(range(0, 4001, 250))
+    assert len(edges(3, 1000, ess=20)) == 10  # as many of every chain
+    assert edges(1, 1000, ess=30)[:3] == [0, 125, 250]
+    assert edges(1, 5) == [0, 2, 5]  # two draws at least
+    refused("draws", "draw more", lambda: edges(1, 3))
+
+
+def test_changes_of_the_curvature_are_those_of_a_weighted_regression():
+    """K times the derivative of the coefficients in the weight of a batch."""
+    rng = np.random.default_rng(23)
+    z = rng.standard_normal((400, 2)) + np.array([1.0, -2.0])
+    energy = 0.5 * np.square(z - z.mean(axis=0)).sum(axis=1) + 0.1 * z[:, 0] ** 3
+    edges = np.array([0, 150, 250, 400])
+    made = curvature(z, energy, edges, 400.0)
+    c = z - z.mean(axis=0)
+    design = np.column_stack([np.ones(400), c, c[:, 0] ** 2, c[:, 0] * c[:, 1], c[:, 1] ** 2])
+
+    def second(weights):
+        root = np.sqrt(weights)
+        b = np.linalg.lstsq(design * root[:, None], energy * root, rcond=None)[0]
+        return np.array([[2 * b[3], b[4]], [b[4], 2 * b[5]]])
+
+    np.testing.assert_allclose(made.matrix, second(np.ones(400)), atol=1e-9)
+    np.testing.assert_allclose(made.eigenvalues, np.linalg.eigvalsh(made.matrix), atol=1e-12)
+    for k in range(3):
+        inside = (np.arange(400) >= edges[k]) & (np.arange(400) < edges[k + 1])
+        slope = (second(1 + 1e-5 * inside) - second(1 - 1e-5 * inside)) / 2e-5
+        np.testing.assert_allclose(made.changes[k], 3 * slope, atol=1e-6)
+    # coefficients of a quadratic in two parameters are six; eight draws for each
+    assert curvature(z, energy, edges, 47.0) is None
+    assert curvature(z, energy, edges, 48.0) is not None
+
+
+def test_curvatures_agree_within_the_noise_of_a_covariance():
+    z = np.random.default_rng(24).standard_normal((400, 2))
+    edges = np.array([0, 200, 400])
+    room = 3 * np.sqrt(2 / 400)
+    for off, agrees in ((0.9, True), (1.1, False)):
+        for sign in (-1, 1):
+            energy = 0.5 * np.square(z) @ [np.exp(sign * off * room), 1.0]
+            assert curvature(z, energy, edges, 400.0).agrees is agrees
+    # curvatures of a thousandth and a thousand do not make up for each other
+    assert not curvature(z, 0.5 * np.square(z) @ [1e-3, 1e3], edges, 400.0).agrees
+
+
+def test_noise_that_is_taken_off_is_the_variance_of_a_mean():
+    """For the square of a mean: less s²/K, and the delta method's error of the root."""
+    values = np.array([2.0, 3.0, 2.5, 4.0, 3.5])
+    mean, noise = values.mean(), values.var(ddof=1) / 5
+    covariance, error = without_noise(values[:, None, None], np.array([[mean]]), lambda x: x.T @ x)
+    assert covariance[0, 0] == pytest.approx(mean**2 - noise)
+    assert error[0] == pytest.approx(mean * np.sqrt(noise) / (mean**2 - noise))
+
+
+def test_checks_have_their_formulas():
+    _, draws, losses = linear(np.random.default_rng(14), n=150, draws=1500)
+    draws = replace(draws, ess=800.0)
+    made = jackknife_target(draws, losses, eta=0.5)
+    found = {c.name: c for c in made.checks}
+    assert found["jackknife: eta n"].value == 75.0
+    assert found["jackknife: needed over effective"].value == pytest.approx(1000 / 800)
+    assert found["jackknife: Monte Carlo error of se"].value == made.se_error.max()
+    # The draws are those of eta = 1: twice as narrow in variance as eta = 0.5 makes them.
+    off = found["draws against log-likelihood"]
+    assert off.value == pytest.approx(np.log(2.0), abs=0.15)
 
 
 def test_large_offsets_of_the_losses_do_not_cost_digits():

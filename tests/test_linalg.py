@@ -73,6 +73,9 @@ def test_factors_are_factors_in_any_units(scales):
     assert np.allclose(whiten @ matrix @ whiten.T, np.eye(3), atol=1e-9)
     sd, lower = linalg.safe_factor(matrix)
     factor = sd[:, None] * lower
+    assert np.array_equal(factor, np.tril(factor))
+    assert np.diagonal(lower).min() > 0
+    assert sd.min() > 0
     assert np.allclose(factor @ factor.T / matrix, 1.0)
     assert np.allclose(linalg.relative_eigenvalues(2.5 * matrix, matrix), 2.5)
 

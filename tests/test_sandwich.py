@@ -12,8 +12,11 @@ import etafree as ef
 from conftest import Case, make_case
 from etafree.errors import InputError
 from etafree.inference import student_quantile
-from etafree.leverage import cluster_leverages
+from etafree.leverage import cluster_leverages, cluster_parts, effective_clusters
+from etafree.linear import LinearTotal
+from etafree.satterthwaite import working_covariance_of_residuals
 from etafree.sums import Groups
+from etafree.totals import ClusterBlock
 
 
 @functools.cache
@@ -338,6 +341,66 @@ def test_leverages_of_clusters_sum_to_the_number_of_parameters_when_p_is_one() -
     groups = Groups.of(np.arange(60) % 7, 60)
     leverage = cluster_leverages(criterion, np.ones(1), criterion.hessian([1.0]), groups)
     assert leverage.sum() == pytest.approx(1.0)
+
+
+def few_at_a_time(monkeypatch, size: int) -> None:
+    """Let a total yield clusters in smaller blocks, as it does when they are many."""
+    whole = LinearTotal.cluster_blocks
+
+    def blocks(self, theta, groups):
+        for first, *parts in whole(self, theta, groups):
+            for k in range(0, len(parts[0]), size):
+                yield ClusterBlock(first + k, *(part[k : k + size] for part in parts))
+
+    monkeypatch.setattr(LinearTotal, "cluster_blocks", blocks)
+
+
+@pytest.mark.parametrize("size", [3, 100])
+def test_what_clusters_contribute_is_their_definition(size: int, monkeypatch) -> None:
+    """Scores, Hessians, leverages and the effective number under a ridge and sampling weights."""
+    few_at_a_time(monkeypatch, size)
+    rng = np.random.default_rng(31)
+    codes, w = rng.integers(0, 8, 90), rng.gamma(2.0, 1.0, 90)
+    w[codes == 5] = 0.0
+    X = np.column_stack([np.ones(90), rng.standard_normal((90, 2))])
+    y = X @ [1.0, -1.0, 0.5] + rng.standard_normal(90)
+    criterion = ef.Criterion(ef.losses.Squared(), (X, y), penalty=ef.penalties.Ridge(0.7),
+                             weights=w, weight_kind="sampling")  # fmt: skip
+    theta, groups = np.array([0.9, -0.8, 0.4]), Groups.of(codes, 90)
+    rows = -w[:, None] * X * (y - X @ theta)[:, None]
+    A = X.T @ (w[:, None] * X) + 0.7 * w.sum() * np.eye(3)
+    np.testing.assert_allclose(criterion.hessian(theta), A, rtol=1e-12)
+    mean, member = rows.sum(axis=0) / w.sum(), np.eye(8)[codes].T
+    bends = np.array(
+        [X.T @ ((w * one)[:, None] * X) + 0.7 * (w @ one) * np.eye(3) for one in member]
+    )
+    scores, hessians, there = cluster_parts(criterion, theta, groups)
+    np.testing.assert_allclose(scores, member @ (rows - w[:, None] * mean), atol=1e-11)
+    np.testing.assert_allclose(hessians, bends, atol=1e-11)
+    assert there.tolist() == [g != 5 for g in range(8)]
+    plain, _, _ = cluster_parts(criterion, theta, groups, centered=False)
+    np.testing.assert_allclose(plain, member @ rows, atol=1e-11)
+    quotients = bends @ np.linalg.inv(A)
+    leverages = [np.linalg.eigvals(one).real.max() for one in quotients]
+    found = cluster_leverages(criterion, theta, A, groups)
+    np.testing.assert_allclose(found, leverages, atol=1e-12)
+    traces = np.trace(quotients, axis1=1, axis2=2)
+    expected = traces.sum() ** 2 / np.square(traces).sum()
+    assert effective_clusters(criterion, theta, A, groups) == pytest.approx(expected)
+    equal = ef.Criterion(ef.losses.Squared(), (np.ones((90, 1)), y))
+    nine = Groups.of(np.arange(90) % 9, 90)
+    assert effective_clusters(equal, np.zeros(1), equal.hessian([0.0]), nine) == pytest.approx(9.0)
+
+
+def test_the_residuals_of_weighted_rows_have_their_working_covariance() -> None:
+    """(I - H)(I - H)' = I + U K U' with U = (X, WX), where X'WX = I."""
+    rng = np.random.default_rng(32)
+    w, X = rng.gamma(2.0, 1.0, 20), rng.standard_normal((20, 3))
+    X = X @ np.linalg.inv(np.linalg.cholesky(X.T @ (w[:, None] * X))).T
+    keep = np.eye(20) - X @ (w[:, None] * X).T
+    U = np.hstack([X, w[:, None] * X])
+    K = working_covariance_of_residuals(X.T @ (w[:, None] ** 2 * X))
+    np.testing.assert_allclose(keep @ keep.T, np.eye(20) + U @ K @ U.T, atol=1e-12)
 
 
 def test_cluster_robust_intervals_cover_with_few_clusters() -> None:
