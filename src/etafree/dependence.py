@@ -280,7 +280,8 @@ def _left_out(labels: NDArray[Any]) -> tuple[int, str]:
         return 0, ""
     whole = np.rint(ratio)
     if np.abs(ratio - whole).max() > 0.2:
-        return int(np.count_nonzero(ratio > 1.5)), f"after {labels[int(ratio.argmax())]!s}"
+        long = int(np.count_nonzero(ratio > 1.5))
+        return long, f"after {labels[int(ratio.argmax())]!s}" if long else ""
     where = int(np.argmax(whole > 1))
     missing = int((whole - 1).sum())
     return missing, f"after {labels[where]!s}" if missing else ""
