@@ -10,6 +10,7 @@ import statsmodels.api as sm
 import etafree as ef
 from conftest import refused
 from etafree.dependence import find_dependence
+from etafree.rows import Rows
 from etafree.serial import bartlett, cosines, newey_west_lag
 
 
@@ -357,6 +358,66 @@ def test_gaps_in_time_are_reported() -> None:
     short = ef.target(criterion, time=years, units=units, bandwidth=5)
     assert short.checks[1].value == 1.0
     assert "unit 0 lacks 1" in short.checks[1].advice
+
+
+@pytest.mark.parametrize(("times", "missing", "example"), [
+    ([1, 2, 3, 4], 0, ""),
+    ([1, 2, 4, 5], 1, "after 2"),
+    ([1, 2, 5, 6, 9], 4, "after 2"),
+    ([0.0, 0.5, 1.0, 2.5], 2, "after 1.0"),
+    ([1, 9], 0, ""),  # two say nothing of a step
+    ([0.0, 1.0, 2.4, 3.4, 9.0], 1, "after 3.4"),  # no even step: long ones only
+    ([0.0, 1.0, 2.1, 3.0, 4.1], 0, ""),
+    (np.array(["2020-01", "2020-02", "2020-03", "2020-04"], "M8[M]").astype("M8[D]"), 0, ""),
+    (np.array(["2020-01-01", "2020-01-02", "2020-01-05"], "M8[D]"), 2, "after 2020-01-02"),
+])  # fmt: skip
+def test_steps_left_out_of_a_series_are_counted(times, missing, example) -> None:
+    times = np.asarray(times)
+    order = np.random.default_rng(0).permutation(len(times))
+    found = find_dependence(Rows(len(times)), time=times[order])
+    assert (found.units, found.missing, found.example) == (1, missing, example)
+
+
+def test_periods_that_units_lack_are_counted_between_their_first_and_last() -> None:
+    units = np.array(["a", "a", "a", "b", "b", "c", "c", "c"])
+    years = np.array([1, 2, 3, 2, 3, 1, 4, 6])  # c lacks 2 and 3; there is no year 5
+    found = find_dependence(Rows(8), time=years, units=units)
+    assert (found.units, found.missing, found.example) == (3, 2, "unit c lacks 2")
+    whole = find_dependence(Rows(5), time=years[:5], units=units[:5])
+    assert (whole.units, whole.missing, whole.example) == (2, 0, "")
+
+
+def test_designs_are_read_from_rows() -> None:
+    """Units by stratum, populations from sizes or fractions, and lonely ones that are a census."""
+    strata, psus = np.array([5, 5, 5, 5, 7, 7, 7]), np.array([1, 1, 2, 2, 1, 1, 1])
+    sizes, rows = np.where(strata == 5, 8.0, 1.0), Rows(7)
+    found = find_dependence(rows, psus, strata=strata, fpc=sizes)
+    assert found.groups.labels.tolist() == [1, 2, 1]
+    assert found.groups.codes.tolist() == [0, 0, 1, 1, 2, 2, 2]
+    assert found.strata.codes.tolist() == [0, 0, 1]
+    assert found.population.tolist() == [8.0, 1.0]
+    fractions = np.where(strata == 5, 0.25, 1.0)
+    assert find_dependence(rows, psus, strata=strata, fpc=fractions).population.tolist() == [8, 1]
+    refused("strata", "single PSU in 7", lambda: find_dependence(rows, psus, strata=strata))
+    infinite = find_dependence(rows, psus, strata=strata, single_psu="center")
+    assert np.isinf(infinite.population).all()
+    whole = find_dependence(rows, fpc=np.full(7, 20.0))  # every row a unit of one stratum
+    assert (len(whole.groups), len(whole.strata), whole.population.tolist()) == (7, 1, [20.0])
+
+
+def test_ways_are_cells_with_a_code_for_each_way() -> None:
+    a, b = np.array(["x", "x", "y", "y", "x"]), np.array([3, 4, 3, 3, 3])
+    found = find_dependence(Rows(5), {"a": a, "b": b})
+    assert found.groups.codes.tolist() == [0, 1, 2, 2, 0]
+    assert [way.codes.tolist() for way in found.ways] == [[0, 0, 1], [0, 1, 0]]
+    assert found.names == ("a", "b")
+    rows = found.row_groups()
+    assert {name: groups.codes.tolist() for name, groups in rows.items()} == {
+        "a": [0, 0, 1, 1, 0], "b": [0, 1, 0, 0, 0],
+    }  # fmt: skip
+    unnamed = find_dependence(Rows(5), [a, b])
+    assert unnamed.names == ("way 1", "way 2")
+    assert find_dependence(Rows(5), np.column_stack([b, b + 1])).names == ("way 1", "way 2")
 
 
 def test_persistent_scores_are_flagged() -> None:
