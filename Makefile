@@ -22,7 +22,7 @@ export MKL_NUM_THREADS := 1
 # Tests compare what is installed with what was meant to be.
 export ETAFREE_CONSTRAINTS := $(CONSTRAINTS)
 
-.PHONY: demo tour test tests newest processors extras constraints bench fuzz coverage docs linkcheck \
+.PHONY: demo tour test tests newest processors extras constraints bench fuzz mutants coverage docs linkcheck \
 	dist lint clean
 
 # The package and what it needs to run, as a user has it; built as a wheel.
@@ -73,6 +73,9 @@ bench: $(VENV)/dev  ## measure the performance goals; prints one table
 
 fuzz: $(VENV)/dev  ## more than 10,000 generated inputs over readers and public functions
 	$(BIN)/python tests/fuzzing.py
+
+mutants: $(VENV)/dev  ## small changes of the numerical code, each of which a test should notice
+	$(BIN)/python tests/mutants.py $(MUTANTS)
 
 coverage: $(VENV)/dev  ## coverage of every loss and dependence at five learning rates (about 40 minutes)
 	$(BIN)/etafree coverage --out build/coverage

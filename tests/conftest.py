@@ -23,7 +23,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).parents[1]
 if sys.platform == "win32":  # they limit and kill processes as only POSIX can
-    collect_ignore = ["test_faults.py", "test_fuzz.py", "fuzzing.py"]
+    collect_ignore = [
+        "test_faults.py",
+        "test_fuzz.py",
+        "fuzzing.py",
+        "test_mutants.py",
+        "mutants.py",
+    ]
 PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
 #: Options of a Python in which warnings are the errors that they are in tests.
 STRICT = tuple(option for line in PYTEST["filterwarnings"] for option in ("-W", line))
