@@ -53,6 +53,11 @@ def test_what_has_no_cholesky_factor_is_named(matrix):
     assert linalg.safe_factor(matrix) is None
 
 
+def test_a_parameter_without_curvature_is_no_error_of_arithmetic():
+    with pytest.raises(NotPositiveDefiniteError, match="^Hessian"):
+        linalg.whitener(np.diag([1.0, 0.0]))
+
+
 def test_one_bad_matrix_of_many_is_found():
     many = np.stack([np.eye(2), INDEFINITE, 3 * np.eye(2)])
     with pytest.raises(NotPositiveDefiniteError, match=r"smallest eigenvalue -1\)"):
@@ -71,6 +76,8 @@ def test_factors_are_factors_in_any_units(scales):
     matrix = root @ root.T
     whiten = linalg.whitener(matrix)
     assert np.allclose(whiten @ matrix @ whiten.T, np.eye(3), atol=1e-9)
+    assert np.array_equal(whiten, np.tril(whiten))
+    assert np.diagonal(whiten).min() > 0
     sd, lower = linalg.safe_factor(matrix)
     factor = sd[:, None] * lower
     assert np.array_equal(factor, np.tril(factor))
@@ -228,6 +235,9 @@ def test_a_covariance_warns_and_fails_by_its_condition():
 def test_the_smallest_eigenvalue_in_an_error_is_that_of_the_symmetric_part():
     with pytest.raises(NotPositiveDefiniteError) as info:
         linalg.inv(np.array([[0.0, 2.0], [0.0, 0.0]]))
+    assert info.value.eigenvalue == pytest.approx(-1.0)
+    with pytest.raises(NotPositiveDefiniteError) as info:
+        linalg.inv(np.stack([np.eye(2), np.array([[0.0, 2.0], [0.0, 0.0]])]))
     assert info.value.eigenvalue == pytest.approx(-1.0)
     many = np.stack([np.diag([3.0, 1.0]), np.diag([5.0, 0.0]), np.diag([4.0, -2.0])])
     with pytest.raises(NotPositiveDefiniteError) as info:

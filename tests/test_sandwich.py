@@ -343,6 +343,30 @@ def test_leverages_of_clusters_sum_to_the_number_of_parameters_when_p_is_one() -
     assert leverage.sum() == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("kind", [None, "sampling", "frequency"])
+def test_a_loss_without_a_predictor_has_the_covariances_of_the_closed_form(kind) -> None:
+    jax = pytest.importorskip("jax")
+    rng = np.random.default_rng(33)
+    X = np.column_stack([np.ones(40), rng.standard_normal(40)])
+    y = X.sum(axis=1) + rng.standard_normal(40)
+    w = {"sampling": rng.gamma(2.0, 1.0, 40), "frequency": 1.0 * rng.integers(0, 4, 40)}.get(kind)
+    options = {"penalty": ef.penalties.Ridge(0.3), "weights": w}
+    options |= {} if kind is None else {"weight_kind": kind}
+    plain = ef.Criterion(ef.losses.Squared(), (X, y), **options)
+    loss = ef.JaxLoss(  # the sine hides the predictor
+        lambda t, r: 0.5 * (r["y"] - r["X"] @ t) ** 2 + 0.0 * jax.numpy.sin(t).sum()
+    )
+    own = ef.Criterion(loss, {"X": X, "y": y}, start=np.zeros(2), **options)
+    corrections = ["HC0", "HC1"] if kind == "frequency" else ["HC0", "HC1", "HC2", "HC3"]
+    for correction in corrections:
+        for centered in (True, False):
+            one, two = (
+                ef.target(c, correction=correction, centered=centered, center=[0.7, 0.9])
+                for c in (plain, own)
+            )
+            np.testing.assert_allclose(two.covariance, one.covariance, rtol=1e-8)
+
+
 def few_at_a_time(monkeypatch, size: int) -> None:
     """Let a total yield clusters in smaller blocks, as it does when they are many."""
     whole = LinearTotal.cluster_blocks
