@@ -17,6 +17,7 @@ from etafree.draws import Draws
 from etafree.errors import NotPositiveDefiniteError
 from etafree.influence import PointwiseArray, batch_edges, curvature, scores_by_batch, total_losses
 from etafree.jackknife import influences, jackknife_target, without_noise
+from etafree.row_losses import RowLosses
 from etafree.rows import Rows
 from etafree.sums import Groups
 
@@ -278,6 +279,51 @@ def test_blocks_and_batches_do_not_matter(monkeypatch):
     assert set(few) >= {0, 200, 400}  # no batch runs over two chains
     some = scores_by_batch(draws.array, losses, rows, few)
     np.testing.assert_allclose(some.mean(axis=0), whole.mean(axis=0), atol=1e-9)
+
+
+def _same(one, two):
+    np.testing.assert_allclose(one.covariance, two.covariance, rtol=1e-8)
+    np.testing.assert_allclose(one.se_error, two.se_error, rtol=1e-6)
+    assert one.dof.tolist() == two.dof.tolist()
+    assert (one.design, one.correction) == (two.design, two.correction)
+    assert [c.value for c in one.checks] == pytest.approx([c.value for c in two.checks], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rows HC0", "rows HC1", "clusters CR1", "two ways", "strata"])
+@pytest.mark.parametrize("few", [False, True], ids=["curvature", "covariance"])
+def test_rows_of_a_criterion_give_what_stored_losses_give(name, few, monkeypatch):
+    """All parameters in the computation, two of them reported (HC1 counts them: all there)."""
+    if few:
+        monkeypatch.setattr("etafree.influence.curvature", lambda *_: None)
+    keywords, correction = KEYWORDS.get(name, ({}, name.removeprefix("rows ")))
+    criterion, every, losses = linear(np.random.default_rng(25), draws=800, chains=2)
+    rows = RowLosses(criterion.total, every.array, criterion.rows)
+    dependence = find_dependence(Rows(N), **keywords)
+    order = [2, 0, 1] if name == "rows HC1" else [2, 0]
+    draws = every.select([every.names[j] for j in order])
+    _same(*(
+        jackknife_target(draws, some, dependence, every=every, correction=correction, eta=0.8)
+        for some in (rows, losses)
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("correction", ["HC0", "HC1", "CR0", "CR1", "CR1S"])
+def test_frequencies_are_copies_of_rows_in_the_jackknife(correction):
+    rng = np.random.default_rng(26)
+    w = rng.integers(0, 4, N)
+    one, every, losses = linear(rng, draws=800)
+    X, y = one.total.X, one.total.y
+    weighted = ef.Criterion(ef.losses.Squared(), (X, y), weights=w, weight_kind="frequency")
+    copied = PointwiseArray(np.repeat(losses.log_likelihood, w, axis=1))
+    rows = RowLosses(weighted.total, every.array, weighted.rows)
+    pairs = ((rows, CLUSTERS), (copied, np.repeat(CLUSTERS, w)))
+    _same(*(
+        jackknife_target(
+            every, some, correction=correction,
+            dependence=None if "H" in correction else find_dependence(Rows(len(labels)), labels),
+        )
+        for some, labels in pairs
+    ))  # fmt: skip
 
 
 def test_scores_of_batches_are_their_formula():

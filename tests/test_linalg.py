@@ -54,7 +54,7 @@ def test_what_has_no_cholesky_factor_is_named(matrix):
 
 
 def test_a_parameter_without_curvature_is_no_error_of_arithmetic():
-    with pytest.raises(NotPositiveDefiniteError, match="^Hessian"):
+    with pytest.raises(NotPositiveDefiniteError, match=r"^Hessian"):
         linalg.whitener(np.diag([1.0, 0.0]))
 
 
