@@ -47,7 +47,7 @@ EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
 MODULES = {
     "linalg": ("test_linalg",),
     "meat": ("test_sandwich", "test_dependence"),
-    "sandwich": ("test_sandwich",),
+    "sandwich": ("test_sandwich", "test_modal"),
     "satterthwaite": ("test_sandwich",),
     "leverage": ("test_sandwich",),
     "multiway": ("test_dependence",),

@@ -104,6 +104,8 @@ def _walk(node: ast.AST, function: tuple[str, ...], statement, returns: str):
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "type_comment", "bases"):
             continue
+        if isinstance(node, ast.keyword) and node.arg in ("strict", "dtype", "copy"):
+            continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
                 # A default is at work wherever the function is called.

@@ -115,6 +115,46 @@ def test_rows_as_clusters_of_one_give_the_independent_covariances(
     np.testing.assert_allclose(one.covariance, two.covariance, rtol=1e-8)
 
 
+@pytest.mark.parametrize("correction", ["HC2", "HC3"])
+def test_a_penalty_on_some_coefficients_counts_for_these(correction: str, robust: Case) -> None:
+    criterion = robust.criterion(penalty=ef.penalties.Ridge(0.8, Q=np.diag([0.0, 1.0, 0.0])))
+    two = ef.target(criterion, clusters=np.arange(300), correction=correction.replace("HC", "CR"))
+    one = ef.target(criterion, correction=correction)
+    np.testing.assert_allclose(one.covariance, two.covariance, rtol=1e-8)
+
+
+@pytest.mark.parametrize("correction", ["CR0", "CR1", "CR2", "CR3"])
+@pytest.mark.parametrize("kind", ["sampling", "frequency"])
+def test_clusters_without_weight_are_not_there(correction: str, kind: str, robust: Case) -> None:
+    groups = np.arange(300) // 20
+    w = np.where(np.isin(groups, [0, 7, 14]), 0.0, 1.0 + np.arange(300) % 3)
+    kept = w > 0
+    whole = ef.target(robust.criterion(weights=w, weight_kind=kind), clusters=groups,
+                      correction=correction)  # fmt: skip
+    part = ef.target(robust.criterion(kept, weights=w[kept], weight_kind=kind),
+                     clusters=groups[kept], correction=correction)  # fmt: skip
+    np.testing.assert_allclose(whole.covariance, part.covariance, rtol=1e-8)
+    np.testing.assert_allclose(whole.dof, part.dof, rtol=1e-8)
+    assert whole.clusters == part.clusters == 12
+
+
+def test_cr2_of_a_cluster_that_bends_down_is_the_general_one() -> None:
+    """A location with an outlier: scores over the root of what other clusters hold of A."""
+    rng = np.random.default_rng(34)
+    y, w, groups = np.append(rng.standard_normal(40), 9.0), rng.gamma(3.0, 1.0, 41), np.arange(41)
+    groups[:40] //= 4
+    criterion = ef.Criterion(ef.losses.StudentT(4.0, scale=1.0), (np.ones((41, 1)), y), weights=w,
+                             weight_kind="sampling")  # fmt: skip
+    made = ef.target(criterion, clusters=groups, correction="CR2")
+    r = y - made.center
+    slopes, bends = -w * 5 * r / (4 + r**2), w * 5 * (4 - r**2) / (4 + r**2) ** 2
+    by = lambda values: np.bincount(np.unique(groups, return_inverse=True)[1], values)  # noqa: E731
+    A = bends.sum()
+    assert by(bends)[-1] < 0
+    expected = np.sum(by(slopes) ** 2 / (1 - by(bends) / A)) / A**2
+    assert made.covariance[0, 0] == pytest.approx(expected, rel=1e-8)
+
+
 def test_cr3_of_ridge_least_squares_is_the_jackknife_by_refitting() -> None:
     rng = np.random.default_rng(0)
     sizes = rng.integers(2, 15, 30)

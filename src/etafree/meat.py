@@ -112,7 +112,7 @@ def mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
 
 def independent(
     criterion: Criterion, theta: Array, hessian: Array, gradient: Array, correction: str,
-    centered: bool = True,
+    centered: bool,
 ) -> Meat:  # fmt: skip
     """Return the meat of independent observations, HC0 to HC3.
 
@@ -247,7 +247,7 @@ def clustered_by_leverage(
     gradient: Array,
     groups: Groups,
     correction: str,
-    centered: bool = True,
+    centered: bool,
 ) -> Meat:
     """Return the meat of one-way clusters corrected for leverage: CR2 or CR3.
 
