@@ -42,21 +42,19 @@ CHECKS = ("check", "_check", "as_", "degrees_of_freedom")
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one expression or statement of a module."""
+    """A change of one expression or statement of a module.
+
+    Its name has the line in it; `change`, what stands there before and after, has not.
+    """
 
     module: str
     function: str
     name: str
     lines: frozenset[int]
+    change: str
     tree: ast.Module
     old: ast.AST
     new: ast.AST
-
-    @property
-    def change(self) -> str:
-        """What the change is, in one line that does not depend on line numbers."""
-        old, new = (" ".join(ast.unparse(node).split()) for node in (self.old, self.new))
-        return f"{self.module}.{self.function}: {old} -> {new}"
 
     def code(self, path: Path) -> object:
         """Return the compiled module with the change in it."""
@@ -79,18 +77,31 @@ def mutants_of(path: Path) -> list[Mutant]:
     tree = ast.parse(path.read_text())
     seen: Counter[str] = Counter()
     out = []
-    for function, statement, old, operator, new in _walk(tree, (), None, ""):
+    for function, statement, around, old, operator, new in _walk(tree, (), None, tree, ""):
         name = f"{path.stem}:{old.lineno}:{operator}"
         seen[name] += 1
         if seen[name] > 1:
             name += f":{seen[name]}"
         lines = frozenset((statement.lineno, *range(old.lineno, old.end_lineno + 1)))
-        out.append(Mutant(path.stem, ".".join(function), name, lines, tree, old, new))
+        where = ".".join(function)
+        change = f"{path.stem}.{where}: {_shown(around, old, new)}"
+        out.append(Mutant(path.stem, where, name, lines, change, tree, old, new))
     return out
 
 
-def _walk(node: ast.AST, function: tuple[str, ...], statement, returns: str):
-    """Yield (function, statement, node, operator, changed node) below a node."""
+def _shown(around: ast.AST, old: ast.AST, new: ast.AST) -> str:
+    """Return a change in one line, that of a number with the expression around it."""
+    if isinstance(old, ast.Constant) or isinstance(getattr(old, "operand", None), ast.Constant):
+        before = ast.unparse(around)
+        after = ast.unparse(_Exchange(old, new).visit(around))
+        _Exchange(new, old).visit(around)
+    else:
+        before, after = ast.unparse(old), ast.unparse(new)
+    return " ".join(f"{before} -> {after}".split())
+
+
+def _walk(node: ast.AST, function: tuple[str, ...], statement, around: ast.AST, returns: str):
+    """Yield (function, statement, surroundings, node, operator, changed node) below a node."""
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr) or _is_guard(node):
         return
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -98,9 +109,11 @@ def _walk(node: ast.AST, function: tuple[str, ...], statement, returns: str):
         returns = ast.unparse(node.returns) if getattr(node, "returns", None) else ""
     if isinstance(node, ast.stmt):
         statement = node
+    if not isinstance(node, ast.UnaryOp | ast.Tuple | ast.Slice | ast.keyword | ast.Constant):
+        around = node
     if function:
         for operator, new in _changes(node, returns):
-            yield function, statement, node, operator, new
+            yield function, statement, around, node, operator, new
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "type_comment", "bases"):
             continue
@@ -110,16 +123,17 @@ def _walk(node: ast.AST, function: tuple[str, ...], statement, returns: str):
             if isinstance(child, ast.AST):
                 # A default is at work wherever the function is called.
                 at = node.body[-1] if isinstance(node, ast.FunctionDef) else statement
-                yield from _walk(child, function, at, returns)
+                yield from _walk(child, function, at, around, returns)
                 whole = isinstance(child, ast.BoolOp | ast.Call | ast.Name)
                 if field == "test" and function and whole:
-                    yield function, at, child, "condition", ast.UnaryOp(ast.Not(), child)
+                    yield function, at, around, child, "condition", ast.UnaryOp(ast.Not(), child)
 
 
 def _is_guard(node: ast.AST) -> bool:
     """Tell conditions that refuse, and bare calls that check."""
     if isinstance(node, ast.If):
-        return isinstance(node.body[-1], ast.Raise) and not node.orelse
+        refuses = isinstance(node.body[-1], ast.Raise) or all(map(_is_guard, node.body))
+        return refuses and not node.orelse
     if isinstance(node, ast.For):
         return isinstance(node.body[-1], ast.Raise)
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):

@@ -44,6 +44,7 @@ def test_two_ways_agree_with_statsmodels(petersen, panel, corrected: bool) -> No
     )
     made = ef.target(panel, clusters=["firm", "year"], correction="CR1S" if corrected else "CR0")
     np.testing.assert_allclose(made.covariance, fit.cov_params(), rtol=1e-8)
+    assert made.clusters == 10
     if corrected:
         assert made.dof.tolist() == [9.0, 9.0]
         assert made.describe() == (
@@ -118,7 +119,8 @@ def test_a_sum_that_is_no_variance_is_replaced_and_flagged() -> None:
         (check,) = made.checks
         parts = [ef.target(criterion, clusters=w, correction="CR1S").meat for w in ways.values()]
         left_out = np.allclose(made.meat, sum(parts), rtol=1e-9)
-        assert left_out == (check.verdict == "warn") == (check.value <= 0)
+        assert left_out == (check.verdict == "warn") == (check.value <= check.threshold == 0)
+        assert left_out == ("left out" in check.advice) == bool(check.advice)
         assert left_out == ("intersections left out" in made.describe())
         flagged += left_out
     assert 15 <= flagged <= 36
@@ -360,6 +362,23 @@ def test_gaps_in_time_are_reported() -> None:
     assert "unit 0 lacks 1" in short.checks[1].advice
 
 
+@pytest.mark.parametrize("formula", ["y ~ x", "y ~ 0 + x"])
+def test_newey_and_west_leave_the_intercept_out_in_parts_too(formula) -> None:
+    rng = np.random.default_rng(11)
+    table = pd.DataFrame({"t": np.arange(200), "x": rng.standard_normal(200)})
+    table["y"] = table["x"] + rng.standard_normal(200).cumsum()
+    whole = ef.Criterion.from_formula(formula, table, ef.losses.Squared())
+    parts = [table[:90], table[90:]]
+    split = ef.Criterion.from_parts(ef.losses.Squared(), parts, formula)
+    one, two = (ef.target(c, time="t", correction="Bartlett") for c in (whole, split))
+    np.testing.assert_allclose(two.covariance, one.covariance, rtol=1e-8)
+    assert one.design == two.design
+    scores = whole.total.scores(one.center)
+    first = None if "0" in formula else 0
+    assert f", {newey_west_lag(scores, first)} lags" in one.design
+    assert first is None or newey_west_lag(scores, 0) != newey_west_lag(scores, None)
+
+
 @pytest.mark.parametrize(("times", "missing", "example"), [
     ([1, 2, 3, 4], 0, ""),
     ([1, 2, 4, 5], 1, "after 2"),
@@ -367,6 +386,7 @@ def test_gaps_in_time_are_reported() -> None:
     ([0.0, 0.5, 1.0, 2.5], 2, "after 1.0"),
     ([1, 9], 0, ""),  # two say nothing of a step
     ([0.0, 1.0, 2.4, 3.4, 9.0], 1, "after 3.4"),  # no even step: long ones only
+    ([0.0, 1.0, 2.4, 3.4, 5.4], 1, "after 3.4"),
     ([0.0, 1.0, 2.1, 3.0, 4.1], 0, ""),
     (np.array(["2020-01", "2020-02", "2020-03", "2020-04"], "M8[M]").astype("M8[D]"), 0, ""),
     (np.array(["2020-01-01", "2020-01-02", "2020-01-05"], "M8[D]"), 2, "after 2020-01-02"),
@@ -399,6 +419,12 @@ def test_designs_are_read_from_rows() -> None:
     fractions = np.where(strata == 5, 0.25, 1.0)
     assert find_dependence(rows, psus, strata=strata, fpc=fractions).population.tolist() == [8, 1]
     refused("strata", "single PSU in 7", lambda: find_dependence(rows, psus, strata=strata))
+    refused("strata", "single PSU in 7", lambda: find_dependence(
+        rows, psus, strata=strata, fpc=np.full(7, 2.0)))  # fmt: skip
+    census = find_dependence(rows, strata=strata > 5, fpc=np.where(strata > 5, 3.0, 4.0))
+    assert census.population.tolist() == [4.0, 3.0]
+    pair = find_dependence(Rows(4), strata=[0, 0, 1, 1], fpc=[2.0, 2.0, 2.0, 2.0])
+    assert pair.population.tolist() == [2.0, 2.0]  # sizes, not fractions
     infinite = find_dependence(rows, psus, strata=strata, single_psu="center")
     assert np.isinf(infinite.population).all()
     whole = find_dependence(rows, fpc=np.full(7, 20.0))  # every row a unit of one stratum

@@ -25,17 +25,17 @@ def test_changes_are_of_numbers_and_not_of_errors(tmp_path):
     path.write_text(EXAMPLE)
     found = [one.change.removeprefix("example.f: ") for one in mutants_of(path)]
     assert found == [
-        "0 -> 1",
+        "x: Array, axis: int=0 -> x: Array, axis: int=1",
         "np.sqrt(x.T @ x).sum(axis=0) -> np.sqrt(x.T @ x).mean(axis=0)",
         "np.sqrt(x.T @ x) -> x.T @ x",
         "x.T @ x -> x @ x.T",
         "x.T -> x",
         "axis=0 -> axis=1",
-        "0 -> 1",
+        "np.sqrt(x.T @ x).sum(axis=0) -> np.sqrt(x.T @ x).sum(axis=1)",
         "y[1:] += 2.0 -> y[1:] -= 2.0",
         "y[1:] += 2.0 -> pass",
-        "1 -> 2",
-        "2.0 -> 4.0",
+        "y[1:] -> y[2:]",
+        "y[1:] += 2.0 -> y[1:] += 4.0",
         "return y if axis else -y -> return -(y if axis else -y)",
         "axis -> not axis",
         "-y -> y",

@@ -426,6 +426,7 @@ def test_what_clusters_contribute_is_their_definition(size: int, monkeypatch) ->
     rng = np.random.default_rng(31)
     codes, w = rng.integers(0, 8, 90), rng.gamma(2.0, 1.0, 90)
     w[codes == 5] = 0.0
+    w[codes == 2] *= 0.01
     X = np.column_stack([np.ones(90), rng.standard_normal((90, 2))])
     y = X @ [1.0, -1.0, 0.5] + rng.standard_normal(90)
     criterion = ef.Criterion(ef.losses.Squared(), (X, y), penalty=ef.penalties.Ridge(0.7),
@@ -527,6 +528,20 @@ def test_joint_cr2_degrees_of_freedom_are_those_of_the_approximate_hotelling_tes
         assert made.dof_of(C) == pytest.approx(brute_force_htz(X, groups, C), rel=1e-9)
     turned = np.array([[1.0, 2.0], [3.0, -1.0]]) @ two  # the same hypothesis in other words
     assert made.dof_of(turned) == pytest.approx(made.dof_of(two), rel=1e-9)
+
+
+def test_a_meat_of_the_users_gets_centred_and_weighted_scores(robust: Case) -> None:
+    w = 1.0 + np.arange(300) % 4
+    criterion = robust.criterion(weights=w, weight_kind="sampling", penalty=ef.penalties.Ridge(0.5))
+    seen = []
+    for centered in (True, False):
+        ef.target(criterion, centered=centered, meat=lambda s: seen.append(s) or s.T @ s)
+    theta = ef.minimise(criterion).theta
+    plain = criterion.total.scores(theta)
+    np.testing.assert_allclose(seen[1], plain, rtol=0, atol=1e-6)
+    mean = plain.sum(axis=0) / w.sum()
+    assert np.abs(mean).max() > 0.01
+    np.testing.assert_allclose(seen[0], plain - w[:, None] * mean, rtol=0, atol=1e-6)
 
 
 def test_custom_meat_with_clusters_refers_to_t(robust: Case) -> None:
