@@ -31,13 +31,19 @@ from etafree.satterthwaite import Satterthwaite
 from etafree.targets import Target
 from etafree.validation import FAR, Array, as_array, as_choice, as_level, as_names, as_number
 
-__all__ = ["pack", "unpack"]
+__all__ = ["ARRAYS", "pack", "unpack"]
 
 SATTERTHWAITE = tuple(f.name for f in fields(Satterthwaite))
 TOLD = ("center_kind", "correction", "centered", "clusters", "design", "n", "size", "estimand",
         "method")  # fmt: skip
 SAMPLER = ("eta", "ess", "sampler", "info")
 SETTINGS = ("kind", "root", "working", "level", "seed", "version", "made_with")
+#: What `pack` may store.
+ARRAYS = (
+    *("draws", "original", "map_mean", "map_offset", "map_scale", "center", "covariance", "dof"),
+    *("hessian", "meat", "se_error"),
+    *(f"satterthwaite_{name}" for name in SATTERTHWAITE),
+)
 #: What is a number or nothing in the description of a target and the settings; the rest is text,
 #: except for these.
 NUMBERS = ("clusters", "n", "size", "level")

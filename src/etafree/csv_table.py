@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree.claims import check_room, lines_of
 from etafree.errors import InputError
 from etafree.screening import column_uses
 from etafree.storage import refuse_special
@@ -67,9 +68,12 @@ class CsvTable:
         refuse_special(path, option)
         if not path.is_file():
             raise InputError(option, f"there is no file {str(path)!r}")
+        check_room(str(path), path.stat().st_size, option, "keep the columns that are used")
         try:
             with open(path, encoding="utf-8-sig", newline="") as file:
-                header, rows, lines = _records(csv.reader(file, strict=True), path, option)
+                header, rows, lines = _records(
+                    csv.reader(lines_of(file, path, option), strict=True), path, option
+                )
         except UnicodeDecodeError as error:
             raise InputError(option, f"{str(path)!r} cannot be read as CSV: it is not UTF-8 "
                              f"(byte {error.start})", "save it as UTF-8") from None  # fmt: skip

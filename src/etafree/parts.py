@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from etafree.claims import check_claim
 from etafree.columns import column_names, unified
 from etafree.errors import EtafreeError, InputError, MissingExtraError
 from etafree.storage import refuse_special
@@ -28,6 +29,8 @@ BATCH = 1 << 17
 FEW = 1 << 10
 #: Parts that Arrow reads ahead, and parts that make a piece of a file.
 READAHEAD, PIECE = 4, 8
+#: Bytes of a number in memory.
+NUMBER = 8
 #: Seconds that a scheduler has to answer, and how often Dask tries a part whose worker died.
 PATIENCE, RETRIES = 10, 3
 #: Results that come home together: fewer messages.
@@ -306,6 +309,7 @@ def _parquet(path: str) -> Any:
     if not files:
         raise InputError("data", f"the folder {path!r} has no Parquet files")
     schema = dataset.schema
+    _check_rows(path, files)
     for fragment in files:
         with _naming(fragment):
             fragment.ensure_complete_metadata()
@@ -316,6 +320,17 @@ def _parquet(path: str) -> Any:
             raise InputError("data", f"{str(fragment.path)!r} has no columns {missing}, which "
                              "other files have")  # fmt: skip
     return datasets.FileSystemDataset(files, schema, parquet, dataset.filesystem)
+
+
+def _check_rows(path: str, files: Sequence[Any]) -> None:
+    """Refuse files that claim far more rows than they can tell apart: every pass would read all."""
+    rows = size = 0
+    for fragment in files:
+        with _naming(fragment):
+            rows += fragment.count_rows()
+            size += os.path.getsize(fragment.path)
+    equal = "count rows that are equal, and pass the counts as weights"
+    check_claim(path, rows * NUMBER, size, "data", equal)
 
 
 def _module(name: str) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from etafree import linalg
 from etafree.answers import Answers
-from etafree.archive import pack, unpack
+from etafree.archive import ARRAYS, pack, unpack
 from etafree.calibration import LocationScaleMap, PaperMatrices, working_covariance
 from etafree.checks import Check, run_checks
 from etafree.criterion import Criterion
@@ -240,7 +240,7 @@ class Calibration(Answers):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:
         """Return the calibration that `save` wrote to `path`."""
-        arrays, meta = load_arrays(path, "calibration")
+        arrays, meta = load_arrays(path, "calibration", ARRAYS)
         with damaged(path):
             return cls(**unpack(arrays, meta))
 

@@ -15,7 +15,8 @@ import platform
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree._version import __version__
+from etafree.claims import check_claim, check_room
 from etafree.errors import InputError
 
 __all__ = [
@@ -262,9 +264,12 @@ def damaged(path: Any) -> Iterator[None]:
 
 
 def load_arrays(
-    path: str | os.PathLike[str], kind: str
+    path: str | os.PathLike[str], kind: str, known: Collection[str] | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return the arrays and metadata of a file that `save_arrays` wrote as this kind."""
+    """Return the arrays and metadata of a file that `save_arrays` wrote as this kind.
+
+    Arrays that are not among the `known` names, if given, are refused unread.
+    """
     try:
         path = os.fsdecode(path)
     except TypeError:
@@ -275,6 +280,7 @@ def load_arrays(
     try:
         # our own handle: numpy leaves its open when the file is truncated
         with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
+            _check_members(file.zip.infolist(), path, known)
             arrays = {name: file[name] for name in file.files}
         meta = _refuse_changes(arrays, path)
         found, _ = meta.pop("etafree"), meta.pop("made_with", None)
@@ -282,6 +288,8 @@ def load_arrays(
         raise
     except FileNotFoundError:
         raise InputError("path", f"there is no file {path!r}") from None
+    except InputError:
+        raise
     except Exception as error:  # zip, zlib, numpy and JSON each have errors of their own
         raise InputError(
             "path", f"{path!r} is not a file saved by etafree ({type(error).__name__})",
@@ -291,3 +299,17 @@ def load_arrays(
         raise InputError("path", f"{path!r} holds a {found}, not a {kind}",
                          "use the load() of what was saved")  # fmt: skip
     return arrays, meta
+
+
+def _check_members(members: Sequence[Any], path: str, known: Collection[str] | None) -> None:
+    """Refuse members of a zip file that are there twice, that nobody knows, or that are endless."""
+    names = [member.filename.removesuffix(".npy") for member in members]
+    other = [name for name in names if known is not None and name not in {*known, "__meta__"}]
+    twice = [name for name, many in Counter(names).items() if many > 1]
+    for odd, what in ((other, "arrays that no save has"), (twice, "several arrays of one name")):
+        if odd:
+            raise InputError("path", f"{path!r} has {what}: {', '.join(map(repr, odd[:3]))}",
+                             "pass what save() wrote")  # fmt: skip
+    claimed = sum(member.file_size for member in members)
+    check_claim(path, claimed, os.path.getsize(path), "path")
+    check_room(path, claimed, "path", "load it on a machine with more memory")

@@ -17,6 +17,7 @@ import numpy as np
 
 from etafree.adapters.arviz import arviz_fit, chosen_names
 from etafree.adapters.trees import SAMPLE_DIMS
+from etafree.claims import lines_of
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.fits import Fit
@@ -60,7 +61,7 @@ def _read_chain(path: str) -> tuple[list[str], Array]:
     refuse_special(path, "draws")
     try:
         with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(lines_of(file, path, "draws"), start=1):
                 if line.startswith("#"):
                     found = re.match(r"#\s*(\w+) = (\S+)", line)
                     if found:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from etafree.adapters.stores import check_netcdf, check_zarr
+from etafree.claims import check_room
 from etafree.errors import InputError, MissingExtraError
 from etafree.storage import refuse_special, reserve, sweep, whole_path, writable
 from etafree.validation import Array
@@ -83,7 +85,10 @@ def read_tree(path: str | os.PathLike[str]) -> Any:
     if store and importlib.util.find_spec("zarr") is None:
         raise MissingExtraError("arviz", "zarr stores")
     try:
+        (check_zarr if store else check_netcdf)(name)
         tree = xr.open_datatree(name, engine="zarr" if store else "h5netcdf")
+    except InputError:
+        raise
     except Exception as error:  # the readers raise all kinds of errors at damaged files
         what, made = ("a zarr store", "zarr") if store else ("a netCDF file", "netcdf")
         raise InputError("draws", f"{name!r} cannot be read as {what} ({type(error).__name__})",
@@ -108,6 +113,8 @@ def write_netcdf(tree: Any, path: str | os.PathLike[str]) -> Path:
 
 def loaded(array: Any) -> Any:
     """Return the values of an array that may still be on disk, where it may be damaged."""
+    if not array.variable._in_memory:
+        check_room(array.name, array.nbytes, "draws", "choose variables with var_names=, or thin")
     try:
         return array.values
     except Exception as error:  # every format has errors of its own
