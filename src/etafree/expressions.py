@@ -13,12 +13,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from etafree.claims import memory
 from etafree.errors import InputError
 
-__all__ = ["check_expressions", "expanded"]
+__all__ = ["check_columns", "check_expressions", "expanded"]
 
 #: Products of terms that a formula may ask for, and columns and cells of its matrix.
 PRODUCTS, COLUMNS, CELLS = 100_000, 20_000, 1 << 31
+#: Bytes of a cell.
+NUMBER = 8
 #: Arguments, with their place, that say how many columns a function makes.
 WIDTHS = {"bs": {"df": 1, "degree": 3}, "cs": {"df": 1}, "cr": {"df": 1}, "cc": {"df": 1},
           "poly": {"degree": 1}, "hashed": {"levels": 1}}  # fmt: skip
@@ -97,12 +100,19 @@ def check_expressions(terms: Any, data: Any, context: Mapping[str, Any] | None) 
         for term in side if hasattr(side, "__iter__") else ():
             wide = [_width(str(factor.expr), data, context or {}) for factor in term.factors]
             total += math.prod(wide)
-            if total > COLUMNS or total * len(data) > CELLS:
-                raise InputError(
-                    "formula", f"{str(term)!r:.80} makes {math.prod(wide):,.0f} columns of "
-                    f"{len(data):,} rows, and with the terms before it {total:,.0f}",
-                    f"a formula may make {COLUMNS:,} columns and {CELLS:,} cells",
-                )  # fmt: skip
+            check_columns(str(term), math.prod(wide), len(data), total)
+
+
+def check_columns(term: str, columns: float, rows: int, total: float = 0.0) -> None:
+    """Refuse a term whose columns, with those before it, no memory holds."""
+    total = max(total, columns)
+    cells = min(CELLS, memory()[1] // NUMBER)
+    if total > COLUMNS or total * rows > cells:
+        raise InputError(
+            "formula", f"{term!r:.80} makes {columns:,.0f} columns of {rows:,} rows, and with the "
+            f"terms before it {total:,.0f}", f"a formula may make {COLUMNS:,} columns and "
+            f"{cells:,} cells here",
+        )  # fmt: skip
 
 
 def _width(factor: str, data: Any, context: Mapping[str, Any]) -> float:

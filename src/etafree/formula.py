@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from etafree.columns import as_frame, numbers
 from etafree.errors import InputError
-from etafree.expressions import check_expressions, expanded
+from etafree.expressions import check_columns, check_expressions, expanded
 from etafree.rows import Rows
 from etafree.validation import Array, as_mapping, check_finite
 
@@ -77,7 +77,7 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
     if isinstance(formula, str):
         table = _used_levels(table, None)
     own = {} if context is None else as_mapping(context, "context")
-    known = {"np": np, "exp10": _exp10, **own}
+    known = {"np": np, "exp10": _exp10, "C": _categories, **own}
     try:
         if isinstance(formula, str):
             check_expressions(expanded(formula, list(data.columns)), data, context)
@@ -90,11 +90,9 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
     except InputError:
         raise
     except Exception as error:  # formulaic raises its own and Python's errors alike
-        raise InputError(
-            "formula",
-            f"{_text(formula)!r} cannot be evaluated: {plain_text(error)}",
-            f"columns: {list(data.columns)}",
-        ) from None
+        told = plain_text(error)
+        problem = f"{_text(formula)!r:.200} cannot be evaluated: {told:.400}"
+        raise InputError("formula", problem, _remedy(told, data)) from None
     left, right = getattr(both, "lhs", None), getattr(both, "rhs", None)
     if not isinstance(left, pd.DataFrame) or not isinstance(right, pd.DataFrame):
         raise InputError("formula", f"{_text(formula)!r} needs one left and one right side",
@@ -116,6 +114,7 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
             "formula", f"{_text(formula)!r} makes entries that are no numbers ({error})",
             "code its columns as numbers, or write C(column) for categories",
         ) from None  # fmt: skip
+    X, y = _without_overflow(both, X, y, table, known)
     names = tuple(str(c) for c in right.columns)
     kept = np.asarray(right.index, dtype=np.intp)
     return Design(
@@ -141,6 +140,54 @@ def _used_levels(table: Any, rows: Any) -> Any:
             if len(used) < len(kind.categories):
                 fewer[name] = table[name].cat.set_categories(used)
     return table.assign(**fewer) if fewer else table
+
+
+def _categories(data: Any, *arguments: Any, **options: Any) -> Any:
+    """Return formulaic's ``C()`` of a column or an expression, unless its labels are too many."""
+    import pandas as pd
+    from formulaic.transforms.contrasts import C
+
+    column = pd.Series(getattr(data, "__wrapped__", data))
+    check_columns("C()", column.nunique(), len(column))
+    return C(data, *arguments, **options)
+
+
+def _remedy(told: str, data: Any) -> str:
+    """Return what to do about an error of formulaic's."""
+    reference = re.search(r"Value `(.*?)` for `TreatmentContrasts", told)
+    if reference is None:
+        return f"columns: {list(data.columns)}"
+    quoted = f"write {reference[1]!r} in quotes, as labels of a file are text, or "
+    return (quoted if reference[1][0] not in "'\"" else "") + "name one of the column's labels"
+
+
+def _without_overflow(
+    both: Any, X: Array, y: Array, table: Any, known: Mapping[str, Any]
+) -> tuple[Array, Array]:
+    """Return the matrices computed in floating point, where whole numbers ran over in silence.
+
+    ``I(x**9)`` of whole numbers wraps around at 2⁶³, of small integer types earlier. Otherwise the
+    numbers stay: differences of long ids are exact in whole numbers only.
+    """
+    import formulaic
+
+    terms = [term.factors for side in both.model_spec for term in side.terms]
+    derived = [factor.expr for factors in terms for factor in factors
+               if len(factors) > 1 or factor.expr not in table]  # fmt: skip
+    computed = " ".join(text for text in derived if not re.fullmatch(r"1|C\(\w+(, .*)?\)", text))
+    whole = [c for c in table if table[c].dtype.kind in "iu" and str(c) in computed]
+    if not whole:
+        return X, y
+    floats = table.assign(**{c: numbers(table, c, "data") for c in whole})
+    try:
+        again = formulaic.model_matrix(both.model_spec, floats, context=known, na_action="drop")
+        pair = again.rhs.to_numpy(dtype=np.float64), again.lhs.to_numpy(dtype=np.float64)[:, 0]
+    except Exception:  # what takes whole numbers only, such as an index
+        return X, y
+    near = 1e-9 * float(np.abs(floats[whole].to_numpy()).max(initial=0.0))
+    same = [a.shape == b.shape and np.allclose(a, b, 1e-6, near, equal_nan=True)
+            for a, b in zip((X, y), pair, strict=True)]  # fmt: skip
+    return (X, y) if all(same) else pair
 
 
 def _exp10(x: Any) -> Any:
@@ -169,7 +216,7 @@ def formula_columns(
     except InputError:
         raise
     except Exception as error:  # formulaic raises its own and Python's errors alike
-        raise InputError("formula", f"{formula!r} cannot be read: {plain_text(error)}",
+        raise InputError("formula", f"{formula!r:.200} cannot be read: {plain_text(error):.400}",
                          'write it as "response ~ predictors"') from None  # fmt: skip
     missing = sorted(used - set(columns))
     if missing:
