@@ -8,6 +8,7 @@ from their mean say how noisy it is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,7 +40,7 @@ __all__ = [
 BATCHES, FEWEST, PER_BATCH = 40, 8, 10
 #: Numbers read at a time, and numbers that all batches together may hold (half a GB).
 BLOCK, HELD = 1 << 23, 1 << 26
-#: Condition of all parameters' correlation above which only the reported ones are used.
+#: Condition of parameters' correlation from which on they do not help to find slopes.
 COLLINEAR = 1e8
 
 
@@ -189,7 +190,7 @@ class Curvature(NamedTuple):
 
 
 def curvature(z: Array, energy: Array, edges: NDArray[np.intp], ess: float) -> Curvature | None:
-    """Return the curvature of an energy over draws (D, p); None if the draws are too few.
+    """Return the curvature of an energy over draws (D, p), None if they do not determine it.
 
     The second-order part of a quadratic regression, exact where the energy is quadratic.
     """
@@ -204,6 +205,8 @@ def curvature(z: Array, energy: Array, edges: NDArray[np.intp], ess: float) -> C
     np.multiply(centred[:, rows], centred[:, columns], out=design[:, p + 1 :])
     value = energy - energy.mean()
     gram = design.T @ design
+    if linalg.safe_factor(gram) is None:  # a variable is a square of another, or has two values
+        return None
     found = linalg.solve(gram, design.T @ value, "draws")
     rest = value - design @ found
     parts = np.add.reduceat(design * rest[:, None], edges[:-1], axis=0) * (len(edges) - 1)
@@ -258,28 +261,77 @@ def find_slopes(
     draws: Draws, losses: PointwiseLosses | RowLosses, held: int, eta: float,
     every: Draws | None = None,
 ) -> Slopes:  # fmt: skip
-    """Return how influences on these parameters are found; a batch holds so many of them."""
-    full = _usable(draws, every)
-    edges = batch_edges(full, held * full.p)
-    lower = linalg.cholesky(full.covariance(), "draws")
-    z = (full.array - full.mean) @ linalg.inv(lower, "draws").T
-    energy = eta * total_losses(losses, len(z))
-    found = curvature(z, energy, edges, full.effective_size())
+    """Return how influences on these parameters are found; a batch holds so many of them.
+
+    Slopes are over the parameters to report and the others in `every`. What is computed from
+    parameters is no parameter: the total loss has no curvature of its own along it, and so does not
+    agree with the draws. Sets of the others are tried until both agree.
+    """
+    energy, found = eta * total_losses(losses, len(draws)), None
+    for full in _together(draws, every):
+        edges = batch_edges(full, held * full.p)
+        lower = linalg.cholesky(full.covariance(), "draws")
+        z = (full.array - full.mean) @ linalg.inv(lower, "draws").T
+        found = curvature(z, energy, edges, full.effective_size())
+        if found is not None and found.agrees:
+            break
     if found is None or not found.agrees:
         edges = batch_edges(draws, held * draws.p)
         return Slopes(draws.array, edges, eta * draws.covariance(), np.array(eta), None, found)
     inverse = linalg.inv(found.matrix, "curvature")
-    where = [full.names.index(name) for name in draws.names]
     many = (len(edges) - 1) / (len(z) - 1)
     own = np.array([z[first:last].T @ z[first:last] * many for first, last in pairwise(edges)])
-    spread = (eta * lower @ inverse @ lower.T)[np.ix_(where, where)]
-    report = eta * inverse @ lower.T[:, where]
+    spread = (eta * lower @ inverse @ lower.T)[: draws.p, : draws.p]
+    report = eta * inverse @ lower.T[:, : draws.p]
     return Slopes(z, edges, spread, report, own - np.eye(full.p) + inverse @ found.changes, found)
 
 
-def _usable(draws: Draws, every: Draws | None) -> Draws:
-    """Return all parameters, or those to report where all together are collinear or too many."""
-    if every is None or len(every) < 20 * every.p:
-        return draws
-    values, _ = correlation_eigenvalues(np.cov(every.array.T, ddof=1).reshape(every.p, every.p))
-    return every if values[0] * COLLINEAR > values[-1] else draws
+def _together(draws: Draws, every: Draws | None) -> Iterator[Draws]:
+    """Yield these parameters with all others, without one variable, without several, alone.
+
+    Packages store what is computed after the parameters, so the last are left out first.
+    """
+    others = {} if every is None else _others(draws, every)
+    known = list(dict.fromkeys(map(_variable, others)))
+    without = [known, *([name for name in known if name != one] for one in reversed(known))]
+    without += [known[:k] for k in range(len(known) - 2, 0, -1)]
+    for variables in filter(None, without):
+        chosen = {name: x for name, x in others.items() if _variable(name) in variables}
+        values = [*draws.values.transpose(2, 0, 1), *chosen.values()]
+        full = Draws(np.stack(values, axis=2), (*draws.names, *chosen))
+        eigenvalues, _ = correlation_eigenvalues(np.cov(full.array.T))
+        if eigenvalues[0] * COLLINEAR > eigenvalues[-1]:
+            yield full
+    yield draws
+
+
+def _variable(entry: str) -> str:
+    """Return the variable that an entry is of: ``beta`` for ``beta[0]``."""
+    return entry.partition("[")[0]
+
+
+def _others(draws: Draws, every: Draws) -> dict[str, Array]:
+    """Return other parameters (chain, draw) by name, standardised, as many as a curvature takes.
+
+    Left out is what is not finite, constant, or a linear combination of those before, and variables
+    with more entries than that.
+    """
+    many, shape, found = len(draws), draws.values.shape[:2], {}
+    most, basis = int(np.sqrt(many / 4)), np.empty((0, many))
+    lengths = Counter(map(_variable, every.names))
+    short = [name for name in every.names if lengths[_variable(name)] <= most]
+    for name in dict.fromkeys((*draws.names, *short)):
+        column = (draws if name in draws.names else every)[name]
+        if len(basis) >= most:
+            break
+        if not np.isfinite(column).all() or np.ptp(column) <= 1e-14 * np.abs(column).max():
+            continue
+        column = column / np.abs(column).max()
+        column = (column - column.mean()) / column.std()
+        rest = column - (basis @ column) @ basis
+        length = np.square(rest).sum()
+        if length * COLLINEAR > many:
+            basis = np.vstack([basis, rest / np.sqrt(length)])
+            if name not in draws.names:
+                found[name] = column.reshape(shape)
+    return found

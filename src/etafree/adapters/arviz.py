@@ -78,14 +78,10 @@ def arviz_fit(
 
 
 def _every(posterior: Any, long: Sequence[str], names: Sequence[str]) -> Draws | None:
-    """Return the draws of all real parameters that vary, None if these are the ones named."""
+    """Return the draws of all real variables but the long ones, None if these are those named."""
     real = [str(name) for name, array in posterior.data_vars.items()
             if array.dtype.kind == "f" and name not in long]  # fmt: skip
-    if set(real) <= set(names):
-        return None
-    draws = Draws(*flatten(posterior, real))
-    filled = _Filled.of(draws, posterior)
-    return draws if filled is None else draws.select(filled.names)
+    return None if set(real) <= set(names) else Draws(*flatten(posterior, real))
 
 
 def _left_out(names: Sequence[str], reason: str) -> list[Check]:

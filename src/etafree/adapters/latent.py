@@ -116,20 +116,31 @@ def _computed(posterior: Any, name: str, plain: list[str]) -> bool:
     if not real:
         return False
     base, _ = flatten(posterior, real)
-    return _explained(base.reshape(len(wanted), -1), wanted) > COMPUTED
+    explained = [_explained(base.reshape(len(wanted), -1), x) for x in (wanted, _scores(wanted))]
+    return bool(np.min(np.max(explained, axis=0)) > COMPUTED)
 
 
-def _explained(base: Array, wanted: Array) -> float:
-    """Return the smallest share of variance that a regression explains, freed of its optimism."""
+def _scores(values: Array) -> Array:
+    """Return normal scores of the columns: a probability or a rate becomes its linear predictor."""
+    from scipy.special import ndtri
+    from scipy.stats import rankdata
+
+    scores: Array = ndtri(rankdata(values, axis=0) / (len(values) + 1))
+    return scores
+
+
+def _explained(base: Array, wanted: Array) -> Array:
+    """Return the share of each column's variance that a regression explains, freed of optimism."""
     base = base - base.mean(axis=0)
     base = base[:, base.std(axis=0) > 0]
     many, p = base.shape
     if p == 0 or 2 * p >= many:
-        return 0.0
+        return np.zeros(wanted.shape[1])
     wanted = wanted - wanted.mean(axis=0)
     fitted = base @ least_squares(base, wanted, 1e-10, "draws")
     rest = np.square(wanted - fitted).sum(axis=0) / (many - 1 - p)
-    return float(np.min(1 - rest / (np.square(wanted).sum(axis=0) / (many - 1))))
+    share: Array = 1 - rest / (np.square(wanted).sum(axis=0) / (many - 1))
+    return share
 
 
 def _consequence(posterior: Any, name: str, plain: list[str], n: int) -> str:
