@@ -55,7 +55,7 @@ DERIVED = {
 
 
 def fit(variables, obs=False):
-    """Return a tree with these variables in its posterior; `obs` names the dimension of long ones."""
+    """Return a tree with these variables, the long ones along a dimension of the observations."""
     made = {}
     for name, values in variables.items():
         long = "obs" if obs and values.shape[2:] == (N,) else f"{name}_dim_0"

@@ -237,6 +237,14 @@ def _stuck(criterion: Criterion, theta: Array, gap: float, reach: float) -> Conv
         share = criterion.total.weight * criterion.penalty_share(theta)
         check_collinear(criterion, gram + share)
     else:
+        still = ~np.any(criterion.derivatives(theta).hessian != 0, axis=0)
+        if np.any(still):
+            named = [criterion.names[j] for j in np.flatnonzero(still)]
+            raise InputError(
+                "loss",
+                f"and penalty do not depend on {named[:8]}",
+                "take them out of the model, or give them a prior or a penalty",
+            )
         check_collinear(criterion, criterion.derivatives(theta, majorize=True).hessian)
     return ConvergenceError(
         f"no step lowers the loss (relative gradient {gap:.1e}): the Hessian is not positive "

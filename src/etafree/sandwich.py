@@ -195,6 +195,7 @@ def target_of(
             loss_hessian = wider[1] * other.total.derivatives(theta).hessian
         matrix = loss_hessian + criterion.total.weight * criterion.penalty_share(theta)
         advice = "the centre is no strict minimum: add a penalty or change center="
+        advice = _silence(criterion, total) or advice
     else:
         matrix = hessian(theta) if callable(hessian) else hessian
         advice = HESSIAN_ADVICE
@@ -203,7 +204,7 @@ def target_of(
         made = _custom(criterion, theta, A, total.gradient, dependence, centered, meat)
     else:
         made = _meat(criterion, theta, A, total, dependence, correction, centered, bandwidth)
-    _refuse_flat(made, A, criterion, dependence)
+    _refuse_flat(made, A, criterion, dependence, _silence(criterion, total))
     if hessian is None and wider is not None:
         se = np.sqrt(np.diagonal(made.covariance))
         bias = lambda: _smoothing_bias(theta, minimise(other, theta).theta, se)  # noqa: E731
@@ -237,14 +238,21 @@ def target_of(
     return made_target
 
 
-def _refuse_flat(made: Meat, A: Array, criterion: Criterion, dependence: Dependence | None) -> None:
-    """Refuse a score variance without full rank, and say along what scores do not vary."""
+def _refuse_flat(
+    made: Meat, A: Array, criterion: Criterion, dependence: Dependence | None, silence: str
+) -> None:
+    """Refuse a score variance without full rank, and say along what scores do not vary.
+
+    `silence` is the advice about parameters that no loss depends on, if there are any.
+    """
     p = criterion.p
     whiten = linalg.whitener(A)
     values, vectors = linalg.eigh(whiten @ made.matrix @ whiten.T, "meat")
     flat = values <= linalg.rounding(p) * values[-1]
     units = made.clusters if dependence is not None else int(criterion.total.count)
-    if made.correction == "custom":
+    if silence:
+        advice = silence
+    elif made.correction == "custom":
         advice = "meat= must give a matrix of full rank"
     elif not flat.any() or (units is not None and units > p):
         along = loaded(vectors[:, flat if flat.any() else [0]], whiten, criterion.names)
@@ -259,6 +267,16 @@ def _refuse_flat(made: Meat, A: Array, criterion: Criterion, dependence: Depende
     if flat.any():
         raise NotPositiveDefiniteError("meat", float(values[0]), advice)
     check_covariance(made.matrix, "meat", p, advice)
+
+
+def _silence(criterion: Criterion, total: Derivatives | ClusterTotals) -> str:
+    """Return advice that names parameters that no loss depends on; none if there are none."""
+    heard = np.any(total.hessian != 0, axis=0) | (total.gradient != 0)
+    silent = [criterion.names[j] for j in np.flatnonzero(~heard)]
+    if not silent:
+        return ""
+    return (f"no observation speaks of {silent[:8]}, only the prior or penalty does: take them out "
+            "of the model, or give them a value")  # fmt: skip
 
 
 def _smoothing_bias(theta: Array, wider: Array, se: Array) -> Check:

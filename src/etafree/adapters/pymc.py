@@ -7,11 +7,12 @@ afterwards should ``import pymc.sampling.jax`` before etafree does.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from etafree.adapters.marginal import Density, fit_of
 from etafree.adapters.trees import as_tree
-from etafree.errors import InputError, MissingExtraError
+from etafree.errors import EtafreeError, InputError, MissingExtraError
 from etafree.fits import Fit
 from etafree.pytrees import double_precision, import_jax
 from etafree.validation import Array
@@ -64,9 +65,25 @@ def posterior_samples(tree: Any) -> tuple[dict[str, Array], dict[str, Any]]:
     return samples, info
 
 
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Say in one line what PyMC, PyTensor or JAX cannot do with a model."""
+    try:
+        yield
+    except EtafreeError:
+        raise
+    except Exception as error:  # all three have errors of many kinds
+        told = (str(error).splitlines() or [""])[0][:200]
+        raise InputError(
+            "model", f"cannot be evaluated ({type(error).__name__}: {told})", "if its data were "
+            "changed since the fit, put them back; else store log_likelihood and leave model= out",
+        ) from error  # fmt: skip
+
+
+@_readable()
 def pymc_density(model: Any) -> Density:
     """Return a model's log densities as functions that JAX can trace."""
-    free, observed = list(model.free_RVs), list(model.observed_RVs)
+    free, observed = list(model.free_RVs), _observed_variables(model)
     values = [model.rvs_to_values[rv] for rv in free]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PyTensor could not link to a BLAS", UserWarning)
@@ -82,7 +99,9 @@ def pymc_density(model: Any) -> Density:
         def function(z: Any) -> dict[str, Any]:
             parts = [z[end - int(np.prod(shape)) : end].reshape(shape)
                      for shape, end in zip(shapes.values(), ends, strict=True)]  # fmt: skip
-            return dict(zip(names, compute(*parts), strict=True))
+            # what is constant, as the density of a flat scalar, is a plain number
+            made = map(import_jax().numpy.asarray, compute(*parts))
+            return dict(zip(names, made, strict=True))
 
         return function
 
@@ -97,7 +116,9 @@ def pymc_density(model: Any) -> Density:
         package="pymc",
         shapes=shapes,
         labels=labels,
-        dims={rv.name: model.named_vars_to_dims.get(rv.name) for rv in observed},
+        dims={
+            rv.name: tuple(model.named_vars_to_dims.get(rv.name) or ()) or None for rv in observed
+        },
         log_likelihood=over(model.logp(observed, sum=False), [rv.name for rv in observed]),
         log_prior=lambda z, jacobian: prior(jacobian)(z),
         constrain=over(model.replace_rvs_by_values(variables), [rv.name for rv in variables]),
@@ -149,7 +170,7 @@ def _to_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]
         raise InputError("model", f"has an operation that PyTensor cannot give to JAX: "
                          f"{str(error).splitlines()[0]}",
                          "store log_likelihood and leave model= out") from error  # fmt: skip
-    return made
+    return _readable()(made)
 
 
 @functools.cache
@@ -195,9 +216,10 @@ def check_model(tree: Any, model: Any) -> None:
                          "pm.CustomDist(..., observed=y) and priors as distributions")  # fmt: skip
     discrete = [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
     free = {rv.name for rv in model.free_RVs}
-    imputed = [rv.name for rv in model.observed_RVs
+    observed = _observed_variables(model)
+    imputed = [rv.name for rv in observed
                if rv.name.removesuffix("_observed") + "_unobserved" in free]  # fmt: skip
-    batches = [rv.name for rv in model.observed_RVs
+    batches = [rv.name for rv in observed
                if type(rv.owner.op).__name__ == "MinibatchRandomVariable"]  # fmt: skip
     for names, problem, advice in (
         (imputed, "has missing values that are imputed", "drop the rows with missing values"),
@@ -207,6 +229,11 @@ def check_model(tree: Any, model: Any) -> None:
         if names:
             raise InputError("model", f"{', '.join(names)} {problem}", advice)
     check_data(tree, _observed(model))
+    constants = tree["constant_data"].data_vars if "constant_data" in tree.children else {}
+    for variable in model.data_vars:
+        value = variable.get_value() if hasattr(variable, "get_value") else variable.data
+        if variable.name in constants:
+            _same_data(variable.name, value, constants[variable.name].values)
 
 
 def check_data(tree: Any, observed: Mapping[str, Any]) -> None:
@@ -218,17 +245,35 @@ def check_data(tree: Any, observed: Mapping[str, Any]) -> None:
         if name not in known:
             raise InputError("model", f"observes {name}, the fit {', '.join(map(str, known))}",
                              "pass the model that made the draws")  # fmt: skip
-        stored = known[name].values
-        if np.shape(data) != stored.shape or not np.allclose(data, stored, equal_nan=True):
-            raise InputError("model", f"has other data for {name} than the fit",
-                             "pass the model with the data that were sampled")  # fmt: skip
+        _same_data(name, data, known[name].values)
+
+
+def _same_data(name: str, mine: Any, stored: Array) -> None:
+    """Refuse data that differ from those of a fit by more than their storage may."""
+    same = np.shape(mine) == stored.shape
+    numbers = stored.dtype.kind in "biuf" and np.asarray(mine).dtype.kind in "biuf"
+    if same and numbers:
+        same = np.allclose(mine, stored, equal_nan=True)
+    if not same:
+        raise InputError("model", f"has other data for {name} than the fit",
+                         "pass the model with the data that were sampled")  # fmt: skip
+
+
+def _observed_variables(model: Any) -> list[Any]:
+    """Return a model's observed variables, each once.
+
+    ``pm.sample_posterior_predictive`` adds to the model's own list whatever a fit has observed.
+    """
+    free = set(model.free_RVs)
+    return [rv for rv in dict.fromkeys(model.observed_RVs)
+            if rv in model.rvs_to_values and rv not in free]  # fmt: skip
 
 
 def _observed(model: Any) -> dict[str, Any]:
     """Return the data of a model's observed variables, but for those that are computed."""
     data_of: Any = importlib.import_module("pymc.pytensorf").extract_obs_data
     found = {}
-    for rv in model.observed_RVs:
+    for rv in _observed_variables(model):
         try:
             found[rv.name] = data_of(model.rvs_to_values[rv])
         except TypeError:  # PyMC does not store them either
