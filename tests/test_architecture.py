@@ -40,6 +40,8 @@ ORDER = [
     "rows",
     "weights",
     "columns",
+    "folders",
+    "machines",
     "parts",
     "labels",
     "pytrees",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +17,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "SMALL",
     "Columns",
     "as_frame",
+    "as_plain",
     "column_names",
     "factorized",
     "joined",
     "numbers",
+    "plain_type",
     "raw",
+    "together",
     "unified",
 ]
 
 #: Types of whole numbers that are counted in a table, and where floating point loses some.
 WHOLE, EXACT = ("int64", "int32", "uint32"), 1 << 53
+#: Batches of fewer rows than a part has, by this factor, are put together.
+SMALL = 8
 
 
 class Columns:
@@ -100,18 +106,83 @@ def column_names(table: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def unified(known: Any, more: Any) -> Any:
-    """Return an Arrow schema whose types hold what both schemas' do, text never as numbers."""
+def plain_type(kind: Any, name: str) -> Any:
+    """Return the type in which an Arrow column is used: a number, a time, text or truth values.
+
+    Decimals are numbers, and so are half floats, which pandas cannot look up. A column of the
+    null type has no number. What holds several values in a row is refused by name.
+    """
     pa: Any = import_module("pyarrow")
-    try:
-        return pa.unify_schemas([known, more], promote_options="permissive")
-    except pa.ArrowException:  # a category and its values
-        both = [
-            pa.schema([(field.name, getattr(field.type, "value_type", field.type))
-                       if pa.types.is_dictionary(field.type) else field for field in schema])
-            for schema in (known, more)
-        ]  # fmt: skip
-        return pa.unify_schemas(both, promote_options="permissive")
+    is_a = pa.types
+    if is_a.is_decimal(kind) or is_a.is_null(kind):
+        return pa.float64()
+    if is_a.is_float16(kind):
+        return pa.float32()
+    if isinstance(kind, pa.BaseExtensionType):  # a UUID, say
+        return plain_type(kind.storage_type, name)
+    if str(kind) in ("string_view", "binary_view"):  # which Arrow can hardly compute with
+        return pa.large_string() if str(kind) == "string_view" else pa.large_binary()
+    if is_a.is_dictionary(kind):
+        plain_type(kind.value_type, name)
+    if is_a.is_nested(kind) or is_a.is_interval(kind):
+        raise InputError("data", f"column {name!r} holds neither numbers nor categories ({kind})",
+                         "store what you need of it as a column of its own")  # fmt: skip
+    return kind
+
+
+def unified(known: Any, more: Any) -> Any:
+    """Return a type that holds what both of two Arrow types do, text never as numbers.
+
+    None where there is no such type.
+    """
+    pa: Any = import_module("pyarrow")
+    values = [getattr(kind, "value_type", kind) for kind in (known, more)]  # of a dictionary
+    for pair in ([known, more], values):
+        schemas = [pa.schema([("c", kind)]) for kind in pair]
+        try:
+            return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+        except pa.ArrowException:
+            continue
+    return None
+
+
+def as_plain(chunk: Any, columns: Sequence[str]) -> Any:
+    """Return a part with these columns, those of an Arrow table in the types they are used in."""
+    if hasattr(chunk, "iloc"):
+        return chunk
+    pa: Any = import_module("pyarrow")
+    chosen = chunk.select(list(columns))
+    types = [plain_type(field.type, field.name) for field in chosen.schema]
+    if types == chosen.schema.types:
+        return chosen
+    table = pa.Table.from_batches([chosen]) if isinstance(chosen, pa.RecordBatch) else chosen
+    return table.cast(pa.schema(list(zip(columns, types, strict=True))))
+
+
+def together(batches: Iterable[Any], most: int) -> Iterator[Any]:
+    """Yield batches, small ones that follow each other as one of at most so many rows."""
+    held: list[Any] = []
+    rows = 0
+    for batch in filter(len, batches):
+        small = len(batch) * SMALL <= most
+        if held and (not small or rows + len(batch) > most):
+            yield _joined(held)
+            held, rows = [], 0
+        if small:
+            held.append(batch)
+            rows += len(batch)
+        else:
+            yield batch
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[Any]) -> Any:
+    if len(batches) == 1:
+        return batches[0]
+    pa: Any = import_module("pyarrow")
+    table = pa.Table.from_batches(batches)
+    return table.unify_dictionaries().combine_chunks()
 
 
 def as_frame(chunk: Any, columns: Sequence[str]) -> pd.DataFrame:
@@ -120,9 +191,35 @@ def as_frame(chunk: Any, columns: Sequence[str]) -> pd.DataFrame:
     arrow = not hasattr(chunk, "iloc")
     chosen = list(columns)  # what pandas wrote about a file is not needed and may be damaged
     frame = chunk.select(chosen).replace_schema_metadata().to_pandas() if arrow else chunk[chosen]
-    plain = [name for name, kind in frame.dtypes.items()
-             if kind.name.startswith("string") or (arrow and kind.name == "category")]  # fmt: skip
-    return frame.astype(dict.fromkeys(plain, object)) if plain else frame
+    made = frame
+    for name in frame.columns:
+        column, kind = frame[name], _type_in_use(frame[name], arrow)
+        if kind != column.dtype:
+            made = frame.copy(deep=False) if made is frame else made
+            one_gap = column.where(column.notna(), None) if column.dtype == object else column
+            made[name] = one_gap.astype(kind)
+    return made
+
+
+def _type_in_use(column: Any, arrow: bool) -> Any:
+    """Return the type of a pandas column in which all parts of a table agree.
+
+    Truth values and decimals come as objects where some are missing, or from a database.
+    """
+    name = column.dtype.name
+    inside = name
+    if name == "object":
+        from pandas.api.types import infer_dtype
+
+        inside = infer_dtype(column, skipna=True)
+    if inside in ("boolean", "bool[pyarrow]"):
+        return "boolean"
+    if inside.startswith("decimal"):
+        return "float64"
+    if name == "float16":  # which pandas cannot look up
+        return "float32"
+    text = name.startswith("string") or (arrow and name == "category")
+    return object if text else column.dtype
 
 
 def raw(chunk: Any, name: str) -> NDArray[Any]:
@@ -134,7 +231,8 @@ def raw(chunk: Any, name: str) -> NDArray[Any]:
 
 def numbers(chunk: Any, name: str, argument: str) -> Array:
     """Return a column of a part as numbers, NaN where there is none."""
-    values: Any = chunk[name] if hasattr(chunk, "iloc") else raw(chunk, name)
+    frame = hasattr(chunk, "iloc")
+    values: Any = as_frame(chunk, [name])[name] if frame else raw(chunk, name)
     try:
         if values.dtype.kind in "biuf" and hasattr(values, "to_numpy"):
             values = values.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -189,7 +287,12 @@ def joined(parts: Sequence[NDArray[Any]], argument: str) -> NDArray[Any]:
     >>> joined([signed, unsigned], "clusters")
     array([9007199254740993, 9223372036854775808], dtype=object)
     """
-    made: NDArray[Any] = np.concatenate(parts)
+    try:
+        made: NDArray[Any] = np.concatenate(parts)
+    except TypeError:
+        kinds = sorted({part.dtype.name for part in parts})
+        raise InputError(argument, f"has labels of types that cannot be compared ({kinds})",
+                         "store them as one type in all parts") from None  # fmt: skip
     whole = [part for part in parts if part.dtype.kind in "iu" and len(part)]
     if made.dtype.kind not in "iuf" or not whole:
         return made

@@ -118,6 +118,12 @@ def check_columns(term: str, columns: float, rows: int, total: float = 0.0) -> N
 def _width(factor: str, data: Any, context: Mapping[str, Any]) -> float:
     """Return how many columns a factor makes, its expression checked."""
     if factor in data:
+        if data[factor].dtype.kind == "M":  # formulaic's error does not name the column
+            raise InputError(
+                "formula",
+                f"takes the dates of {factor!r} for numbers",
+                f"store days since a start, or write C({factor}) for categories",
+            )
         return _levels(data[factor])
     quoted = re.findall(r"`([^`]*)`", factor)
     names = {f"_quoted_{k}": name for k, name in enumerate(quoted)}

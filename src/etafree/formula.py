@@ -17,7 +17,7 @@ from etafree.expressions import check_columns, check_expressions, expanded
 from etafree.rows import Rows
 from etafree.validation import Array, as_mapping, check_finite
 
-__all__ = ["Design", "Recipe", "design", "formula_columns", "matrices", "plain_text"]
+__all__ = ["Design", "Recipe", "check_kinds", "design", "formula_columns", "matrices", "plain_text"]
 
 
 class Design(NamedTuple):
@@ -76,11 +76,14 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
     table = as_frame(data, data.columns).reset_index(drop=True)
     if isinstance(formula, str):
         table = _used_levels(table, None)
+    else:  # the levels are known; more may be declared, or stand in rows that are left out
+        declared = [name for name in table if table[name].dtype.name == "category"]
+        table = table.astype(dict.fromkeys(declared, object))
     own = {} if context is None else as_mapping(context, "context")
     known = {"np": np, "exp10": _exp10, "C": _categories, **own}
     try:
         if isinstance(formula, str):
-            check_expressions(expanded(formula, list(data.columns)), data, context)
+            check_expressions(expanded(formula, list(data.columns)), table, context)
         both = formulaic.model_matrix(formula, table, context=known, na_action="drop")
         rows = getattr(getattr(both, "rhs", None), "index", table.index)
         if isinstance(formula, str) and len(rows) < len(table):
@@ -97,7 +100,7 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
     if not isinstance(left, pd.DataFrame) or not isinstance(right, pd.DataFrame):
         raise InputError("formula", f"{_text(formula)!r} needs one left and one right side",
                          'write it as "response ~ predictors"')  # fmt: skip
-    words = [v for v in left.model_spec.variables if v in data and not is_numeric_dtype(data[v])]
+    words = [v for v in left.model_spec.variables if v in table and not is_numeric_dtype(table[v])]
     if words:
         raise InputError("formula", f"the response {words} is not numeric", "code it as numbers")
     if left.shape[1] != 1:
@@ -241,6 +244,8 @@ class Recipe:
         Its column, if `plain`.
     spec, context
         What formulaic needs otherwise.
+    kinds : mapping
+        What each column holds, as `check_kinds` has it.
     """
 
     names: tuple[str, ...]
@@ -250,6 +255,7 @@ class Recipe:
     response: str
     spec: Any
     context: Mapping[str, Any] | None
+    kinds: Mapping[str, str]
 
     @classmethod
     def of(cls, formula: str, sample: Any, context: Mapping[str, Any] | None) -> Recipe:
@@ -266,6 +272,7 @@ class Recipe:
         return cls(
             made.names, made.intercept, tuple(map(str, sample.columns)),
             tuple(plain[1:]) if simple else None, str(plain[0]), made.spec, context,
+            check_kinds(sample, {}),
         )  # fmt: skip
 
     def arrays(
@@ -276,9 +283,11 @@ class Recipe:
         `complete` says that an earlier pass found no missing value.
         """
         if self.plain is None:
+            frame = as_frame(chunk, self.columns)
+            check_kinds(frame, self.kinds)
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", "Data has categories outside")
-                made = matrices(self.spec, as_frame(chunk, self.columns), self.context)
+                made = matrices(self.spec, frame, self.context)
             return made.X, made.y, made.rows.kept
         y = numbers(chunk, self.response, "y")
         found = [None if c is None else numbers(chunk, c, "X") for c in self.plain]
@@ -305,6 +314,33 @@ class Recipe:
                 if state is not None and state[0].value == "categorical":
                     found.append([c for c in self.columns if c in variables])
         return found
+
+
+def check_kinds(frame: Any, known: Mapping[str, str]) -> dict[str, str]:
+    """Return what columns hold, with what is known of other parts; refuse what differs from it.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> check_kinds(pd.DataFrame({"x": [1, 2], "g": ["a", "b"]}), {"x": "numbers"})
+    {'x': 'numbers', 'g': 'categories'}
+    """
+    from pandas.api.types import is_numeric_dtype
+
+    kinds = dict(known)
+    for name in map(str, frame.columns):
+        column = frame[name]
+        kind = "numbers" if is_numeric_dtype(column) else "categories"
+        kind = "dates" if column.dtype.kind in "Mm" else kind
+        if kinds.get(name, kind) != kind and column.notna().any():
+            raise InputError(
+                "data",
+                f"column {name!r} holds {kinds[name]} in some parts and {kind} in others",
+                "store it as one type",
+            )
+        if column.notna().any():
+            kinds.setdefault(name, kind)
+    return kinds
 
 
 def _row_by_row(made: Design, sample: Any, context: Mapping[str, Any] | None) -> bool:

@@ -6,20 +6,19 @@ table to a function and gives the results in the order of the pieces: here, or o
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from etafree.claims import check_claim
-from etafree.columns import column_names, unified
-from etafree.errors import EtafreeError, InputError, MissingExtraError
-from etafree.storage import refuse_special
+from etafree.columns import SMALL, as_plain, column_names, together
+from etafree.errors import InputError
+from etafree.folders import File, Sent, check_pages, files_of, module, parquet, reading, schema_of
+from etafree.machines import PATIENCE, check_workers, connected, in_order
 
 __all__ = ["BATCH", "Source", "as_source"]
 
@@ -29,12 +28,10 @@ BATCH = 1 << 17
 FEW = 1 << 10
 #: Parts that Arrow reads ahead, and parts that make a piece of a file.
 READAHEAD, PIECE = 4, 8
-#: Bytes of a number in memory.
-NUMBER = 8
-#: Seconds that a scheduler has to answer, and how often Dask tries a part whose worker died.
-PATIENCE, RETRIES = 10, 3
-#: Results that come home together: fewer messages.
-TOGETHER = 5
+#: How often Dask tries a part whose worker died.
+RETRIES = 3
+#: Bytes of a table in small bits that are kept: to read them costs more than to work on them.
+KEPT = 1 << 26
 
 Work = Callable[[int, Iterator[Any]], Any]
 
@@ -81,29 +78,70 @@ class Frames(Source):
             if missing:
                 raise InputError("data", f"has a part without the columns {missing}",
                                  "every part must have the same columns")  # fmt: skip
-            yield table
+            yield as_plain(table, columns)
 
 
 @dataclass(frozen=True, eq=False)
 class Arrow(Source):
-    """A dataset of Arrow's, read by row groups; Arrow reads ahead while a part is worked on."""
+    """Files or tables of Arrow's, read by row groups; Arrow reads ahead of what is worked on."""
 
-    dataset: Any
+    files: list[File]
     batch: int
     client: Any
     columns: tuple[str, ...]
     stamps: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    schemas: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    kept: dict[tuple[str, ...], list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, files: list[File], declared: Sequence[str], batch: int, client: Any) -> Arrow:
+        """Return the source of files, with all the columns that any of them has."""
+        names = [name for file in files for name in file.columns]
+        return cls(files, batch, client, tuple(dict.fromkeys((*declared, *names))))
 
     @cached_property
-    def pieces(self) -> list[Any]:
-        """Consecutive row groups of a file that have some parts' rows together."""
-        files = self.dataset.get_fragments()
-        return [piece for file in files for piece in _row_groups(file, PIECE * self.batch)]
+    def pieces(self) -> list[list[Any]]:
+        """Row groups that have some parts' rows together: of one large file, or of small ones."""
+        pieces: list[list[Any]] = []
+        held = 0
+        for file in self.files:
+            for fragment, rows in _row_groups(file.fragment, PIECE * self.batch):
+                if not pieces or held >= self.batch or not _alike(pieces[-1][0], fragment):
+                    pieces.append([])
+                    held = 0
+                pieces[-1].append(fragment)
+                held += rows
+        return pieces
+
+    @cached_property
+    def crumbs(self) -> bool:
+        """Whether the table comes in so many bits that reading takes longer than working."""
+        if not all(hasattr(file.fragment, "metadata") for file in self.files):
+            return False
+        facts = [file.fragment.metadata for file in self.files]
+        parts = 1 + sum(fact.num_rows for fact in facts) // self.batch
+        return bool(sum(fact.num_row_groups for fact in facts) > SMALL * parts)
+
+    def ready(self, columns: Sequence[str]) -> Any:
+        """Return the schema for these columns, after a look at the files: none may have changed."""
+        key = tuple(columns)
+        if key not in self.schemas:
+            self.schemas[key] = schema_of(self.files, key)
+        self.check_files()
+        return self.schemas[key]
 
     def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+        schema = self.ready(columns)
+        kept = [parts for names, parts in self.kept.items() if set(columns) <= set(names)]
+        if kept:
+            yield from kept[0]
+        else:
+            parts = together(self._batches(schema), self.batch)
+            yield from self._keeping(parts, columns) if self.crumbs else parts
         self.check_files()
-        rest = self.dataset.schema, columns, self.batch
-        opened = (_batches(piece, *rest) for piece in self.pieces)
+
+    def _batches(self, schema: Any) -> Iterator[Any]:
+        opened = (_batches(piece, schema, self.batch) for piece in self.pieces)
         ahead = next(opened, None)
         while ahead is not None:
             batches, ahead = ahead, None
@@ -111,24 +149,38 @@ class Arrow(Source):
                 yield batch
                 ahead = ahead or next(opened, None)  # Arrow reads it while this one is worked on
             ahead = ahead or next(opened, None)
-        self.check_files()
+
+    def _keeping(self, parts: Iterator[Any], columns: Sequence[str]) -> Iterator[Any]:
+        """Yield parts, and keep them for the next pass if they are small."""
+        held, size = [], 0
+        for part in parts:
+            size += part.nbytes
+            if size <= KEPT:
+                held.append(part)
+            yield part
+        if size <= KEPT:
+            self.kept.clear()
+            self.kept[tuple(columns)] = held
 
     def beginning(self, columns: Sequence[str]) -> Iterator[Any]:
-        yield from _first_rows(next(self.dataset.get_fragments(), None), columns)
-        yield from self.chunks(columns)
+        schema = self.ready(columns)
+        for file in self.files[:1]:
+            yield from _first_rows(file.fragment, columns)
+        yield from self._batches(schema)  # as they come: the first few may do
 
     def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
         if self.client is None:
             yield from super().map(work, columns)
             return
-        self.check_files()
+        shared = work, self.ready(columns), self.batch
+        sent = [[Sent.of(fragment) for fragment in piece] for piece in self.pieces]
         # what all pieces share travels once, as a task's result that a lost worker's heir can redo
         options = {"pure": False, "retries": RETRIES}
-        shared = work, self.dataset.schema, tuple(columns), self.batch
-        held = self.client.submit(_same, shared, **options)
-        yield from _in_order(self.client, self.client.map(
-            _on_piece, range(len(self.pieces)), self.pieces, shared=held, **options
-        ))  # fmt: skip
+        with connected(self.client, PATIENCE) as client:
+            held = client.submit(pickle.loads, _packed(shared), **options)
+            yield from in_order(
+                client, client.map(_on_piece, range(len(sent)), sent, shared=held, **options)
+            )
         self.check_files()
 
     def check_files(self) -> None:
@@ -136,10 +188,11 @@ class Arrow(Source):
 
         Their size, node and times of writing and of change: the last cannot be set back.
         """
-        for path, piece in {getattr(p, "path", ""): p for p in self.pieces}.items():
-            if not path or piece.filesystem.type_name != "local":
+        for file in self.files:
+            path = file.path
+            if not path or file.fragment.filesystem.type_name != "local":
                 continue
-            with _naming(piece):
+            with reading(path):
                 found = os.stat(path)
             now = found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
             if self.stamps.setdefault(path, now) != now:
@@ -147,73 +200,87 @@ class Arrow(Source):
                                  "it must not change while it is in use")  # fmt: skip
 
 
-def _row_groups(file: Any, rows: int) -> Iterator[Any]:
-    """Yield parts of a Parquet file with at least so many rows; other tables whole."""
+def _row_groups(file: Any, rows: int) -> Iterator[tuple[Any, int]]:
+    """Yield parts of a Parquet file with at least so many rows, and these; other tables whole."""
     if not hasattr(file, "row_groups"):
-        yield file
+        yield file, rows
         return
+    with reading(file.path):
+        facts = file.metadata
     some: list[int] = []
     held = 0
-    for group in file.row_groups:
+    for group in file.row_groups:  # a caller's fragment may have some only
         some.append(group.id)
-        held += group.num_rows
+        held += facts.row_group(group.id).num_rows
         if held >= rows:
-            yield file.subset(row_group_ids=some)
+            yield file.subset(row_group_ids=some), held
             some, held = [], 0
     if some:
-        yield file.subset(row_group_ids=some)
+        yield file.subset(row_group_ids=some), held
+
+
+def _alike(first: Any, other: Any) -> bool:
+    """Return whether two fragments can be read together."""
+    kinds = [(getattr(f, "format", None), getattr(f, "filesystem", None)) for f in (first, other)]
+    return kinds[0] == kinds[1]
 
 
 def _first_rows(file: Any, columns: Sequence[str]) -> list[Any]:
     """Return a few rows of a Parquet file without decoding its first row group."""
     if not hasattr(file, "row_groups") or not set(columns) <= set(file.physical_schema.names):
         return []
-    with _naming(file), file.open() as opened:
-        reader = _module("pyarrow.parquet").ParquetFile(
-            opened, metadata=file.metadata, buffer_size=1 << 16
+    with reading(file.path), file.open() as opened:
+        reader = module("pyarrow.parquet").ParquetFile(
+            opened, metadata=file.metadata, buffer_size=1 << 16, page_checksum_verification=True
         )
         batches = reader.iter_batches(FEW, columns=list(columns), use_threads=False)
-        return list(itertools.islice(batches, 1))
+        return [as_plain(batch, columns) for batch in itertools.islice(batches, 1)]
 
 
-def _batches(
-    piece: Any, schema: Any, columns: Sequence[str], batch: int, threads: bool = True
-) -> Iterator[Any]:
+def _batches(piece: Sequence[Any], schema: Any, batch: int, threads: bool = True) -> Iterator[Any]:
     """Return the batches of a piece, which Arrow starts to decode at once."""
-    with _naming(piece):
-        found = piece.to_batches(
-            schema=schema, columns=list(columns), batch_size=batch, batch_readahead=READAHEAD,
-            use_threads=threads,
-        )  # fmt: skip
+    first = piece[0]
+    options = {
+        "columns": schema.names,
+        "batch_size": batch,
+        "batch_readahead": READAHEAD,
+        "use_threads": threads,
+        "fragment_scan_options": check_pages(first),
+    }
+    path = str(getattr(first, "path", "the table"))
+    with reading(path):
+        if len(piece) == 1:
+            found = first.to_batches(schema=schema, **options)
+        else:
+            dataset = module("pyarrow.dataset").FileSystemDataset(
+                list(piece), schema, first.format, first.filesystem
+            )
+            found = dataset.to_batches(**options)
 
     def batches() -> Iterator[Any]:
-        with _naming(piece):
-            yield from found
+        try:
+            with reading(path):
+                yield from found
+        except InputError:
+            for fragment in piece if len(piece) > 1 else ():  # which of them is it?
+                for _ in _batches([fragment], schema, batch):
+                    pass
+            raise
 
     return batches()
 
 
-@contextmanager
-def _naming(piece: Any) -> Iterator[None]:
-    """Turn errors of reading a piece, or a path, into one that names the file."""
-    arrow = _module("pyarrow")
-    try:
-        yield
-    except (arrow.ArrowException, OSError) as error:
-        name = piece if isinstance(piece, str) else str(getattr(piece, "path", "the table"))
-        told = " ".join(str(error).split())[:200]
-        raise InputError("data", f"{name!r} cannot be read as Parquet ({told})",
-                         "write it again") from None  # fmt: skip
+def _packed(shared: Any) -> bytes:
+    """Return what workers need as bytes, which the scheduler hands on as they are."""
+    packed: bytes = module("cloudpickle").dumps(shared)
+    return packed
 
 
-def _same(shared: Any) -> Any:
-    return shared
-
-
-def _on_piece(k: int, piece: Any, shared: tuple[Work, Any, Sequence[str], int]) -> Any:
-    work, schema, columns, batch = shared
+def _on_piece(k: int, piece: list[Sent], shared: tuple[Work, Any, int]) -> Any:
+    work, schema, batch = shared
+    fragments = [sent.opened() for sent in piece]
     # one thread: the cluster has other workers for the other cores
-    return work(k, _batches(piece, schema, columns, batch, threads=False))
+    return work(k, together(_batches(fragments, schema, batch, threads=False), batch))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,61 +292,50 @@ class Dask(Source):
     columns: tuple[str, ...]
 
     def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
-        for part in self.frame[list(columns)].to_delayed():
-            yield part.compute(scheduler="synchronous" if self.client is None else self.client)
+        parts = self.frame[list(columns)].to_delayed()
+        if self.client is None:
+            yield from (part.compute(scheduler="synchronous") for part in parts)
+            return
+        with connected(self.client, PATIENCE) as client:
+            for part in parts:
+                yield from in_order(client, [client.compute(part, retries=RETRIES)])
 
     def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
-        run = _module("dask").delayed(_on_frame, pure=False)
+        delayed = module("dask").delayed
         parts = self.frame[list(columns)].to_delayed()
-        tasks = [run(work, k, part) for k, part in enumerate(parts)]
+        run = delayed(_on_frame, pure=False)
         if self.client is None:
-            yield from (task.compute(scheduler="synchronous") for task in tasks)
-        else:
-            yield from _in_order(self.client, self.client.compute(tasks, retries=RETRIES))
+            for k, part in enumerate(parts):
+                yield run(work, k, part).compute(scheduler="synchronous")
+            return
+        shared = delayed(pickle.loads, pure=False)(_packed(work))
+        tasks = [run(shared, k, part) for k, part in enumerate(parts)]
+        with connected(self.client, PATIENCE) as client:
+            yield from in_order(client, client.compute(tasks, retries=RETRIES))
 
 
 def _on_frame(work: Work, k: int, frame: Any) -> Any:
     return work(k, iter([frame]))
 
 
-def _in_order(client: Any, futures: list[Any]) -> Iterator[Any]:
-    """Yield results as they are needed; Dask gives the parts of a lost worker to others."""
-    distributed = _module("distributed")
-    lost = (distributed.scheduler.KilledWorker, distributed.CancelledError,
-            distributed.comm.CommClosedError)  # fmt: skip
-    try:
-        while futures:
-            results = client.gather(futures[:TOGETHER])
-            del futures[:TOGETHER]  # the workers may forget them
-            yield from results
-    except lost as error:
-        raise EtafreeError(
-            f"the cluster lost a part of the data ({type(error).__name__}): is the "
-            "scheduler there, and do its workers have memory enough?"
-        ) from None
-    finally:
-        for future in futures:
-            future.cancel()
-
-
 def as_source(data: Any, batch: int = BATCH, scheduler: Any = None) -> Source:
-    """Return the source of a Parquet file or folder, an Arrow dataset or table, a Dask DataFrame,
+    """Return the source of Parquet files or folders, an Arrow dataset or table, a Dask DataFrame,
     or of DataFrames: an iterable that can be run through again, or a function that returns one.
     """  # fmt: skip
     home = type(data).__module__.partition(".")[0]
-    if isinstance(data, str | os.PathLike):
-        found = _parquet(os.fspath(data))
-        return Arrow(found, batch, _client(scheduler), column_names(found))
+    paths = _paths(data)
+    if paths:
+        return Arrow.of(parquet(paths), (), batch, _cluster(scheduler))
     if home == "pyarrow" and hasattr(data, "schema"):
-        found = data if hasattr(data, "get_fragments") else _module("pyarrow.dataset").dataset(data)
-        made = Arrow(found, batch, _client(scheduler), column_names(found))
+        found = data if hasattr(data, "get_fragments") else module("pyarrow.dataset").dataset(data)
+        names = column_names(found)
         try:
-            next(found.get_fragments(), None)
+            files = files_of(found)
         except ValueError:
             raise InputError("data", "is a dataset with a filter", "filter rows before") from None
-        return made
+        return Arrow.of(files, names, batch, _cluster(scheduler))
     if home == "dask" and hasattr(data, "to_delayed") and hasattr(data, "columns"):
-        return Dask(data, _client(scheduler, active=True), column_names(data))
+        return Dask(data, _cluster(scheduler, active=True), column_names(data))
     if scheduler is not None:
         raise InputError("scheduler", "is for Parquet files and Dask DataFrames", "leave it out")
     if hasattr(data, "columns") and hasattr(data, "iloc"):
@@ -294,66 +350,24 @@ def as_source(data: Any, batch: int = BATCH, scheduler: Any = None) -> Source:
     return Frames.of(lambda: data)
 
 
-def _parquet(path: str) -> Any:
-    """Return the dataset of a file or folder; every file's footer is read, so all are whole."""
-    datasets = _module("pyarrow.dataset")
-    if not os.path.exists(path):
-        raise InputError("data", f"there is no file or folder {path!r}")
-    refuse_special(path, "data", inside=True)
-    # a row group at a time, not the whole file
-    options = datasets.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
-    parquet = datasets.ParquetFileFormat(default_fragment_scan_options=options)
-    with _naming(path):
-        dataset = datasets.dataset(path, format=parquet, partitioning="hive")
-    files = list(dataset.get_fragments())
-    if not files:
-        raise InputError("data", f"the folder {path!r} has no Parquet files")
-    schema = dataset.schema
-    _check_rows(path, files)
-    for fragment in files:
-        with _naming(fragment):
-            fragment.ensure_complete_metadata()
-            schema = unified(schema, fragment.physical_schema)  # Arrow takes the first file's
-        in_path = datasets.get_partition_keys(fragment.partition_expression)
-        missing = sorted(set(dataset.schema.names) - {*fragment.physical_schema.names, *in_path})
-        if missing:
-            raise InputError("data", f"{str(fragment.path)!r} has no columns {missing}, which "
-                             "other files have")  # fmt: skip
-    return datasets.FileSystemDataset(files, schema, parquet, dataset.filesystem)
+def _paths(data: Any) -> list[str]:
+    """Return the paths that the data are, none for anything else."""
+    several = data if isinstance(data, list | tuple) else [data]
+    named = all(isinstance(path, str | os.PathLike) for path in several)
+    return [os.fsdecode(path) for path in several] if named else []
 
 
-def _check_rows(path: str, files: Sequence[Any]) -> None:
-    """Refuse files that claim far more rows than they can tell apart: every pass would read all."""
-    rows = size = 0
-    for fragment in files:
-        with _naming(fragment):
-            rows += fragment.count_rows()
-            size += os.path.getsize(fragment.path)
-    equal = "count rows that are equal, and pass the counts as weights"
-    check_claim(path, rows * NUMBER, size, "data", equal)
+def _cluster(scheduler: Any, active: bool = False) -> Any:
+    """Return a client or an address where someone can work, None for none.
 
-
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise MissingExtraError("dask", "Parquet files and Dask DataFrames") from None
-
-
-def _client(scheduler: Any, active: bool = False) -> Any:
-    """Return a client of the scheduler, None for none; `active` takes one that is running."""
-    if scheduler is None and not active:
-        return None
-    distributed = _module("distributed")
-    if scheduler is None:
+    `active` takes a client that is running.
+    """
+    if scheduler is None and active:
         try:
-            return distributed.default_client()
+            scheduler = module("distributed").default_client()
         except ValueError:
             return None
-    if isinstance(scheduler, distributed.Client):
-        return scheduler
-    try:
-        return distributed.Client(scheduler, timeout=PATIENCE, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError("scheduler", f"{scheduler!r} does not answer ({type(error).__name__})",
-                         "pass a distributed.Client or an address") from None  # fmt: skip
+    if scheduler is not None:
+        with connected(scheduler, PATIENCE) as client:
+            check_workers(client)
+    return scheduler

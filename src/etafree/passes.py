@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from etafree.columns import Columns, as_frame, numbers
 from etafree.errors import InputError
-from etafree.formula import Recipe, formula_columns, matrices
+from etafree.formula import Recipe, check_kinds, formula_columns, matrices
 from etafree.labels import Column, StreamedGroups, Tally
 from etafree.linear import LinearTotal
 from etafree.losses import LinearLoss
@@ -259,8 +259,10 @@ def find_recipe(source: Source, formula: str, context: Mapping[str, Any] | None)
 
     columns = formula_columns(formula, source.columns, context)
     frames: list[Any] = []
+    kinds: dict[str, str] = {}
     for chunk in source.beginning(columns):
         frames.append(as_frame(chunk, columns).dropna().iloc[:SAMPLE])
+        kinds = check_kinds(frames[-1], kinds)
         if sum(map(len, frames)) >= SAMPLE:
             break
     filled = [frame for frame in frames if len(frame)] or frames[:1]
@@ -270,7 +272,7 @@ def find_recipe(source: Source, formula: str, context: Mapping[str, Any] | None)
     keys = recipe.level_columns()
     if not keys:
         return recipe
-    work = Levels(formula, context, columns, tuple(map(tuple, keys)))
+    work = Levels(formula, context, columns, tuple(map(tuple, keys)), kinds)
     every = pd.concat(list(source.map(work, columns)), ignore_index=True)
     return Recipe.of(formula, every[work.new(every, [set() for _ in keys])], context)
 
@@ -283,6 +285,7 @@ class Levels:
     context: Mapping[str, Any] | None
     columns: tuple[str, ...]
     keys: tuple[tuple[str, ...], ...]
+    kinds: Mapping[str, str]
 
     def __call__(self, k: int, chunks: Iterator[Any]) -> Any:
         import pandas as pd
@@ -292,6 +295,7 @@ class Levels:
         for chunk in chunks:
             frame = as_frame(chunk, self.columns)
             if len(frame):
+                check_kinds(frame, self.kinds)
                 kept = matrices(self.formula, frame, self.context).rows.kept
                 frame = frame if kept is None else frame.iloc[kept]
                 found.append(frame[self.new(frame, seen)])

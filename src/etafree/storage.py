@@ -288,8 +288,6 @@ def load_arrays(
         raise
     except FileNotFoundError:
         raise InputError("path", f"there is no file {path!r}") from None
-    except InputError:
-        raise
     except Exception as error:  # zip, zlib, numpy and JSON each have errors of their own
         raise InputError(
             "path", f"{path!r} is not a file saved by etafree ({type(error).__name__})",

@@ -129,7 +129,7 @@ class FromTables:
         loss : LinearLoss
             For example ``ef.losses.Huber(1.345)``.
         data : path, Arrow dataset or table, Dask DataFrame, or DataFrames
-            A Parquet file or folder; an iterable of DataFrames that can be run through again, or a
+            Parquet files or folders; an iterable of DataFrames that can be run through again, or a
             function that returns one. A Dask DataFrame is worked on where its partitions are.
         formula : str
             As for `from_formula`.
@@ -144,7 +144,7 @@ class FromTables:
         batch : int
             Most rows of a part of a Parquet file or Arrow table.
         scheduler : distributed.Client or address, optional
-            Where the parts of a Parquet file or Dask DataFrame are worked on.
+            Where the parts of a Parquet file or Dask DataFrame are worked on. A client stays open.
 
         Returns
         -------
@@ -203,15 +203,16 @@ class FromTables:
         cls, loss: LinearLoss, path: Any, formula: str, penalty: Penalty | None = None,
         **options: Any,
     ) -> Self:  # fmt: skip
-        """Return the criterion of a Parquet file or folder.
+        """Return the criterion of a Parquet file or folder, or of several.
 
-        Every file's footer is read first: one that is cut short is an error that names it.
+        Every file's footer is read first: one that is cut short, or has not the columns that are
+        used, is an error that names it.
 
         Parameters
         ----------
         loss : LinearLoss
             For example ``ef.losses.Huber(1.345)``.
-        path : str or path
+        path : str or path, or a list of them
             A file, or a folder of files.
         formula : str
             As for `from_formula`.
@@ -240,7 +241,8 @@ class FromTables:
         ...     ef.minimise(criterion).theta
         array([3.])
         """
-        if not isinstance(path, str | os.PathLike):
+        several = path if isinstance(path, list | tuple) and path else [path]
+        if not all(isinstance(name, str | os.PathLike) for name in several):
             raise InputError(
                 "path", f"is a {type(path).__name__}", "pass a path, or use from_parts"
             )

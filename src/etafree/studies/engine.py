@@ -18,6 +18,7 @@ import numpy as np
 
 from etafree import terminal
 from etafree.errors import InputError
+from etafree.machines import check_workers, connected
 from etafree.storage import load_arrays, made_with, save_arrays, sweep, whole_file
 from etafree.studies.workers import (
     Arrays,
@@ -25,7 +26,6 @@ from etafree.studies.workers import (
     Task,
     Work,
     cell_seed,
-    connected,
     in_process,
     on_dask,
     on_processes,
@@ -79,7 +79,8 @@ def run_study(
     workers : int, optional
         Processes: all usable processors unless told; 1 runs here; of no effect with `scheduler`.
     scheduler : str, optional
-        Address of a Dask scheduler to use instead.
+        Address of a Dask scheduler to use instead. Where no worker can run for ten minutes, or for
+        the seconds in the environment variable ETAFREE_WORKER_TIMEOUT, the study stops.
     progress : bool, optional
         True for a bar, False for silence; unless told, a bar on a terminal and lines elsewhere.
 
@@ -102,7 +103,9 @@ def run_study(
     try:
         with contextlib.ExitStack() as stack:
             if tasks and scheduler is not None:
-                outcomes = on_dask(tasks, stack.enter_context(connected(scheduler, quiet)))
+                client = stack.enter_context(connected(scheduler))
+                check_workers(client, quiet)
+                outcomes = on_dask(tasks, client, quiet)
             elif workers == 1 or not tasks:
                 outcomes = in_process(tasks)
             else:

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import importlib
 import json
-import logging
 import os
 import pickle
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -16,12 +15,19 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.errors import EtafreeError, InputError, MissingExtraError
+from etafree.errors import EtafreeError
+from etafree.machines import awaited
 
 __all__ = [
-    "Arrays", "StudyError", "Task", "Work", "cell_seed", "connected", "in_process", "on_dask",
+    "Arrays",
+    "StudyError",
+    "Task",
+    "Work",
+    "cell_seed",
+    "in_process",
+    "on_dask",
     "on_processes",
-]  # fmt: skip
+]
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 Work: TypeAlias = Callable[[Mapping[str, Any], np.random.SeedSequence], Mapping[str, NDArray[Any]]]
@@ -143,61 +149,25 @@ def on_processes(tasks: Sequence[Task], workers: int | None) -> Outcomes:
                          f"among those they ran: {advice}")  # fmt: skip
 
 
-@contextlib.contextmanager
-def _silent(name: str) -> Iterator[None]:
-    """Keep a library's log to itself."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-@contextlib.contextmanager
-def connected(scheduler: str, say: Callable[[str], None]) -> Iterator[Any]:
-    """Give a client of the scheduler and close it in the end."""
-    try:
-        distributed: Any = importlib.import_module("distributed")
-    except ImportError:
-        raise MissingExtraError("dask", "Dask clusters") from None
-    try:
-        client = distributed.Client(scheduler, timeout=10, set_as_default=False)
-    except (OSError, ValueError) as error:
-        advice = "start one with `dask scheduler` and pass the address it prints, or leave it out"
-        problem = f"{scheduler!r} does not answer ({type(error).__name__})"
-        raise InputError("scheduler", problem, advice) from None
-    with _silent("distributed.client"), client:  # a lost scheduler is told in one line
-        if not client.nthreads():
-            say("the scheduler has no workers yet; waiting for some")
-        yield client
-
-
-def on_dask(tasks: Sequence[Task], client: Any) -> Outcomes:
+def on_dask(tasks: Sequence[Task], client: Any, say: Callable[[str], None]) -> Outcomes:
     """Yield the outcomes of tasks on a cluster, which gives those of a lost worker to others."""
-    distributed: Any = importlib.import_module("distributed")
-    killed = distributed.scheduler.KilledWorker
+    killed = importlib.import_module("distributed").scheduler.KilledWorker
     flying: dict[Any, Task] = {}
     waiting, lost = collections.deque(tasks), collections.Counter[str]()
-    stream = distributed.as_completed(loop=client.loop)
-    many = max(256, 4 * sum(client.nthreads().values()))  # others may join later
-    while waiting or flying:
-        while waiting and len(flying) < many:
-            future = client.submit(run_cell, *waiting[0], pure=False, retries=RESTARTS)
-            flying[future] = waiting.popleft()
-            stream.add(future)
-        future = next(stream)
-        task = flying.pop(future)
-        try:
-            found = future.result()
-        except Exception as error:
-            if future.status != "error":  # it is not the cell that failed
-                yield task[1], StudyError(f"the scheduler went away ({type(error).__name__})")
-                return
-            lost[task[1]] += isinstance(error, killed)
-            if isinstance(error, killed) and lost[task[1]] <= RESTARTS:
-                waiting.append(task)
-                continue
-            found = error
-        yield task[1], found
+    try:
+        while waiting or flying:
+            many = max(256, 4 * sum(client.nthreads().values()))  # others may join later
+            while waiting and len(flying) < many:
+                future = client.submit(run_cell, *waiting[0], pure=False, retries=RESTARTS)
+                flying[future] = waiting.popleft()
+            for future in awaited(client, list(flying), every=False, say=say):
+                task, failed = flying.pop(future), future.exception()
+                lost[task[1]] += isinstance(failed, killed)
+                if isinstance(failed, killed) and lost[task[1]] <= RESTARTS:
+                    waiting.append(task)
+                else:
+                    yield task[1], failed or future.result()
+    except EtafreeError as error:
+        yield "", StudyError(str(error))
+    except Exception as error:  # it is not a cell that failed
+        yield "", StudyError(f"the scheduler went away ({type(error).__name__})")
