@@ -116,9 +116,10 @@ def test_more_contrasts_than_degrees_of_freedom_are_refused():
     refused("region", "more than 2 degrees of freedom", lambda: few.region())
 
 
-def write(path, kind):
-    """Write a file that is no save, and return its path."""
-    saved = RESULT.save(path.with_name("whole.npz")).read_bytes()
+def write(path, kind, what=ef.Calibration):
+    """Write a file that is no save of a kind of object, and return its path."""
+    whole = RESULT if what is ef.Calibration else RESULT.map
+    saved = whole.save(path.with_name("whole.npz")).read_bytes()
     flipped = bytearray(saved)
     flipped[len(saved) // 2] ^= 0xFF
     content = {
@@ -149,7 +150,7 @@ NO_SAVES = [
 @pytest.mark.parametrize("kind", NO_SAVES)
 @pytest.mark.parametrize("what", [ef.Calibration, ef.LocationScaleMap])
 def test_files_that_are_no_saves_are_refused(what, kind, tmp_path):
-    path = write(tmp_path / "file.npz", kind)
+    path = write(tmp_path / "file.npz", kind, what)
     refused("path", "is not a file saved by etafree", lambda: what.load(path))
 
 

@@ -103,7 +103,7 @@ def test_every_array_of_every_save_is_known(tmp_path: Path) -> None:
 
     with zipfile.ZipFile(result().save(tmp_path / "save.npz")) as file:
         names = {name.removesuffix(".npy") for name in file.namelist()}
-    assert names <= {*ARRAYS, "__meta__"}
+    assert names <= {*ARRAYS, "__meta__", "__digest__"}
 
 
 @posix

@@ -131,7 +131,7 @@ def _cosine_count(bandwidth: Any, many: int, p: int, lags: str) -> int:
     terms = int(0.4 * many ** (2 / 3)) if bandwidth is None else _whole(bandwidth, 1, many - 1)
     if terms > p:
         return terms
-    problem = f"has {many} periods, of which {terms} cosines are taken, for {p} parameters"
+    problem = f"has {many} periods, which give {terms} cosines for {p} parameters"
     advice = "pass more periods"
     if many > 2:
         advice = f"fit at most {many - 2} parameter(s) with bandwidth={many - 1}"

@@ -78,24 +78,25 @@ def _digests(arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
     return {name: _digest(array) for name, array in sorted(arrays.items())}
 
 
-def _refuse_changes(arrays: dict[str, NDArray[Any]], path: str) -> dict[str, Any]:
-    """Return the description of a file whose arrays and description are what was saved.
-
-    What is not an array of the caller's is taken out.
-    """
+def _refuse_changes(arrays: dict[str, NDArray[Any]], meta: dict[str, Any], path: str) -> None:
+    """Refuse arrays, or a description, that are not what was saved; take out what is ours."""
     description, signature = arrays.pop("__meta__"), arrays.pop("__digest__", None)
-    meta: dict[str, Any] = json.loads(str(description))
     if signature is None:
-        raise InputError("path", f"{path!r} has no checksum: another version of etafree wrote it",
-                         "save the result again")  # fmt: skip
+        raise InputError(
+            "path",
+            f"{path!r} has no checksum: another version of etafree wrote it",
+            "save the result again",
+        )
     then, now = meta.pop("digests", {}), _digests(arrays)
     changed = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
     if str(signature) != _digest(description):
         changed.append("the description")
     if changed:
-        raise InputError("path", f"{path!r} was changed after it was saved: {', '.join(changed)}",
-                         "copy it again, or save the result again")  # fmt: skip
-    return meta
+        raise InputError(
+            "path",
+            f"{path!r} was changed after it was saved: {', '.join(changed)}",
+            "copy it again, or save the result again",
+        )
 
 
 class Place(NamedTuple):
@@ -280,34 +281,45 @@ def load_arrays(
     try:
         # our own handle: numpy leaves its open when the file is truncated
         with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
-            _check_members(file.zip.infolist(), path, known)
+            _check_size(file.zip.infolist(), path)
+            meta: dict[str, Any] = json.loads(str(file["__meta__"]))
+            found, _ = meta.pop("etafree"), meta.pop("made_with", None)
+            if found != kind:
+                raise InputError(
+                    "path",
+                    f"{path!r} holds a {found}, not a {kind}",
+                    "use the load() of what was saved",
+                )
+            _check_names(file.zip.namelist(), path, known)
             arrays = {name: file[name] for name in file.files}
-        meta = _refuse_changes(arrays, path)
-        found, _ = meta.pop("etafree"), meta.pop("made_with", None)
+        _refuse_changes(arrays, meta, path)
     except InputError:
         raise
     except FileNotFoundError:
         raise InputError("path", f"there is no file {path!r}") from None
     except Exception as error:  # zip, zlib, numpy and JSON each have errors of their own
         raise InputError(
-            "path", f"{path!r} is not a file saved by etafree ({type(error).__name__})",
+            "path",
+            f"{path!r} is not a file saved by etafree ({type(error).__name__})",
             "pass what save() wrote",
-        ) from None  # fmt: skip
-    if found != kind:
-        raise InputError("path", f"{path!r} holds a {found}, not a {kind}",
-                         "use the load() of what was saved")  # fmt: skip
+        ) from None
     return arrays, meta
 
 
-def _check_members(members: Sequence[Any], path: str, known: Collection[str] | None) -> None:
-    """Refuse members of a zip file that are there twice, that nobody knows, or that are endless."""
-    names = [member.filename.removesuffix(".npy") for member in members]
-    other = [name for name in names if known is not None and name not in {*known, "__meta__"}]
-    twice = [name for name, many in Counter(names).items() if many > 1]
-    for odd, what in ((other, "arrays that no save has"), (twice, "several arrays of one name")):
-        if odd:
-            raise InputError("path", f"{path!r} has {what}: {', '.join(map(repr, odd[:3]))}",
-                             "pass what save() wrote")  # fmt: skip
+def _check_size(members: Sequence[Any], path: str) -> None:
+    """Refuse members of a zip file that claim to be endless, or more than there is memory for."""
     claimed = sum(member.file_size for member in members)
     check_claim(path, claimed, os.path.getsize(path), "path")
     check_room(path, claimed, "path", "load it on a machine with more memory")
+
+
+def _check_names(members: Sequence[str], path: str, known: Collection[str] | None) -> None:
+    """Refuse members of a zip file that are there twice, or that nobody knows."""
+    names = [member.removesuffix(".npy") for member in members]
+    ours = {*(names if known is None else known), "__meta__", "__digest__"}
+    other = [name for name in names if name not in ours]
+    twice = [name for name, many in Counter(names).items() if many > 1]
+    for odd, what in ((other, "arrays that no save has"), (twice, "several arrays of one name")):
+        if odd:
+            named = ", ".join(map(repr, odd[:3]))
+            raise InputError("path", f"{path!r} has {what}: {named}", "pass what save() wrote")
