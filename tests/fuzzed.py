@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 import etafree as ef
+import hostile as places
 from etafree import losses
 from etafree.adapters.stan import read_stan_csv
 from etafree.adapters.trees import read_tree, write_netcdf
@@ -392,6 +393,78 @@ def paths(rng: np.random.Generator, folder: Path) -> None:
         calibrate_files([path])  # which the command line gives paths only
 
 
+# --- files that are endless, elsewhere or larger than they look ----------------------------------
+
+
+def some(rng: np.random.Generator, table: Any) -> list[str]:
+    """Return one name of a table, now and then two."""
+    return [pick(rng, sorted(table)) for _ in range(1 + int(rng.random() < 0.2))]
+
+
+def bad_netcdf(rng: np.random.Generator, folder: Path) -> None:
+    try:
+        path = places.write_hdf5(folder, stored("netcdf"), *some(rng, places.HDF5))
+    except (KeyError, ValueError, OSError):  # two things that cannot be done to one file
+        return
+    with read_tree(path) as tree:
+        calibrated(tree, rng, folder)
+
+
+def bad_zarr(rng: np.random.Generator, folder: Path) -> None:
+    (folder / "whole.nc").write_bytes(stored("netcdf"))
+    with read_tree(folder / "whole.nc") as tree:
+        tree.to_zarr(folder / "fit.zarr")
+    places.ZARR[pick(rng, sorted(places.ZARR))][0](folder / "fit.zarr")
+    with read_tree(folder / "fit.zarr") as tree:
+        calibrated(tree, rng, folder)
+
+
+def bad_npz(rng: np.random.Generator, folder: Path) -> None:
+    path = places.write_npz(folder, saved("calibration"), *some(rng, places.NPZ))
+    shown(ef.Calibration.load(path))
+
+
+def bad_parquet(rng: np.random.Generator, folder: Path) -> None:
+    groups, rows = (16, 1 << 22) if rng.random() < 0.2 else (int(rng.integers(1, 9)), 1 << 16)
+    path = places.write_rows(folder / "rows.parquet", groups, rows)
+    if rng.random() < 0.3:
+        path.write_bytes(spoiled_bytes(rng, path.read_bytes()))
+    used(ef.Criterion.from_parquet(losses.Squared(), path, "y ~ x"))
+
+
+def bad_text(rng: np.random.Generator, folder: Path) -> None:
+    start = pick(rng, (b"", b"y,x,g\n1,2,a\n", b"# a\nlp__,b\n", b'y,x\n1,"', b"\xef\xbb\xbfy,x\n"))
+    path = places.write_sparse(folder / "data.csv", start, int(2 ** rng.uniform(8, 42)))
+    read = pick(rng, (places.READERS["CSV"], places.READERS["Stan"], places.READERS["clusters"]))
+    read(path)
+
+
+def special_files(rng: np.random.Generator, folder: Path) -> None:
+    """What is no file is refused by every reader: none waits for it."""
+    places.SPECIAL[pick(rng, sorted(places.SPECIAL))][0](folder / "place")
+    places.READERS[pick(rng, sorted(places.READERS))](folder / "place")
+    raise BrokenPromiseError("something was read")
+
+
+EXPLODING = (
+    "(x+z+w)**{}", "((x+z)**{})**3", "bs(x, df={})", "poly(x, {})", "cr(x, {})", "I(x**{})",
+    "hashed(g, levels={})", "x**{}", "C(whole * {})", "I(whole**{})", ".**{}", "np.ones({})",
+    "bs(x, df=4, degree={})", "cc(x, df={})", "I(x * {0}**{0})", "C(whole // {})", "lag(x, {})",
+    "I(whole.repeat({}))", "np.tile(x, {})", "np.linspace(0, 1, {})", "C(g, Poly({}))",
+)  # fmt: skip
+
+
+def bad_formula(rng: np.random.Generator, folder: Path) -> None:
+    """Formulas of Python users, which no screen has seen: numbers that explode, or are deep."""
+    many = pick(rng, ("3", "9", "30", "1000", "10**6", "10**9", "9**99", "2**63", "-1", "1e9"))
+    text = " + ".join(pick(rng, EXPLODING).format(many) for _ in range(int(rng.integers(1, 3))))
+    if rng.random() < 0.2:
+        deep = int(10 ** rng.uniform(1, 4))
+        text = pick(rng, ("(", "I(", "-", "log(", "+", "C(")) * deep + "x" + ")" * deep
+    long = pd.concat([frame()] * 10, ignore_index=True)
+    used(ef.Criterion.from_formula(f"y ~ {text}", long.assign(whole=long.index), losses.Squared()))
+
+
 #: Each target with the number of its inputs in a full run.
 TARGETS = {
     "csv": (csv, 800), "formula_frame": (formula_frame, 600), "parquet": (parquet, 600),
@@ -400,4 +473,7 @@ TARGETS = {
     "command": (command, 150), "npz": (npz, 500), "npz_contents": (npz_contents, 500),
     "study": (study, 300), "names": (names, 100), "paths": (paths, 400),
     "functions": (call_a_function, 2500), "results": (call_a_result, 800),
+    "bad_netcdf": (bad_netcdf, 200), "bad_zarr": (bad_zarr, 40), "bad_npz": (bad_npz, 100),
+    "bad_parquet": (bad_parquet, 40), "bad_text": (bad_text, 150),
+    "special_files": (special_files, 200), "bad_formula": (bad_formula, 400),
 }  # fmt: skip

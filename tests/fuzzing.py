@@ -33,8 +33,8 @@ from etafree.errors import EtafreeError
 
 #: CPU seconds of an input before it hangs, as often on the clock, and when the run is given up.
 PATIENCE, SLACK, GIVEN_UP = 20, 5, 300
-#: Bytes of memory that all inputs together may ask for.
-MEMORY = 16 << 30
+#: Bytes of memory that all inputs together may ask for, and that one may on top of what is there.
+MEMORY, ROOM = 16 << 30, 3 << 30
 SEED = 8
 REPORT = Path(__file__).parents[1] / "build" / "fuzz.json"
 
@@ -185,6 +185,23 @@ def time_limit(seconds: int) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
+@contextlib.contextmanager
+def memory_limit(room: int) -> Iterator[None]:
+    """Let the process have so much more memory than it has; what asks for more gets an error."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    status = Path("/proc/self/statm")
+    if not status.exists():  # no Linux: macOS does not enforce the limit
+        yield
+        return
+    now = int(status.read_text().split()[0]) * resource.getpagesize()
+    soft = min(limit for limit in (now + room, *before) if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_AS, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def attempt(name: str, target: Target, number: int, seed: int, folder: Path) -> Finding | str:
     """Return "result" or "refused", or what went wrong with one input."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode()), number])
@@ -195,7 +212,7 @@ def attempt(name: str, target: Target, number: int, seed: int, folder: Path) -> 
     outcome: Finding | str = "result"
     try:
         quiet = io.StringIO()
-        with time_limit(PATIENCE), contextlib.redirect_stdout(quiet), \
+        with memory_limit(ROOM), time_limit(PATIENCE), contextlib.redirect_stdout(quiet), \
                 contextlib.redirect_stderr(quiet), warnings.catch_warnings():  # fmt: skip
             warnings.simplefilter("ignore")
             try:

@@ -195,10 +195,10 @@ def instead(members: Members, name: str, content: bytes) -> Members:
 
 NPZ: dict[str, tuple[Callable[[Members], Members], str]] = {
     "an array that nobody asked for": (
-        lambda m: [*m, ("stowaway", npy(np.ones(3)))], "no save has: 'stowaway'"),
+        lambda m: [*m, ("stowaway", npy(np.ones(3)))], "no save has the array 'stowaway'"),
     "a path as a name": (
-        lambda m: [*m, ("../../evil", npy(np.ones(3)))], "no save has: '../../evil'"),
-    "an array twice": (lambda m: [*m, m[1]], "several arrays of one name"),
+        lambda m: [*m, ("../../evil", npy(np.ones(3)))], "no save has the array '../../evil'"),
+    "an array twice": (lambda m: [*m, m[1]], "or has it twice"),
     "zeros of 100 MB": (lambda m: instead(m, "draws", bytes(10**8)), CLAIM),
     "a shape without numbers": (
         lambda m: instead(m, "draws", header("(10000000000, 2)")), "not a file saved"),

@@ -17,7 +17,10 @@ from etafree.errors import InputError
 from fuzzed import TARGETS, frame, stored
 
 #: Inputs of each target; the costly ones get fewer.
-SHORT = {"names": 4, "zarr": 4, "command": 6, "select": 4, "parquet": 12, "npz_contents": 15}
+SHORT = {
+    "names": 4, "zarr": 4, "command": 6, "select": 4, "parquet": 12, "npz_contents": 15,
+    "bad_netcdf": 15, "bad_zarr": 5, "bad_npz": 6, "bad_parquet": 3, "bad_text": 10,
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # h5netcdf's

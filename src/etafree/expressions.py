@@ -74,7 +74,7 @@ def _products(tree: Any, columns: int) -> float:
         parts = [terms[id(part)] for part in node.args]
         symbol = node.operator.symbol
         if symbol in ("**", "^"):
-            made = _power(parts[0], str(getattr(node.args[1], "token", "")))
+            made = _power(parts[0], _exponent(node.args[1]))
         elif symbol == ".":
             made = float(columns)
         elif symbol in ("*", ":"):
@@ -83,6 +83,13 @@ def _products(tree: Any, columns: int) -> float:
             made = sum(parts)
         most, terms[id(node)] = max(most, made), made
     return most
+
+
+def _exponent(node: Any) -> str:
+    """Return the exponent of a power; of a tower or a sum the largest number in it."""
+    if not hasattr(node, "operator"):
+        return str(getattr(node, "token", ""))
+    return max(map(_exponent, node.args), key=lambda text: (text.isdecimal(), len(text), text))
 
 
 def _power(terms: float, exponent: str) -> float:

@@ -316,10 +316,12 @@ def _check_size(members: Sequence[Any], path: str) -> None:
 def _check_names(members: Sequence[str], path: str, known: Collection[str] | None) -> None:
     """Refuse members of a zip file that are there twice, or that nobody knows."""
     names = [member.removesuffix(".npy") for member in members]
-    ours = {*(names if known is None else known), "__meta__", "__digest__"}
-    other = [name for name in names if name not in ours]
-    twice = [name for name, many in Counter(names).items() if many > 1]
-    for odd, what in ((other, "arrays that no save has"), (twice, "several arrays of one name")):
-        if odd:
-            named = ", ".join(map(repr, odd[:3]))
-            raise InputError("path", f"{path!r} has {what}: {named}", "pass what save() wrote")
+    odd = set(names) - {*(names if known is None else known), "__meta__", "__digest__"}
+    odd |= {name for name, many in Counter(names).items() if many > 1}
+    if odd:
+        raise InputError(
+            "path",
+            f"{path!r} is not a file saved by etafree: no save has the array {min(odd)!r}, or has "
+            "it twice",
+            "pass what save() wrote",
+        )
