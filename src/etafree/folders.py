@@ -189,7 +189,7 @@ def _names_in(folder: str) -> list[str]:
     for name in sorted(_walk(folder, folder, set())):
         with reading(name):
             known = found.setdefault(_identity(name), name)
-        if _keys(known, folder) != _keys(name, folder):
+        if _keys(os.path.dirname(known), folder) != _keys(os.path.dirname(name), folder):
             raise InputError(
                 "data",
                 f"{known!r} and {name!r} are one file, with different columns in their names",
@@ -200,7 +200,7 @@ def _names_in(folder: str) -> list[str]:
 
 def _walk(folder: str, base: str, seen: set[Any]) -> Iterator[str]:
     with reading(folder):
-        here = _identity(folder), _keys(f"{folder}/", base)
+        here = _identity(folder), _keys(folder, base)
         if here in seen:
             return
         seen.add(here)
@@ -209,16 +209,18 @@ def _walk(folder: str, base: str, seen: set[Any]) -> Iterator[str]:
     for entry in inside:
         if entry.name.startswith((".", "_")):
             continue
-        if entry.is_dir():
+        with reading(entry.path):
+            folder_too = entry.is_dir()
+        if folder_too:
             yield from _walk(entry.path, base, seen)
         else:
             yield entry.path
 
 
-def _keys(name: str, base: str) -> frozenset[tuple[str, str]]:
-    """Return the columns that stand in the names of the folders between."""
-    between = os.path.dirname(os.path.relpath(f"{name}.", base)).split(os.sep)
-    pairs = (part.partition("=") for part in between if "=" in part)
+def _keys(folder: str, base: str) -> frozenset[tuple[str, str]]:
+    """Return the columns that stand in the names of a folder and of those above it."""
+    parts = os.path.relpath(folder, base).split(os.sep)
+    pairs = (part.partition("=") for part in parts if "=" in part)
     return frozenset({key: value for key, _, value in pairs}.items())
 
 
