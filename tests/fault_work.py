@@ -1,8 +1,8 @@
 """Work for the tests of faults, where other processes can find it by name.
 
 Run as a script, the first argument names what to do: ``cluster`` is a Dask cluster that a test may
-kill, ``fit`` and ``study`` use one until they are interrupted, ``writers`` are killed while they
-write and tell what they left.
+kill, ``scheduler`` and ``worker`` are the halves of one, ``fit`` and ``study`` use one until they
+are interrupted, ``writers`` are killed while they write and tell what they left.
 """
 
 from __future__ import annotations
@@ -171,6 +171,45 @@ def cluster():
     ) as made:  # fmt: skip
         print(made.scheduler_address, *(w.pid for w in made.workers.values()), flush=True)
         time.sleep(600)
+
+
+def scheduler():
+    """Run a scheduler on a machine that has no PyArrow, and so cannot open any file of it."""
+    import asyncio
+
+    from distributed import Scheduler
+
+    async def run():
+        options = {"port": 0, "host": "127.0.0.1", "dashboard_address": None}
+        async with Scheduler(**options) as made:
+            print(made.address, flush=True)
+            await made.finished()
+
+    sys.modules["pyarrow"] = None
+    asyncio.run(run())
+
+
+def worker(address, state="fit"):
+    """Run a worker that is fit, paused, without etafree, or with another version of it."""
+    import asyncio
+
+    from distributed import Worker
+    from distributed.core import Status
+
+    if state == "bare":
+        sys.modules["etafree"] = None
+    if state == "old":
+        ef.__version__ = "0.0.1"
+
+    async def run():
+        options = {"nthreads": 1, "memory_limit": 0, "dashboard_address": None}
+        async with Worker(address, **options) as made:
+            if state == "paused":
+                made.status = Status.paused
+            print(made.address, flush=True)
+            await made.finished()
+
+    asyncio.run(run())
 
 
 if __name__ == "__main__":

@@ -38,11 +38,11 @@ MOMENTS = ("bytes", "fsync", "replace")
 
 
 @contextlib.contextmanager
-def started(*arguments):
+def started(*arguments, **options):
     """Run work for faults in a process of its own, which ends with the block."""
     with subprocess.Popen(
-        [sys.executable, fault_work.__file__, *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        [sys.executable, fault_work.__file__, *map(str, arguments)], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True, **options,
     ) as process:  # fmt: skip
         try:
             yield process
