@@ -122,11 +122,17 @@ def _walk(node: ast.AST, function: tuple[str, ...], statement, around: ast.AST, 
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
                 # A default is at work wherever the function is called.
-                at = node.body[-1] if isinstance(node, ast.FunctionDef) else statement
+                at = _first(node.body) if isinstance(node, ast.FunctionDef) else statement
                 yield from _walk(child, function, at, around, returns)
                 whole = isinstance(child, ast.BoolOp | ast.Call | ast.Name)
                 if field == "test" and function and whole:
                     yield function, at, around, child, "condition", ast.UnaryOp(ast.Not(), child)
+
+
+def _first(body: list[ast.stmt]) -> ast.stmt:
+    """Return the first statement of a function after its docstring."""
+    documented = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    return body[1] if documented and len(body) > 1 else body[0]
 
 
 def _is_guard(node: ast.AST) -> bool:

@@ -91,6 +91,8 @@ def test_fragile_selections_are_flagged() -> None:
     strong = ef.target(sparse())
     assert strong.checks[0].name == "selection"
     assert strong.checks[0].verdict == "ok"
+    smooth = ef.target(sparse(penalty=ef.penalties.Ridge(0.01)))
+    assert "selection" not in [check.name for check in smooth.checks]
     weak = ef.target(sparse(penalty=ef.penalties.L1(0.01)))
     assert weak.checks[0].verdict == "warn"
 

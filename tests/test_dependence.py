@@ -387,6 +387,7 @@ def test_newey_and_west_leave_the_intercept_out_in_parts_too(formula) -> None:
     ([1, 9], 0, ""),  # two say nothing of a step
     ([0.0, 1.0, 2.4, 3.4, 9.0], 1, "after 3.4"),  # no even step: long ones only
     ([0.0, 1.0, 2.4, 3.4, 5.4], 1, "after 3.4"),
+    ([0.0, 1.0, 2.0, 4.7, 5.7], 1, "after 2.0"),
     ([0.0, 1.0, 2.1, 3.0, 4.1], 0, ""),
     (np.array(["2020-01", "2020-02", "2020-03", "2020-04"], "M8[M]").astype("M8[D]"), 0, ""),
     (np.array(["2020-01-01", "2020-01-02", "2020-01-05"], "M8[D]"), 2, "after 2020-01-02"),
@@ -399,10 +400,10 @@ def test_steps_left_out_of_a_series_are_counted(times, missing, example) -> None
 
 
 def test_periods_that_units_lack_are_counted_between_their_first_and_last() -> None:
-    units = np.array(["a", "a", "a", "b", "b", "c", "c", "c"])
-    years = np.array([1, 2, 3, 2, 3, 1, 4, 6])  # c lacks 2 and 3; there is no year 5
-    found = find_dependence(Rows(8), time=years, units=units)
-    assert (found.units, found.missing, found.example) == (3, 2, "unit c lacks 2")
+    units = np.array(["a", "a", "a", "b", "b", "c", "c", "c", "d"])
+    years = np.array([1, 2, 3, 2, 3, 1, 4, 6, 1])  # c lacks 2 and 3; there is no year 5
+    found = find_dependence(Rows(9), time=years, units=units)
+    assert (found.units, found.missing, found.example) == (4, 2, "unit c lacks 2")
     whole = find_dependence(Rows(5), time=years[:5], units=units[:5])
     assert (whole.units, whole.missing, whole.example) == (2, 0, "")
 

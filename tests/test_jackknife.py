@@ -299,6 +299,10 @@ def test_rows_of_a_criterion_give_what_stored_losses_give(name, few, monkeypatch
     criterion, every, losses = linear(np.random.default_rng(25), draws=800, chains=2)
     rows = RowLosses(criterion.total, every.array, criterion.rows)
     dependence = find_dependence(Rows(N), **keywords)
+    groups = Groups(CLUSTERS, np.arange(G))
+    edges = np.array([0, 300, 800])
+    scores = [scores_by_batch(every.array, some, groups, edges) for some in (rows, losses)]
+    np.testing.assert_allclose(*scores, rtol=0, atol=1e-9)
     order = [2, 0, 1] if name == "rows HC1" else [2, 0]
     draws = every.select([every.names[j] for j in order])
     _same(*(

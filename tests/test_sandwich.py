@@ -14,7 +14,7 @@ from etafree.errors import InputError
 from etafree.inference import student_quantile
 from etafree.leverage import cluster_leverages, cluster_parts, effective_clusters
 from etafree.linear import LinearTotal
-from etafree.satterthwaite import working_covariance_of_residuals
+from etafree.satterthwaite import sampling_adjustment, working_covariance_of_residuals
 from etafree.sums import Groups
 from etafree.totals import ClusterBlock
 
@@ -136,6 +136,8 @@ def test_clusters_without_weight_are_not_there(correction: str, kind: str, robus
     np.testing.assert_allclose(whole.covariance, part.covariance, rtol=1e-8)
     np.testing.assert_allclose(whole.dof, part.dof, rtol=1e-8)
     assert whole.clusters == part.clusters == 12
+    if correction != "CR2":
+        assert set(whole.dof) == {np.inf if correction == "CR0" else 11.0}
 
 
 def test_cr2_of_a_cluster_that_bends_down_is_the_general_one() -> None:
@@ -153,6 +155,26 @@ def test_cr2_of_a_cluster_that_bends_down_is_the_general_one() -> None:
     assert by(bends)[-1] < 0
     expected = np.sum(by(slopes) ** 2 / (1 - by(bends) / A)) / A**2
     assert made.covariance[0, 0] == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("centered", [True, False])
+def test_cr2_under_sampling_weights_and_a_penalty_adjusts_centred_scores(centered: bool) -> None:
+    X, y, w, group = weighted_rows()
+    criterion = ef.Criterion(ef.losses.Squared(), (X, y), ef.penalties.Ridge(0.5), weights=w,
+                             weight_kind="sampling")  # fmt: skip
+    made = ef.target(criterion, clusters=group, correction="CR2", centered=centered)
+    rows = X * (X @ made.center - y)[:, None]
+    rows -= centered * (w @ rows) / w.sum()
+    whiten = np.linalg.inv(np.linalg.cholesky(made.hessian))
+    Z, rows = X @ whiten.T, rows @ whiten.T
+    members = [group == g for g in np.unique(group)]
+    U = np.hstack([Z, w[:, None] * Z])
+    grams = np.array([U[inside].T @ U[inside] for inside in members])
+    adjust = sampling_adjustment(grams, Z.T @ (w[:, None] ** 2 * Z))
+    pairs = np.hstack([rows, w[:, None] * rows])
+    scores = np.array([C.T @ pairs[i].sum(axis=0) for C, i in zip(adjust, members, strict=True)])
+    moves = scores @ whiten
+    np.testing.assert_allclose(made.covariance, moves.T @ moves, rtol=1e-8)
 
 
 def test_cr3_of_ridge_least_squares_is_the_jackknife_by_refitting() -> None:
