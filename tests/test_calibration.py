@@ -246,6 +246,17 @@ def test_student_factors_are_quantiles_in_the_middle_of_equal_parts() -> None:
     assert np.all(factors[:, 1] == 1)
 
 
+def test_parameters_with_a_normal_reference_keep_their_draws() -> None:
+    z = np.random.default_rng(19).standard_normal((500, 2))
+    center, names, dof = np.array([1.0, 2.0]), ("theta[0]", "theta[1]"), np.array([3.0, np.inf])
+    target = ef.Target(center, np.diag([4.0, 9.0]), names, dof=dof)
+    made = ef.calibrate(z, target)
+    plain = made.map(z)
+    np.testing.assert_allclose(made.draws.array[:, 1], plain[:, 1], rtol=1e-9)
+    ratio = (made.draws.array[:, 0] - 1) / (plain[:, 0] - 1)
+    assert np.ptp(ratio) > 1
+
+
 @pytest.mark.parametrize("p", [1, 3])
 def test_a_map_of_many_draws_is_its_formula(p: int) -> None:
     """More draws than a block holds, not a multiple of it, in either direction."""
@@ -264,7 +275,10 @@ def test_a_map_of_many_draws_is_its_formula(p: int) -> None:
 
 def test_only_invertible_scales_are_taken_in_any_units() -> None:
     zero, names = np.zeros(2), ("a", "b")
-    for good in ([[1e-30, 0.0], [0.0, 1e30]], [[0.0, 1e-9], [1e9, 1.0]], [[1.0, 1.0], [1.0, -1.0]]):
+    for good in (
+        [[1e-30, 0.0], [0.0, 1e30]], [[0.0, 1e-9], [1e9, 1.0]], [[1.0, 1.0], [1.0, -1.0]],
+        [[1.0, 1e-20], [1.0, 2e-20]], [[1e-20, 1e-20], [1.0, -1.0]],
+    ):  # fmt: skip
         ef.LocationScaleMap(zero, zero, np.array(good), names)
     for bad in ([[1.0, 1.0], [1e9, 1e9]], [[1.0, 0.0], [2.0, 0.0]], [[0.0, 0.0], [1.0, 2.0]]):
         refused("scale", "singular", lambda bad=bad: ef.LocationScaleMap(

@@ -15,8 +15,15 @@ from conftest import refused
 from etafree.dependence import find_dependence
 from etafree.draws import Draws
 from etafree.errors import NotPositiveDefiniteError
-from etafree.influence import PointwiseArray, batch_edges, curvature, scores_by_batch, total_losses
-from etafree.jackknife import influences, jackknife_target, without_noise
+from etafree.influence import (
+    Curvature,
+    PointwiseArray,
+    batch_edges,
+    curvature,
+    scores_by_batch,
+    total_losses,
+)
+from etafree.jackknife import _agreement, influences, jackknife_target, without_noise
 from etafree.row_losses import RowLosses
 from etafree.rows import Rows
 from etafree.sums import Groups
@@ -425,6 +432,37 @@ def test_checks_have_their_formulas():
     # The draws are those of eta = 1: twice as narrow in variance as eta = 0.5 makes them.
     off = found["draws against log-likelihood"]
     assert off.value == pytest.approx(np.log(2.0), abs=0.15)
+
+
+def test_draws_are_held_against_the_curvature_of_their_log_likelihood():
+    """Wider in a direction: its variance ratio; narrower: the one in the middle."""
+    draws = replace(Draws.of(np.random.default_rng(27).standard_normal((50, 3))), ess=300.0)
+
+    def agreement(*eigenvalues):
+        values = np.array(eigenvalues)
+        (made,) = _agreement(Curvature(np.diag(values), values, values, False), 0.5, draws)
+        return made
+
+    wide = agreement(0.2, 0.4, 5.0)
+    assert wide.value == pytest.approx(np.log(5.0))
+    assert wide.threshold == pytest.approx(0.25 + 3 * np.sqrt(3 / 300))
+    assert wide.verdict == "fail"
+    assert "up to 5 times" in wide.advice
+    assert "eta about 1.2," in wide.advice  # 0.5 over the one in the middle
+    narrow = agreement(0.05, 0.25, 1.1)
+    assert narrow.value == pytest.approx(np.log(4.0))
+    assert narrow.threshold == pytest.approx(np.log(2.0))
+    assert "eta about 2" in narrow.advice
+    assert agreement(0.9, 0.95, 1.0).verdict == "ok"
+    assert _agreement(None, 0.5, draws) == ()
+
+
+def test_a_hundred_observations_at_eta_one_are_enough():
+    for n, verdict in ((100, "ok"), (99, "warn")):
+        _, draws, losses = linear(np.random.default_rng(28), n=n, draws=1500)
+        found = {c.name: c for c in jackknife_target(draws, losses).checks}
+        assert found["jackknife: eta n"].verdict == verdict
+        assert found["jackknife: Monte Carlo error of se"].threshold == 0.05
 
 
 def test_large_offsets_of_the_losses_do_not_cost_digits():
