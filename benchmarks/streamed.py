@@ -1,7 +1,8 @@
 """Compare a fit and sandwich of a Parquet file larger than a part with reading the file.
 
 The rows: wall time over that of reading the file once per pass, on all cores both, growth of CPU
-time and memory with the number of rows, and what a second Dask worker gains.
+time and memory with the number of rows, the CPU time of many small files over that of reading each
+once, and what a second Dask worker gains.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from benchmarks.timing import REPETITIONS, Row, announce, cpu_seconds, interleav
 
 __all__ = ["FORMULA", "run", "write_table"]
 
-GOAL, GOAL_EXPONENT, GOAL_MEMORY, GOAL_WORKERS = 2.0, (0.95, 1.05), 1.1, 1.6
+GOAL, GOAL_EXPONENT, GOAL_MEMORY, GOAL_WORKERS, GOAL_SMALL = 2.0, (0.95, 1.05), 1.1, 1.6, 3.0
 COLUMNS, GROUP = 9, 1 << 20
 #: Rows of a file whose time is all fixed cost.
 SMALLEST = 1000
@@ -95,7 +96,8 @@ def run(quick: bool) -> list[Row]:
         rows = [Row("streamed fit", GOAL, False, ratios, note=note), growth]
         quarter = Path(folder) / "quarter.parquet"
         write_table(quarter, sizes[-1] // 4, sizes[-1] // 400)
-        rows += [_memory(quarter, paths[-1]), _workers(paths[-1])]
+        small = _small_files(Path(folder) / "small", 500 if quick else 2000)
+        rows += [_memory(quarter, paths[-1]), small, _workers(paths[-1])]
     return rows
 
 
@@ -173,6 +175,26 @@ def _memory(quarter: Path, whole: Path) -> Row:
     announce(f"streamed, memory: {peaks[0]:.0f} MB for a quarter, {peaks[1]:.0f} MB for all")
     note = f"peak {peaks[1]:.0f} MB of a process, {whole.stat().st_size / 2**20:.0f} MB of data"
     return Row("streamed, memory", GOAL_MEMORY, False, (peaks[1] / peaks[0],), note=note)
+
+
+def _small_files(folder: Path, many: int) -> Row:
+    """Return the cost of a fit of many files of twenty rows over that of reading each once."""
+    folder.mkdir()
+    for k in range(many):
+        write_table(folder / f"{k}.parquet", 20, 20)
+
+    def read_all() -> None:
+        for path in folder.iterdir():
+            read(path)
+
+    fit(folder)  # load compiled code
+    ratios = interleaved_ratios(
+        "streamed, small files",
+        lambda: cpu_seconds(lambda: fit(folder)),
+        lambda: cpu_seconds(read_all),
+    )
+    note = f"{many} files, CPU time; all passes over reading each file once"
+    return Row("streamed, small files", GOAL_SMALL, False, ratios, note=note)
 
 
 def _workers(path: Path) -> Row:
