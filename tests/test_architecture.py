@@ -134,6 +134,7 @@ ORDER = [
     "adapters",
     "archive",
     "summaries",
+    "variables",
     "report.plots",
     "report.page",
     "report.sweep",

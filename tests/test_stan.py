@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import shutil
 import subprocess
 import sys
@@ -314,6 +316,25 @@ def test_a_fit_with_its_model_is_calibrated_unconstrained(fake):
     for name in ("a", "b", "sigma", "w", "s2"):  # there and back
         before = made.fit.tree["posterior"][name].values
         np.testing.assert_allclose(whole[name], before, atol=1e-10)
+
+
+def test_a_model_s_result_pickles_copies_and_saves(fake, tmp_path):
+    fit, model, _ = fake
+    made = ef.calibrate(fit, model=model, clusters=np.arange(N) // 2)
+    saved = ef.Calibration.load(made.save(tmp_path / "result"))
+    for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), saved):
+        assert again.summary().equals(made.summary())
+        out, expected = again.to_arviz()["posterior"], made.to_arviz()["posterior"]
+        assert list(out) == ["a", "b", "sigma", "w", "s2"]
+        xr.testing.assert_allclose(out.to_dataset(), expected.to_dataset())
+
+
+def test_results_of_files_pickle_copy_and_save(files, tmp_path):
+    made = ef.calibrate(files)
+    saved = ef.Calibration.load(made.save(tmp_path / "result"))
+    for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), saved):
+        assert again.summary().equals(made.summary())
+        assert again.flags() == made.flags()
 
 
 def test_some_variables_of_a_model_are_shown(fake):

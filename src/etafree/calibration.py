@@ -228,7 +228,7 @@ class LocationScaleMap:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LocationScaleMap:
         """Return the map that `save` wrote to `path`."""
-        arrays, meta = load_arrays(path, "map", ("mean", "offset", "scale"))
+        arrays, meta = load_arrays(path, "map", {"mean", "offset", "scale"}.__contains__)
         with damaged(path):
             return cls(names=tuple(meta["names"]), **arrays)
 

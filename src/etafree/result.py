@@ -25,6 +25,7 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.storage import damaged, load_arrays, save_arrays, whole_file, writable
 from etafree.summaries import headline, record
 from etafree.targets import Target
+from etafree.variables import is_own, pack_variables, unpack_variables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -232,17 +233,25 @@ class Calibration(Answers):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write draws, target, map and diagnostics to the ``.npz`` file `path`; return its path.
 
-        Data and models are not in it: a loaded result shows the parameters that were calibrated.
+        Data and models are not in it, but a model's own variables are.
         """
-        parts = pack(self.draws, self.original, self.target, self.map, self.settings, self.checks)
-        return save_arrays(path, "calibration", *parts)
+        arrays, meta = pack(
+            self.draws, self.original, self.target, self.map, self.settings, self.checks
+        )
+        own, told = pack_variables(self.fit, self.original, self.draws, self.center, self.target.se)
+        return save_arrays(path, "calibration", arrays | own, meta | told)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:
         """Return the calibration that `save` wrote to `path`."""
-        arrays, meta = load_arrays(path, "calibration", ARRAYS)
+        arrays, meta = load_arrays(path, "calibration", lambda name: name in ARRAYS or is_own(name))
+        own = {name: arrays.pop(name) for name in [*arrays] if is_own(name)}
         with damaged(path):
-            return cls(**unpack(arrays, meta))
+            parts = unpack(arrays, meta)
+            if "own" in meta:
+                drawn = parts["original"], parts["draws"]
+                parts["fit"] = unpack_variables(own, meta["own"], *drawn)
+            return cls(**parts)
 
     def __repr__(self) -> str:
         table = self.summary().drop(columns=["mean_before", "dof"])

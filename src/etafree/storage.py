@@ -16,7 +16,7 @@ import secrets
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -265,11 +265,11 @@ def damaged(path: Any) -> Iterator[None]:
 
 
 def load_arrays(
-    path: str | os.PathLike[str], kind: str, known: Collection[str] | None = None
+    path: str | os.PathLike[str], kind: str, known: Callable[[str], bool] | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the arrays and metadata of a file that `save_arrays` wrote as this kind.
 
-    Arrays that are not among the `known` names, if given, are refused unread.
+    Arrays of names that are not `known`, if it is given, are refused unread.
     """
     try:
         path = os.fsdecode(path)
@@ -313,10 +313,11 @@ def _check_size(members: Sequence[Any], path: str) -> None:
     check_room(path, claimed, "path", "load it on a machine with more memory")
 
 
-def _check_names(members: Sequence[str], path: str, known: Collection[str] | None) -> None:
+def _check_names(members: Sequence[str], path: str, known: Callable[[str], bool] | None) -> None:
     """Refuse members of a zip file that are there twice, or that nobody knows."""
     names = [member.removesuffix(".npy") for member in members]
-    odd = set(names) - {*(names if known is None else known), "__meta__", "__digest__"}
+    arrays = set(names) - {"__meta__", "__digest__"}
+    odd = {name for name in arrays if known is not None and not known(name)}
     odd |= {name for name, many in Counter(names).items() if many > 1}
     if odd:
         raise InputError(

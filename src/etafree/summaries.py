@@ -24,7 +24,16 @@ from etafree.validation import Array, as_choice, as_names
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Shown", "constrained", "flat_variables", "headline", "record", "summary_table"]
+__all__ = [
+    "Shown",
+    "constrained",
+    "flat_variables",
+    "headline",
+    "is_shown",
+    "neighbours",
+    "record",
+    "summary_table",
+]
 
 #: Step of the derivative in standard errors.
 STEP = 1e-3
@@ -111,17 +120,24 @@ def flat_variables(fit: Fit, theta: Array) -> tuple[tuple[str, ...], Array, Mapp
     """
     assert fit.constrain is not None
     posterior: Any = fit.tree["posterior"].to_dataset()
-    rows = None if fit.criterion is None else fit.criterion.n
     whole = {name: np.asarray(v) for name, v in fit.constrain(theta).items() if name in posterior}
-    names: list[str] = []
-    parts = []
-    for name, values in whole.items():
-        entries = flat_names(name, posterior[name])
-        if (fit.shown and name not in fit.shown) or (not fit.shown and len(entries) == rows):
-            continue
-        names += entries
-        parts.append(values.reshape(*theta.shape[:-1], -1))
-    return tuple(names), np.concatenate(parts, axis=-1), whole
+    shown = [name for name in whole if is_shown(fit, name)]
+    names = tuple(entry for name in shown for entry in flat_names(name, posterior[name]))
+    parts = [whole[name].reshape(*theta.shape[:-1], -1) for name in shown]
+    return names, np.concatenate(parts, axis=-1), whole
+
+
+def is_shown(fit: Fit, name: str) -> bool:
+    """Return whether tables show a variable: one that was asked for, or not one per observation."""
+    if fit.shown or fit.criterion is None:
+        return not fit.shown or name in fit.shown
+    return len(flat_names(name, fit.tree["posterior"][name])) != fit.criterion.n
+
+
+def neighbours(center: Array, se: Array) -> Array:
+    """Return the centre, and points a step above and below it in every parameter (1 + 2p, p)."""
+    step = STEP * np.diag(se)
+    return np.concatenate([center[None], center + step, center - step])
 
 
 def constrained(fit: Fit, center: Array, target: Target, before: Array, after: Array) -> Shown:
@@ -131,9 +147,8 @@ def constrained(fit: Fit, center: Array, target: Target, before: Array, after: A
     """
     names, was, _ = flat_variables(fit, before)
     now = flat_variables(fit, after)[1]
-    step = STEP * np.diag(target.se)
-    near = flat_variables(fit, np.concatenate([center[None], center + step, center - step]))[1]
-    estimate, above, below = np.split(near, [1, 1 + len(step)])
+    near = flat_variables(fit, neighbours(center, target.se))[1]
+    estimate, above, below = np.split(near, [1, 1 + len(center)])
     estimate, slope = estimate[0], (above - below).T
     slope /= 2 * STEP * target.se  # (k, p)
     variance = np.einsum("ki,ij,kj->k", slope, target.covariance, slope)

@@ -115,10 +115,10 @@ def as_fit(
 
         fit = portable(pymc_fit, obj, model, **exact)
     elif modelled == "bambi":
-        from etafree.adapters.bambi import bambi_fit
+        from etafree.adapters.bambi import bambi_fit, built
         from etafree.adapters.portable import portable
 
-        fit = portable(bambi_fit, obj, model, **exact)
+        fit = portable(bambi_fit, obj, built(model), **exact)
     else:
         from etafree.adapters.arviz import arviz_fit
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from etafree.fits import Fit
 from etafree.pytrees import import_jax
 from etafree.validation import Array
 
-__all__ = ["bambi_fit"]
+__all__ = ["bambi_fit", "built", "kept_rows"]
 
 
 def bambi_fit(
@@ -34,21 +34,45 @@ def bambi_fit(
     ----------
     fit : InferenceData or DataTree
         What ``model.fit()`` returned.
-    model : bambi.Model
+    model : bambi.Model or Built
     eta, prior, latent, log_likelihood
         As for `etafree.adapters.marginal.fit_of`.
     """
+    own = model if isinstance(model, Built) else built(model)
+    tree = as_tree(fit)
+    check_model(tree, own.model)
+    samples, info = posterior_samples(tree)
+    return fit_of(
+        _uncentred(pymc_density(own.model), own.centred), samples, tree, eta=eta, prior=prior,
+        latent=latent, log_likelihood=log_likelihood, info=info,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """The PyMC model of a Bambi model, with what is centred in it.
+
+    A Bambi model keeps all names of the place where it was written, open files among them, so that
+    it may not pickle; this does.
+
+    Attributes
+    ----------
+    model : pymc.Model
+    centred : list
+        Intercepts with the terms whose predictors are centred, and the means of these.
+    """
+
+    model: Any
+    centred: list[tuple[str, list[str], Array]]
+
+
+def built(model: Any) -> Built:
+    """Return a Bambi model as PyMC has it, built if it is not."""
     if not hasattr(model, "backend"):
         raise InputError("model", f"is a {type(model).__name__}", "pass the bambi.Model")
     if not model.built:
         model.build()
-    tree = as_tree(fit)
-    check_model(tree, model.backend.model)
-    samples, info = posterior_samples(tree)
-    return fit_of(
-        _uncentred(pymc_density(model.backend.model), model), samples, tree, eta=eta, prior=prior,
-        latent=latent, log_likelihood=log_likelihood, info=info,
-    )  # fmt: skip
+    return Built(model.backend.model, _centred(model))
 
 
 def kept_rows(model: Any, n: int) -> tuple[Any, Any]:
@@ -69,9 +93,8 @@ def kept_rows(model: Any, n: int) -> tuple[Any, Any]:
     return None, None
 
 
-def _uncentred(density: Density, model: Any) -> Density:
+def _uncentred(density: Density, centred: list[tuple[str, list[str], Array]]) -> Density:
     """Return the density in the intercepts that Bambi reports; the model's lie at the means."""
-    centred = _centred(model)
 
     def moved(z: Any) -> Any:
         values = density.constrain(z)

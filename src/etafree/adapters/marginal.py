@@ -155,6 +155,8 @@ def _unconstrained(density: Density, samples: Mapping[str, Array]) -> Array:
     """Return draws of z (chain, draw, q), zero where a variable has none."""
     given = {name: np.asarray(samples[name], dtype=np.float64)
              for name in density.shapes if name in samples}  # fmt: skip
+    if not density.shapes:
+        raise InputError("model", "has no free variables", "pass the model that made the draws")
     if not given:
         raise InputError("fit", f"has no draws of {', '.join(density.shapes)}", "pass its model")
     chains = next(iter(given.values())).shape[:2]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from etafree.errors import InputError
 from etafree.fits import Fit
 
 __all__ = ["portable"]
@@ -37,7 +38,12 @@ class Recipe:
         state = {name: value for name, value in self.__dict__.items() if name != "functions"}
         if importlib.util.find_spec("cloudpickle") is not None:  # models hold lambdas and partials
             dumps: Any = importlib.import_module("cloudpickle").dumps
-            state["model"] = Stored(dumps(self.model))
+            try:
+                state["model"] = Stored(dumps(self.model))
+            except Exception as error:  # whatever the model refers to
+                told = str(error).partition("\n")[0]
+                raise InputError("model", f"does not pickle ({told})",
+                                 "use save() and load()") from error  # fmt: skip
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

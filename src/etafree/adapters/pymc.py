@@ -250,10 +250,10 @@ def check_data(tree: Any, observed: Mapping[str, Any]) -> None:
 
 def _same_data(name: str, mine: Any, stored: Array) -> None:
     """Refuse data that differ from those of a fit by more than their storage may."""
-    same = np.shape(mine) == stored.shape
+    same = np.squeeze(mine).shape == np.squeeze(stored).shape
     numbers = stored.dtype.kind in "biuf" and np.asarray(mine).dtype.kind in "biuf"
     if same and numbers:
-        same = np.allclose(mine, stored, equal_nan=True)
+        same = np.allclose(np.squeeze(mine), np.squeeze(stored), equal_nan=True)
     if not same:
         raise InputError("model", f"has other data for {name} than the fit",
                          "pass the model with the data that were sampled")  # fmt: skip

@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -204,19 +205,31 @@ def _column(fit: Any, name: str) -> Array:
 
 
 class _Services:
-    """A Stan model's maps between scales, through the functions that pystan compiled."""
+    """A Stan model's maps between scales, through the functions that pystan compiled.
+
+    It pickles and copies without them: they are found again by the model's name.
+    """
 
     def __init__(self, model: Any) -> None:
-        models: Any = importlib.import_module("httpstan.models")
-        module = models.import_services_extension_module(model.model_name)
+        self.model = str(model.model_name)
         self.data = model.data
         self.columns = tuple(model.constrained_param_names)
-        self.write: Callable[..., Any] = module.write_array
-        self.read: Callable[..., Any] = module.transform_inits
+
+    @cached_property
+    def module(self) -> Any:
+        """What pystan compiled."""
+        models: Any = importlib.import_module("httpstan.models")
+        try:
+            return models.import_services_extension_module(self.model)
+        except KeyError:  # httpstan's word for a model that it has not got
+            raise InputError("model", "is not compiled here", "call stan.build first") from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "module"}
 
     def constrain(self, theta: Array, computed: bool) -> Array:
         """Return parameters (and transformed ones) (..., k) from unconstrained ones (..., p)."""
-        flat = [self.write(self.data, row.tolist(), computed, False)
+        flat = [self.module.write_array(self.data, row.tolist(), computed, False)
                 for row in theta.reshape(-1, theta.shape[-1])]  # fmt: skip
         return np.asarray(flat, dtype=np.float64).reshape(*theta.shape[:-1], -1)
 
@@ -226,7 +239,9 @@ class _Services:
                   for name, array in posterior.data_vars.items()}  # fmt: skip
         shape = next(iter(arrays.values())).shape[:2]
         flat = [
-            self.read(self.data, {name: array[place].tolist() for name, array in arrays.items()})
+            self.module.transform_inits(
+                self.data, {name: array[place].tolist() for name, array in arrays.items()}
+            )
             for place in np.ndindex(*shape)
         ]
         return np.asarray(flat, dtype=np.float64).reshape(*shape, -1)
