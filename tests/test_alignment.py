@@ -88,3 +88,113 @@ def test_bambi_s_dropped_rows_are_dropped_from_labels():
         made = ef.calibrate(tree, model=model, clusters=labels)
         assert made.target.clusters == 12
         assert made.target.se == pytest.approx(expected)
+
+
+SUBJECTS, TIMES = [f"s{k}" for k in range(12)], np.arange(2000, 2005)
+TOWN = np.arange(12) // 2
+GRID = xr.DataArray(np.repeat(TOWN[:, None], 5, axis=1), dims=("subject", "time"),
+                    coords={"subject": SUBJECTS, "time": TIMES})  # fmt: skip
+
+
+def grid_fit():
+    """Return a fit of 12 subjects at 5 times."""
+    likelihood = -0.5 * np.square(Y.reshape(12, 5) - DRAWS[..., None])
+    return xr.DataTree.from_dict({
+        "posterior": xr.Dataset({"b": (("chain", "draw"), DRAWS[None, :, 0])}),
+        "log_likelihood": xr.Dataset(
+            {"y": (("chain", "draw", "subject", "time"), likelihood[None])}, GRID.coords),
+        "observed_data": xr.Dataset({"y": (("subject", "time"), Y.reshape(12, 5))}, GRID.coords),
+    })  # fmt: skip
+
+
+def grid_model():
+    pm = pytest.importorskip("pymc")
+    with pm.Model(coords={"subject": SUBJECTS, "time": TIMES}) as model:
+        data = Y.reshape(12, 5)
+        pm.Normal("y", pm.Normal("b", 0, 100), 1, observed=data, dims=("subject", "time"))
+    return model
+
+
+LONG = GRID.to_series()
+SHUFFLED = LONG.iloc[ORDER]
+OF_SUBJECTS = pd.Series(TOWN, pd.Index(SUBJECTS, name="subject"))
+PERMUTED = np.random.default_rng(5).permutation(12)
+ALIGNED = {
+    "values": GRID.values,
+    "both dimensions": GRID,
+    "both, turned": GRID.transpose()[::-1, PERMUTED],
+    "one dimension": GRID[:, 0].drop_vars("time"),
+    "one, shuffled": GRID[PERMUTED, 0].drop_vars("time"),
+    "MultiIndex": LONG,
+    "MultiIndex, shuffled": SHUFFLED,
+    "MultiIndex, swapped": LONG.swaplevel().sort_index(),
+    "MultiIndex without names": SHUFFLED.rename_axis([None, None]),
+    "a table": SHUFFLED.to_frame("town"),
+    "a list": [SHUFFLED],
+    "a mapping": {"town": SHUFFLED},
+    "index of subjects": OF_SUBJECTS.iloc[PERMUTED],
+    "index of subjects without a name": OF_SUBJECTS.rename_axis(None).iloc[PERMUTED],
+    "wide": GRID.to_pandas().iloc[PERMUTED, ::-1],
+    "numbers of observations": LONG.reset_index(drop=True).iloc[ORDER],
+}
+REFUSED = {
+    "other names": (SHUFFLED.rename_axis(["a", "b"]), "give its levels these names"),
+    "one too few": (SHUFFLED.iloc[:-1], "has no value for 1 of 60 labels of"),
+    "twice": (pd.concat([LONG, LONG.iloc[:1]]), "twice in its index"),
+    "one subject too few": (OF_SUBJECTS.iloc[1:], "has no value for 1 of 12 labels"),
+    "other subjects": (OF_SUBJECTS.rename(index=str.upper), "has no value for 12 of 12 labels"),
+    "other coordinates": (GRID.assign_coords(time=TIMES + 1), "other coordinates along 'time'"),
+    "other dimensions": (GRID.rename(time="year"), "has dimensions {'subject': 12, 'year': 5}"),
+    "wide, other labels": (GRID.assign_coords(time=TIMES + 1).to_pandas(), "along 'time'"),
+}
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["jackknife", "model"])
+def test_labels_of_observations_along_two_dimensions(known):
+    tree, options = grid_fit(), {"correction": "CR1"}
+    if known:
+        options["model"] = grid_model()
+    expected = ef.calibrate(tree, clusters=np.repeat(TOWN, 5), **options).target
+    assert expected.clusters == 6
+    some = ("values", "one, shuffled", "MultiIndex, shuffled", "a table", "wide")
+    for name, labels in ALIGNED.items():
+        if known and name not in some:  # each is compiled anew
+            continue
+        made = ef.calibrate(tree, clusters=labels, **options).target
+        assert made.clusters == 6, name
+        assert made.se == pytest.approx(expected.se), name
+    assert ef.calibrate(tree, clusters="subject", **options).target.clusters == 12
+    for name, (labels, problem) in REFUSED.items():
+        with pytest.raises(InputError) as caught:
+            ef.calibrate(tree, clusters=labels, **options)
+        assert str(caught.value).startswith("clusters: "), name
+        assert problem in str(caught.value), name
+
+
+def test_several_ways_of_observations_along_two_dimensions():
+    table = pd.DataFrame({"town": LONG, "t": LONG.index.get_level_values("time")})
+    tree = grid_fit()
+    plain = {"town": np.repeat(TOWN, 5), "t": np.tile(TIMES, 12)}
+    expected = ef.calibrate(tree, clusters=plain).target
+    for labels in (table.iloc[ORDER], {name: table[name].iloc[ORDER] for name in table},
+                   [GRID[:, 0].drop_vars("time").rename("town"), "time"]):  # fmt: skip
+        assert ef.calibrate(tree, clusters=labels).target.se == pytest.approx(expected.se)
+    shuffled = table["t"].iloc[ORDER]
+    series = [ef.calibrate(tree, time=time, units=units, correction="DK", bandwidth=1).target.se
+              for time, units in ((plain["t"], np.repeat(SUBJECTS, 5)),
+                                  (shuffled, "subject"))]  # fmt: skip
+    assert series[0] == pytest.approx(series[1])
+
+
+def test_a_model_s_labels_go_by_coordinate_too():
+    pm = pytest.importorskip("pymc")
+    with pm.Model(coords={"i": KEYS}) as model:
+        pm.Normal("y", pm.Normal("b", 0, 100), 1, observed=Y, dims="i")
+    tree = fit(KEYS)
+    expected = ef.calibrate(tree, model=model, clusters=SCHOOL).target.se
+    labels = xr.DataArray(SCHOOL, dims="i", coords={"i": KEYS})
+    made = ef.calibrate(tree, model=model, clusters=labels[ORDER])
+    assert made.target.se == pytest.approx(expected)
+    bare = xr.DataTree.from_dict({"posterior": tree["posterior"].to_dataset()})
+    made = ef.calibrate(bare, model=model, clusters=labels)
+    assert made.target.se == pytest.approx(expected)

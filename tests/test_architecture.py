@@ -121,6 +121,7 @@ ORDER = [
     "learning_rates",
     "adapters.stores",
     "adapters.trees",
+    "adapters.observations",
     "adapters.portable",
     "adapters.stored",
     "adapters.latent",

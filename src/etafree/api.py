@@ -215,6 +215,12 @@ def calibrate(
     })  # fmt: skip
     if fit is not None:
         draws, eta, names = fit.draws, fit.draws.eta, None
+        if fit.observations is not None and criterion is None:
+            clusters, strata, fpc, time, units = (
+                fit.observations.flat(labels, argument)
+                for argument, labels in (("clusters", clusters), ("strata", strata), ("fpc", fpc),
+                                         ("time", time), ("units", units))
+            )  # fmt: skip
         criterion = fit.criterion if fit.criterion is not None else criterion
     posterior = criterion if isinstance(criterion, GeneralizedPosterior) else None
     if posterior is not None:

@@ -30,8 +30,10 @@ class Fit:
         pointwise losses are known and the infinitesimal jackknife makes the target.
     losses : PointwiseLosses or None
         Minus the stored log-likelihood, for the jackknife.
+    observations : etafree.adapters.observations.Observations or None
+        Dimensions and coordinates that labels are lined up with, where they are known.
     every : Draws or None
-        All real parameters for the slopes of the jackknife, where `draws` are some of them.
+        All real variables for the slopes of the jackknife, where `draws` are some of them.
     constrain : callable or None
         Parameters (..., p) to a mapping of the model's own variables (..., *shape), deterministic
         ones too; None where the draws are the variables themselves.
@@ -52,6 +54,7 @@ class Fit:
     tree: Any = field(repr=False)
     criterion: Criterion | None = None
     losses: Any = field(default=None, repr=False)
+    observations: Any = field(default=None, repr=False)
     every: Draws | None = field(default=None, repr=False)
     constrain: Callable[[Array], Mapping[str, Array]] | None = field(default=None, repr=False)
     pointwise: Callable[[Array], Mapping[str, Array]] | None = field(default=None, repr=False)

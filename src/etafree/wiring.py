@@ -158,8 +158,6 @@ def jackknifed(
     at, own = "mean" if center is None else center, fit.draws
     kind, point = find_center(at, None, own.mean, own.names)
     losses, rows = fit.losses, getattr(fit.losses, "rows", Rows(fit.losses.n))
-    if fit.tree is not None:
-        labels = {name: _along(value, losses) for name, value in labels.items()}
     clusters = labels["clusters"]
     rest = {name: value for name, value in labels.items() if name != "clusters"}
     copies = isinstance(losses, RowLosses) and losses.total.copies
@@ -178,19 +176,6 @@ def jackknifed(
         known = left_out(rows.missing, rows.original), losses.checks, goal.checks
         goal = replace(goal, estimand=named_loss, checks=tuple(chain(*known)))
     return replace(goal, center=point, center_kind=kind), dependence
-
-
-def _along(value: Any, losses: Any) -> Any:
-    """Return labels with xarray's arrays, and arrays of the observations' shape, made flat."""
-    if isinstance(value, Mapping):
-        return {name: _along(part, losses) for name, part in value.items()}
-    if isinstance(value, list | tuple) and any(hasattr(part, "dims") for part in value):
-        return [_along(part, losses) for part in value]
-    if hasattr(value, "dims") and hasattr(value, "coords"):
-        return losses.spread(value)
-    if len(losses.dims) > 1 and np.shape(value) == losses.shape:
-        return np.asarray(value).reshape(-1)
-    return value
 
 
 def estimated(

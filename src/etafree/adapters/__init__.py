@@ -140,29 +140,22 @@ def _with_table(fit: Fit, bambi_model: Any) -> Fit:
     """
     if fit.criterion is None:
         return fit
-    import pandas as pd
+    from etafree.adapters.observations import find_observations
 
     rows = fit.criterion.rows
-    columns: dict[str, Any] = {}
-    for group in ("constant_data", "observed_data"):
-        for name, array in fit.tree[group].data_vars.items() if group in fit.tree else ():
-            if array.shape == (rows.original,):
-                columns.setdefault(str(name), array.values)
-    from etafree.adapters.stored import observation_index
-
-    groups = [fit.tree[group] for group in ("observed_data", "log_likelihood") if group in fit.tree]
-    dims = {str(dim) for group in groups for array in group.data_vars.values()
-            for dim in array.dims if array.sizes[dim] == rows.original
-            and dim not in ("chain", "draw")}  # fmt: skip
-    index = observation_index(min(dims, default=""), rows.original, groups)
-    known = replace(rows, index=index, table=pd.DataFrame(columns, index=index))
+    stored = {group: fit.tree[group].to_dataset() for group in ("constant_data", "observed_data",
+              "log_likelihood") if group in fit.tree.children}  # fmt: skip
+    observed = [stored[group] for group in ("log_likelihood", "observed_data") if group in stored]
+    observations = find_observations(observed, rows.original)
+    made = observations.rows(stored.values())
+    known = replace(rows, index=made.index, table=made.table)
     if bambi_model is not None:
         from etafree.adapters.bambi import kept_rows
 
         data, kept = kept_rows(bambi_model, rows.original)
         if data is not None:
             known = replace(known, original=len(data), kept=kept, index=data.index, table=data)
-    return replace(fit, criterion=fit.criterion.with_rows(known))
+    return replace(fit, criterion=fit.criterion.with_rows(known), observations=observations)
 
 
 def _origin(obj: Any) -> str:

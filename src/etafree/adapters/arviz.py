@@ -74,7 +74,9 @@ def arviz_fit(
         checks += _left_out(filled.described(), "constant or copies")
         draws = draws.select(filled.names)
     every = _every(posterior, [*long, *computed], names)
-    return Fit(draws, tree, losses=losses, every=every, constrain=filled, checks=tuple(checks))
+    observations = None if losses is None else losses.observations
+    return Fit(draws, tree, losses=losses, observations=observations, every=every, constrain=filled,
+               checks=tuple(checks))  # fmt: skip
 
 
 def _every(posterior: Any, long: Sequence[str], names: Sequence[str]) -> Draws | None:

@@ -76,8 +76,8 @@ def _indices(tree: Any, losses: StoredLosses) -> list[Groups]:
         return []
     found = []
     for array in tree["constant_data"].to_dataset().data_vars.values():
-        if array.dtype.kind in "iu" and losses.has(array):
-            index = Groups.of(losses.spread(array), losses.n)
+        if array.dtype.kind in "iu" and losses.observations.has(array):
+            index = Groups.of(losses.observations.spread(array), losses.n)
             if LEVELS <= len(index) < losses.n:
                 found.append(index)
     return found

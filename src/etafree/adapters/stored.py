@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etafree.adapters.observations import Observations
 from etafree.adapters.trees import SAMPLE_DIMS, loaded
 from etafree.checks import Check
 from etafree.errors import InputError
@@ -46,17 +46,12 @@ class StoredLosses:
     @property
     def dims(self) -> tuple[str, ...]:
         """Dimensions of the observations."""
-        return tuple(str(dim) for dim in self.arrays[0].dims if dim not in SAMPLE_DIMS)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Number of observations along each dimension."""
-        return tuple(int(self.arrays[0].sizes[dim]) for dim in self.dims)
+        return self.observations.dims
 
     @property
     def n(self) -> int:
         """Number of observations."""
-        return int(np.prod(self.shape))
+        return self.observations.n
 
     @property
     def estimand(self) -> str | None:
@@ -89,98 +84,14 @@ class StoredLosses:
                 yield block.reshape(len(block), -1)
 
     @cached_property
+    def observations(self) -> Observations:
+        """Their dimensions and coordinates."""
+        return Observations.of(self.arrays[0])
+
+    @cached_property
     def rows(self) -> Rows:
         """The observations, with the fit's own variables and coordinates along them by name."""
-        import pandas as pd
-
-        columns: dict[str, Any] = {}
-        elsewhere: dict[str, tuple[int, ...]] = {}
-        for table in (*self.tables, self.arrays[0]):
-            variables = getattr(table, "data_vars", {})
-            for key, array in (*variables.items(), *table.coords.items()):
-                name = str(key)
-                own = name in variables or {*array.dims} <= {*self.dims}
-                if name not in columns and own and self.has(array):
-                    columns[name] = self.spread(array)
-                elif name in variables:
-                    elsewhere[name] = array.shape
-        advice = f"pass one value per observation of log_likelihood {self.dims}"
-        found = {name: shape for name, shape in elsewhere.items() if name not in columns}
-        index = None
-        if len(self.dims) == 1:
-            index = observation_index(self.dims[0], self.n, (self.arrays[0], *self.tables))
-        table = pd.DataFrame(columns, index=index)
-        return _Named(self.n, None, index, table, advice, elsewhere=found)
-
-    def has(self, array: Any) -> bool:
-        """Return whether a DataArray is along the observations: their dimensions, or one unnamed.
-
-        ArviZ calls the first dimension of a variable ``g`` without dimensions ``g_dim_0``.
-        """
-        if array.ndim == len(self.dims) == 1 and str(array.dims[0]).endswith("_dim_0"):
-            return bool(array.size == self.n)
-        sizes = dict(zip(self.dims, self.shape, strict=True))
-        return array.ndim > 0 and all(sizes.get(d) == size for d, size in array.sizes.items())
-
-    def spread(self, array: Any) -> Any:
-        """Return a DataArray along some of the observations' dimensions as one value each."""
-        frame = self.arrays[0].isel(dict.fromkeys(SAMPLE_DIMS, 0), drop=True)
-        if not self.has(array):
-            raise InputError(
-                "clusters", f"has dimensions {dict(array.sizes)}, the log-likelihood "
-                f"{dict(frame.sizes)}", "pass one label per observation",
-            )  # fmt: skip
-        for dim in array.dims:  # by coordinate, where both have one
-            if dim in frame.coords and dim in array.coords:
-                array = _ordered(array, frame, dim)
-        bare = array.drop_vars([*array.coords])
-        if len(self.dims) == 1:
-            bare = bare.rename({bare.dims[0]: self.dims[0]})
-        wide = bare.expand_dims(
-            {dim: frame.sizes[dim] for dim in self.dims if dim not in bare.dims}
-        )
-        return loaded(wide.transpose(*self.dims)).reshape(-1)
-
-
-def _ordered(array: Any, frame: Any, dim: Any) -> Any:
-    """Return labels in the order of the log-likelihood's coordinate; refuse other coordinates."""
-    here, wanted = array.indexes[dim], frame.indexes[dim]
-    if here.equals(wanted):
-        return array
-    if not here.is_unique or not wanted.is_unique or not here.isin(wanted).all():
-        raise InputError("clusters", f"has other coordinates along {dim!r} than the log-likelihood",
-                         "give both the same, or pass a plain array in its order")  # fmt: skip
-    return array.sel({dim: wanted})
-
-
-def observation_index(dim: str, n: int, holders: Iterable[Any]) -> Any:
-    """Return the labels of n observations: the first coordinate of their dimension, or 0, 1, ..."""
-    import pandas as pd
-
-    for holder in holders:
-        if dim in holder.coords and holder.sizes.get(dim) == n:
-            return holder.indexes[dim]
-    return pd.RangeIndex(n)
-
-
-@dataclass(frozen=True, eq=False)
-class _Named(Rows):
-    """Rows of a fit; `elsewhere` has the shapes of variables that are not along them."""
-
-    elsewhere: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-    def align(self, values: Any, argument: str) -> NDArray[Any]:
-        """Return one value per row, with a list of the names there are if one is not."""
-        if isinstance(values, str) and values not in self.table.columns:
-            shape = self.elsewhere.get(values)
-            what = f"names no column {values!r}" if shape is None else (
-                f"names {values!r}, which has shape {shape} for {self.original} observations"
-            )  # fmt: skip
-            other = [f"{name!r} of shape {shape}" for name, shape in self.elsewhere.items()]
-            there = f"; not along the observations: {', '.join(other[:8])}" if other else ""
-            raise InputError(argument, what, f"choose from {[*self.table.columns]}{there}; or pass "
-                             "labels, on the command line as file.csv:column")  # fmt: skip
-        return super().align(values, argument)
+        return self.observations.rows(self.tables)
 
 
 def stored_losses(tree: Any, chosen: Any = None) -> StoredLosses:
