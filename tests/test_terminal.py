@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import etafree as ef
 from etafree.adapters.trees import write_netcdf
+from etafree.cli import main
 from etafree.terminal import CONTROL, plain
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and descriptors of POSIX")
@@ -93,6 +95,90 @@ def test_closed_streams_are_no_error_and_no_file_takes_their_place(
     assert "Exception ignored" not in done.stderr
     if name == "calibrate":
         assert (folder / "out.nc").read_bytes()[1:4] == b"HDF"
+
+
+SURROUNDINGS = {
+    "no locale": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "ASCII": {"PYTHONIOENCODING": "ascii"},
+    "a dumb terminal": {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "1"},
+    "no home": {"HOME": "/proc/none", "MPLCONFIGDIR": "/proc/none", "NUMBA_CACHE_DIR": "/proc/no"},
+}
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_odd_surroundings_are_no_error(folder: Path, tmp_path: Path, name: str) -> None:
+    out, page = tmp_path / "out ü\n.nc", tmp_path / "page \udcc3.html"
+    done = subprocess.run(
+        [*COMMAND, "calibrate", "fit.nc", "-o", os.fsencode(out), "--report", os.fsencode(page)],
+        capture_output=True, check=False, cwd=folder, env={**os.environ, **SURROUNDINGS[name]},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert not CONTROL.search(page.read_text())
+    assert out.exists()
+
+
+READ_ONLY = """
+import numba, numpy as np
+from numba.core import caching
+
+def nowhere(*_):
+    raise RuntimeError("cannot cache function: no locator available")
+
+caching.FunctionCache.__init__ = nowhere
+import etafree as ef
+from etafree.compiled import scatter
+from etafree.samplers.gibbs import gibbs_chains
+
+out = np.zeros((2, 1))
+scatter(out, np.array([0, 1, 1]), np.ones(3), np.ones((3, 1)))
+print(out.ravel().tolist())
+"""
+
+
+def test_compiled_loops_run_where_nothing_can_be_cached() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ONLY], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "[1.0, 2.0]", done.stderr
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line(folder: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "calibrate", str(folder / "fit.nc"), "-o", "out.nc"],
+        capture_output=True, text=True, check=False, cwd="/proc/self",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr.splitlines()[-1]
+
+
+def test_memory_that_does_not_suffice_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exhausted() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("etafree.cli.app", exhausted)
+    with pytest.raises(SystemExit) as info:
+        main()
+    assert info.value.code == 2
+    assert "not enough memory" in capsys.readouterr().err
+
+
+def test_names_do_nothing_to_terminals_pages_and_pictures(tmp_path: Path) -> None:
+    names = [f"a{RED}", "b\u202e", "c\nd", "e\x00", "</script><script>", "f / g", "$\\frac$"]
+    rng = np.random.default_rng(0)
+    draws, k = rng.standard_normal((200, len(names))), len(names)
+    result = ef.calibrate(draws, center=np.zeros(k), covariance=np.eye(k), names=names)
+    page = result.report(tmp_path / "page.html").read_text()
+    for text in (str(result), result._repr_html_(), page):
+        assert not CONTROL.search(text)
+        assert r"a\x1b[31m" in text
+    assert "</script><script>" not in page + result._repr_html_()
+    result.plot().savefig(tmp_path / "plot.png")  # a glyph that no font has would warn
+    again = result.to_arviz()["posterior"]
+    assert "f \u2215 g" in again.data_vars
+    assert ef.Calibration.load(result.save(tmp_path / "save")).names == tuple(names)
 
 
 def test_text_without_control_characters_is_printed_as_it_is() -> None:

@@ -213,6 +213,9 @@ def main() -> None:
             sys.stdout.flush()
     except BrokenPipeError:  # of help texts
         silence(sys.stdout.fileno())
+    except MemoryError:
+        say("etafree: there is not enough memory for this; use fewer rows or draws", error=True)
+        raise SystemExit(2) from None
     except (EtafreeError, OSError) as error:
         say("etafree: " + str(error).replace("\n", " "), error=True)
         if isinstance(error, OSError):  # nor can the rest of what was printed go anywhere

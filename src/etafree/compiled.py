@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numba
 import numpy as np
 
-__all__ = ["kinked_sweeps", "moments", "scatter"]
+__all__ = ["jit", "kinked_sweeps", "moments", "scatter"]
 
 #: Rows that `moments` takes at a time.
 STRIP = 512
 
 
-@numba.njit(cache=True, error_model="numpy")
+def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function by numba, kept on disk if there is a folder to keep it in.
+
+    In a container whose package and home are read-only there is none, and numba refuses to cache.
+    """
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        try:
+            return numba.njit(cache=True, error_model="numpy", **options)(function)
+        except RuntimeError:
+            return numba.njit(error_model="numpy", **options)(function)
+
+    return compiled
+
+
+@jit()
 def scatter(out, codes, factor, rows):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Add factor[i] * rows[i] to out[codes[i]], in the order of the rows."""
     n, p = rows.shape
@@ -24,7 +41,7 @@ def scatter(out, codes, factor, rows):  # type: ignore[no-untyped-def]  # pragma
             out[g, j] += a * rows[i, j]
 
 
-@numba.njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+@jit(fastmath={"reassoc", "contract"})
 def moments(gradient, hessian, columns, slope, curvature):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Add columns times slope to the gradient, columns diag(curvature) columns' to the Hessian.
 
@@ -57,7 +74,7 @@ def moments(gradient, hessian, columns, slope, curvature):  # type: ignore[no-un
                 hessian[j, j] += total
 
 
-@numba.njit(cache=True, error_model="numpy")
+@jit()
 def kinked_sweeps(theta, precision, linear, codes, rates, normals, chi, unit, thin, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Run the Gibbs chain of a normal law times kinks, keeping every `thin`-th state of theta.
 

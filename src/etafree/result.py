@@ -25,6 +25,7 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.storage import damaged, load_arrays, save_arrays, whole_file, writable
 from etafree.summaries import headline, record
 from etafree.targets import Target
+from etafree.terminal import plain
 from etafree.variables import is_own, pack_variables, unpack_variables
 
 if TYPE_CHECKING:
@@ -192,7 +193,8 @@ class Calibration(Answers):
 
         An InferenceData gives an InferenceData, everything else an xarray DataTree, with the same
         variables, dimensions and coordinates. How they were calibrated is in the posterior's
-        attributes. Groups computed from the original draws are ``original_*`` now.
+        attributes. Groups computed from the original draws are ``original_*`` now. A slash in a
+        name, which no such object can have, is the sign of division ``∕``.
         """
         from etafree.adapters.arviz import calibrated_tree
         from etafree.adapters.trees import as_kind
@@ -256,9 +258,9 @@ class Calibration(Answers):
     def __repr__(self) -> str:
         table = self.summary().drop(columns=["mean_before", "dof"])
         shown = table.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-")
-        return "\n".join([*headline(self), "", shown])
+        return plain("\n".join([*headline(self), "", shown]))
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in headline(self)[1:])
         table = self.summary().to_html(float_format=lambda v: f"{v:.4g}", escape=True, na_rep="-")
-        return f"<b>{html.escape(headline(self)[0])}</b><ul>{lines}</ul>{table}"
+        return plain(f"<b>{html.escape(headline(self)[0])}</b><ul>{lines}</ul>{table}")

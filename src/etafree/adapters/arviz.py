@@ -22,6 +22,8 @@ __all__ = ["arviz_fit", "calibrated_tree", "chosen_names"]
 
 #: Posterior attribute that says that draws are calibrated.
 MARK = "calibrated_by"
+#: What stands for the slash of ``I(x / z)`` in names of variables.
+DIVISION = "\N{DIVISION SLASH}"
 #: Groups that do not depend on the posterior draws.
 KEPT = ("observed_data", "constant_data", "predictions_constant_data", "prior",
         "prior_predictive", "sample_stats_prior")  # fmt: skip
@@ -194,7 +196,8 @@ def calibrated_tree(draws: Draws, fit: Fit | None, record: Mapping[str, Any]) ->
     import xarray as xr
 
     if fit is None or fit.tree is None:
-        made = {name: (SAMPLE_DIMS, draws.values[..., j]) for j, name in enumerate(draws.names)}
+        names = [name.replace("/", DIVISION) for name in draws.names]  # xarray's paths have slashes
+        made = {name: (SAMPLE_DIMS, draws.values[..., j]) for j, name in enumerate(names)}
         return xr.DataTree.from_dict({"posterior": xr.Dataset(made, attrs=dict(record))})
     before = fit.tree["posterior"].to_dataset()
     if fit.constrain is not None:

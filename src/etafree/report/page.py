@@ -11,6 +11,7 @@ import numpy as np
 
 from etafree.checks import Check
 from etafree.report.plots import AFTER, BEFORE
+from etafree.terminal import plain
 from etafree.validation import Array
 
 if TYPE_CHECKING:
@@ -167,12 +168,13 @@ def table_html(table: pd.DataFrame, digits: int = 3) -> str:
 
 
 def render(title: str, lead: str, sections: Sequence[Section], footer: str = "") -> str:
-    """Return the page; every text is escaped."""
+    """Return the page; every text is escaped, control characters are written out."""
     import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True
     )
-    return environment.get_template("page.html.j2").render(
+    page = environment.get_template("page.html.j2").render(
         title=title, lead=lead, sections=sections, footer=footer, colours=(BEFORE, AFTER)
     )
+    return plain(page)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from etafree.terminal import plain
 from etafree.validation import Array
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def before_after(
         ax.set_ylim(-0.36 * top, top)
         ax.axhline(0, color="0.7", lw=0.6)
         ax.set_yticks([])
-        ax.set_ylabel(name, parse_math=False, rotation=0, ha="right", va="center")
+        ax.set_ylabel(plain(name), parse_math=False, rotation=0, ha="right", va="center")
         for side in ("top", "right", "left"):
             ax.spines[side].set_visible(False)
     axes[0].plot([], [], color=BEFORE, lw=3, label=f"posterior as it came{eta}")

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 from numba import float32, float64, prange
 from numpy.typing import NDArray
 
 from etafree import linalg
+from etafree.compiled import jit
 from etafree.errors import InputError
 from etafree.samplers.streams import fill_noise
 from etafree.validation import Array, as_array, as_choice
@@ -41,7 +41,7 @@ BLOCK = 512
 LARGEST = 1e15
 
 
-@numba.njit(cache=True, error_model="numpy", fastmath=True)
+@jit(fastmath=True)
 def update_latents(base, x, b, y, t, z, noise, unit, residual, eta, c, published):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Draw scale and shift of a block of observations, whose residuals are base - x b.
 
@@ -82,7 +82,7 @@ def update_latents(base, x, b, y, t, z, noise, unit, residual, eta, c, published
     return total
 
 
-@numba.njit(cache=True, error_model="numpy", fastmath=True)
+@jit(fastmath=True)
 def _run_chain(key, columns, y, cov, root, start, eta, c, published, burn_in, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     p, n = columns.shape
     beta, moment = np.zeros(p), np.empty(p)
@@ -134,7 +134,7 @@ def _run_chain(key, columns, y, cov, root, start, eta, c, published, burn_in, ou
                 out[step - burn_in, j] = beta[j]
 
 
-@numba.njit(cache=True, parallel=True, error_model="numpy", fastmath=True)
+@jit(parallel=True, fastmath=True)
 def _run_chains(keys, data, columns, y, cov, root, start, eta, c, published, burn_in, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     for k in prange(keys.shape[0]):
         d = data[k]

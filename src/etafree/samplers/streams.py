@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 from numba import float32, int32, uint32, uint64
+
+from etafree.compiled import jit
 
 __all__ = ["fill_noise", "words_for"]
 
@@ -29,7 +30,7 @@ def words_for(n: int) -> int:
     return n + (n + 1) // 2
 
 
-@numba.njit(cache=True, error_model="numpy", fastmath=True)
+@jit(fastmath=True)
 def _fill_words(counter, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     for i in range(out.shape[0]):
         z = counter + uint64(i + 1) * _STEP
@@ -39,7 +40,7 @@ def _fill_words(counter, out):  # type: ignore[no-untyped-def]  # pragma: no cov
     return counter + uint64(out.shape[0]) * _STEP
 
 
-@numba.njit(cache=True, error_model="numpy", fastmath=True)
+@jit(fastmath=True)
 def _fill_normals(radii, angles, one, two):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Turn two blocks of 32 random bits into two of independent standard normals.
 
@@ -77,7 +78,7 @@ def _fill_normals(radii, angles, one, two):  # type: ignore[no-untyped-def]  # p
         two[i] = radius * (c if swap else s)
 
 
-@numba.njit(cache=True, error_model="numpy", fastmath=True)
+@jit(fastmath=True)
 def fill_noise(counter, words, one, two, unit):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Fill `one` and `two` with standard normals, `unit` with uniforms in [0, 1]; single precision.
 

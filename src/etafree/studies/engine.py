@@ -19,7 +19,14 @@ import numpy as np
 from etafree import terminal
 from etafree.errors import InputError
 from etafree.machines import check_workers, connected
-from etafree.storage import load_arrays, made_with, save_arrays, sweep, whole_file
+from etafree.storage import (
+    load_arrays,
+    made_with,
+    refuse_special,
+    save_arrays,
+    sweep,
+    whole_file,
+)
 from etafree.studies.workers import (
     Arrays,
     StudyError,
@@ -191,6 +198,7 @@ def _begun(folder: Path, facts: Mapping[str, Any]) -> bool:
         if (folder / "cells").exists():
             raise InputError("out", f"{str(folder)!r} holds 'cells' but no study.json", advice)
         return False
+    refuse_special(path, "out")
     try:
         before, now = _entries(json.loads(path.read_text())), _entries(facts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
