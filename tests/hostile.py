@@ -11,6 +11,7 @@ import os
 import socket
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,17 @@ def zeros(file: Any) -> None:
     chunk = data.id.read_direct_chunk((0, 0))[1]
     for k in range(1, 100):
         data.id.write_direct_chunk((k, 0), chunk)
+
+
+def one_text(file: Any) -> None:
+    """Let four thousand labels be the same megabyte."""
+    import h5py
+
+    data = file.create_dataset("posterior/text", shape=(4096,), dtype=h5py.string_dtype(),
+                               chunks=(4096,), compression="gzip")  # fmt: skip
+    data[0] = "a" * (1 << 20)
+    place = zlib.decompress(data.id.read_direct_chunk((0,))[1])[:16]
+    data.id.write_direct_chunk((0,), zlib.compress(place * 4096))
 
 
 def link(kind: str, *target: str) -> Callable[[Any], None]:
@@ -112,6 +124,7 @@ HDF5: dict[str, tuple[Callable[[Any], None], str]] = {
         lambda file: file.create_dataset("c", shape=(1, 1), dtype="S4", maxshape=(None, None),
                                          chunks=(2**15, 2**14)), ""),
     "zeros of 13 GB": (zeros, CLAIM),
+    "labels that are one text": (one_text, "longer labels at '/posterior/text'"),
     "many groups": (lambda file: nested(file, 1, 1200), "more than 1,000 groups"),
     "groups inside one another": (lambda file: nested(file, 40), "more than 32 groups inside"),
 }  # fmt: skip

@@ -19,6 +19,8 @@ __all__ = ["check_netcdf", "check_zarr"]
 
 #: Groups, groups inside one another and variables of a fit; opening them takes milliseconds each.
 GROUPS, DEPTH, VARIABLES = 1_000, 32, 20_000
+#: Bytes of labels that are read at a time.
+TEXT = 1 << 26
 REWRITE = "pass what idata.to_netcdf() wrote"
 FEWER = "store fewer draws or variables"
 
@@ -58,7 +60,10 @@ def _datasets(root: Any, path: str, h5py: Any) -> Iterator[tuple[int, int]]:
                 waiting.append((found, place, depth + 1))
             elif isinstance(found, h5py.h5d.DatasetID):
                 variables += 1
-                yield len(found.shape or ()), _size(found, path, place, h5py)
+                size = _size(found, path, place, h5py)
+                check_claim(path, size, os.path.getsize(path), "draws")
+                _check_text(found, path, place, h5py)
+                yield len(found.shape or ()), size
             _check_counts(path, len(seen), depth, variables)
 
 
@@ -71,6 +76,23 @@ def _size(dataset: Any, path: str, place: str, h5py: Any) -> int:
     chunk = math.prod(options.get_chunk()) if layout == h5py.h5d.CHUNKED else 0
     items = max(math.prod(dataset.shape or ()), chunk)
     return int(items * dataset.get_type().get_size())
+
+
+def _check_text(dataset: Any, path: str, place: str, h5py: Any) -> None:
+    """Refuse labels that are longer than the file together: each may be one and the same text."""
+    shape: tuple[int, ...] = dataset.shape or ()
+    kind, size = dataset.get_type(), os.path.getsize(path)
+    text = isinstance(kind, h5py.h5t.TypeStringID) and kind.is_variable_str()
+    if len(shape) != 1 or not (text or isinstance(kind, h5py.h5t.TypeVlenID)):
+        return
+    labels = h5py.Dataset(dataset)
+    step = max(TEXT // size, 16)
+    total = 0
+    for first in range(0, min(shape[0], size), step):
+        total += sum(map(len, labels[first : first + step]))
+        if total > size:
+            raise InputError("draws", f"{path!r} has longer labels at {place!r} than the file is",
+                             REWRITE)  # fmt: skip
 
 
 def _check_counts(path: str, groups: int, depth: int, variables: int) -> None:
