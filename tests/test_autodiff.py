@@ -16,6 +16,7 @@ from conftest import THETA, make_case, refused
 from etafree import jax_total
 from etafree.autodiff import JaxLoss, double_precision
 from etafree.errors import ConvergenceError, MissingExtraError
+from etafree.kernels import Kernels
 from etafree.predictors import find_predictors
 from etafree.sums import Groups
 
@@ -479,6 +480,40 @@ def test_predictors_are_found_and_give_the_same_derivatives(name):
         same(found.outer(u, row), loss(theta, row))
         same(J.T @ jax.grad(found.outer)(u, row), jax.grad(loss)(theta, row))
         same(J.T @ jax.hessian(found.outer)(u, row) @ J, jax.hessian(loss)(theta, row))
+
+
+@pytest.mark.parametrize("name", ["a sum", "a scale", "all of theta"])  # one, two, no predictors
+def test_kernels_are_derivatives_of_the_weighted_sum(name):
+    many, loss = PREDICTORS[name]
+    rng = np.random.default_rng(41)
+    theta, w = 0.3 * rng.standard_normal(8), rng.gamma(2.0, 1.0, 12)
+    rows = {"x": rng.standard_normal((12, 8)), "y": rng.standard_normal(12)}
+    each = jax.vmap(loss, (None, 0))
+    with double_precision():
+        made = Kernels(loss, theta, {"x": rows["x"][0], "y": rows["y"][0]})
+        assert (made.predictors and made.predictors.many) == many
+        ready = made.prepare(rows)
+        gradients = jax.jacobian(each)(theta, rows)
+        hessians = w[:, None, None] * jax.jacobian(jax.jacobian(each))(theta, rows)
+        values = w * each(theta, rows)
+        same(made.values(theta, ready, w), values)
+        same(made.scores(theta, ready, w), w[:, None] * gradients)
+        value, gradient, _, hessian = made.derivatives(theta, ready, w)
+        same(value, values.sum())
+        same(gradient, w @ gradients)
+        same(hessian, hessians.sum(axis=0))
+        scores, bent = made.hessians(theta, ready, w)
+        same(scores, w[:, None] * gradients)
+        same(bent, hessians)
+        value, gradient = made.value_and_gradient(theta, ready, w)
+        same(value, values.sum())
+        same(gradient, w @ gradients)
+        several = np.stack([theta, 2 * theta])
+        same(made.totals(several, ready, w), [w @ each(t, rows) for t in several])
+        # a row of weight zero counts for nothing, whatever it holds
+        rows["y"][3], w[3] = np.inf, 0.0
+        kept = made.values(theta, made.prepare(rows), w)
+        same(kept, np.where(w > 0, values, 0.0))
 
 
 # What is refused, and what it says
