@@ -276,9 +276,7 @@ def _left_out(labels: NDArray[Any]) -> tuple[int, str]:
         return 0, ""
     steps = np.diff(labels).astype(np.float64)
     ratio = steps / steps.min()
-    if labels.dtype.kind in "mM" and ratio.max() < 1.2:  # months differ in length
-        return 0, ""
-    whole = np.rint(ratio)
+    whole = np.rint(ratio)  # months differ in length
     if np.abs(ratio - whole).max() > 0.2:
         long = int(np.count_nonzero(ratio > 1.5))
         return long, f"after {labels[int(ratio.argmax())]!s}" if long else ""
