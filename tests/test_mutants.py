@@ -60,15 +60,15 @@ def test_whoever_imported_a_function_has_the_changed_one():
     code = (
         "import mutants\n"
         "from etafree.meat import small_sample_factor\n"
-        "from etafree.calibration import _factor_grid\n"
+        "from etafree.calibration import student_factor_grid\n"
         "def put(change):\n"
         "    module = change.partition('.')[0]\n"
         "    every = mutants.mutants_of(mutants.SOURCE / f'{module}.py')\n"
         "    mutants.put_in(next(one for one in every if one.change == change))\n"
         "put('meat.small_sample_factor: count / (count - 1) -> count * (count - 1)')\n"
         "assert small_sample_factor('CR1', 5, 9.0, 2) == 20\n"
-        "put('calibration._factor_grid: np.arange(count) + 0.5 -> np.arange(count) - 0.5')\n"
-        "assert _factor_grid(4, 3.0)[1] < 0.8\n"  # behind a cache
+        "put('calibration.student_factor_grid: np.arange(count) + 0.5 -> np.arange(count) - 0.5')\n"
+        "assert student_factor_grid(4, 3.0)[1] < 0.8\n"  # behind a cache
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=mutants.ROOT / "tests", check=False)
     assert done.returncode == 0

@@ -138,6 +138,7 @@ def test_many_public_calls_in_threads_restore_the_counts_whether_or_not_they_rai
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX only")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork.. was called:RuntimeWarning")  # by JAX, if it is loaded
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_forked_process_has_a_limit_of_its_own(inside):
     """The child has neither the thread that computes meanwhile nor what that thread holds."""

@@ -106,6 +106,8 @@ def unpack_variables(
         made = values["before"][name]
         shaped = made.reshape(*original.values.shape[:2], *made.shape[1:])
         posterior[name] = xr.DataArray(shaped, dims=[*SAMPLE_DIMS, *dims], coords=coords)
+    for dim, many in zip(SAMPLE_DIMS, original.values.shape, strict=False):
+        posterior = posterior.assign_coords({dim: np.arange(many)})
     points = original.array, draws.array, arrays["own_near"]
     installed = importlib.util.find_spec("arviz") is not None
     return Fit(
