@@ -136,6 +136,25 @@ def test_a_saved_result_keeps_dimensions_and_what_was_filled_in(tmp_path):
     out, expected = (r.to_arviz()["posterior"].to_dataset() for r in (saved, made))
     xr.testing.assert_allclose(out, expected)
     xr.testing.assert_equal(out["day"].drop_attrs(), expected["day"].drop_attrs())
+    assert "draw" not in out.coords
+
+
+def test_a_saved_result_keeps_the_numbers_of_chains_and_draws(tmp_path):
+    """Draws 100, 102, … of chains 3 and 7, as a thinned fit has them."""
+    import xarray as xr
+
+    rho = 0.1 * chains()
+    coords = {"chain": [3, 7], "draw": 100 + 2 * np.arange(rho.shape[1])}
+    matrix = np.stack([rho, rho], axis=-1)
+    posterior = xr.Dataset({"r": (("chain", "draw", "k"), matrix)}, coords)
+    losses = {"y": (("chain", "draw", "obs"), 0.5 * np.square(Y - rho[..., None]) - 1.0)}
+    likelihood = xr.Dataset(losses, coords)
+    tree = xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": likelihood})
+    made = ef.calibrate(tree, latent=None)
+    saved = ef.Calibration.load(made.save(tmp_path / "result"))
+    out, expected = (r.to_arviz()["posterior"].to_dataset() for r in (saved, made))
+    xr.testing.assert_allclose(out, expected)
+    assert [*out["chain"].values] == [3, 7]
 
 
 def test_damaged_variables_are_refused(tmp_path):

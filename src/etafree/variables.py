@@ -26,7 +26,7 @@ from etafree.validation import Array
 __all__ = ["is_own", "pack_variables", "unpack_variables"]
 
 POINTS = ("before", "after", "near")
-OWN = re.compile(r"own_(near|\d+_(before|after|near|dim\d+))")
+OWN = re.compile(r"own_(near|chain|draw|\d+_(before|after|near|dim\d+))")
 
 
 def is_own(name: str) -> bool:
@@ -74,6 +74,8 @@ def pack_variables(
     before, after, near = (fit.constrain(theta) for theta in thetas)
     shown = [name for name in before if name in posterior and is_shown(fit, name)]
     arrays: dict[str, Any] = {"own_near": thetas[2]}
+    arrays |= {f"own_{dim}": _plain(posterior[dim].values)
+               for dim in SAMPLE_DIMS if dim in posterior.coords}  # fmt: skip
     told: list[Any] = []
     for name, values in before.items():
         if name not in posterior or (name not in shown and np.size(values) > LARGE):
@@ -83,8 +85,7 @@ def pack_variables(
                    for part, made in zip(POINTS, (before, after, near), strict=True)}  # fmt: skip
         for k, dim in enumerate(dims):
             if dim in posterior.coords:
-                labels = posterior[dim].values
-                arrays[f"{key}_dim{k}"] = labels.astype(str) if labels.dtype == object else labels
+                arrays[f"{key}_dim{k}"] = _plain(posterior[dim].values)
         told.append([name, [str(dim) for dim in dims]])
     return arrays, {"own": {"variables": told, "shown": shown, "latent": list(fit.latent),
                             "kind": fit.kind}}  # fmt: skip
@@ -106,8 +107,8 @@ def unpack_variables(
         made = values["before"][name]
         shaped = made.reshape(*original.values.shape[:2], *made.shape[1:])
         posterior[name] = xr.DataArray(shaped, dims=[*SAMPLE_DIMS, *dims], coords=coords)
-    for dim, many in zip(SAMPLE_DIMS, original.values.shape, strict=False):
-        posterior = posterior.assign_coords({dim: np.arange(many)})
+    told_dims = [dim for dim in SAMPLE_DIMS if f"own_{dim}" in arrays]
+    posterior = posterior.assign_coords({dim: arrays[f"own_{dim}"] for dim in told_dims})
     points = original.array, draws.array, arrays["own_near"]
     installed = importlib.util.find_spec("arviz") is not None
     return Fit(
@@ -118,3 +119,8 @@ def unpack_variables(
         shown=tuple(map(str, told["shown"])),
         kind="InferenceData" if told["kind"] == "InferenceData" and installed else "DataTree",
     )
+
+
+def _plain(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels of a dimension as a file without pickled objects can hold them."""
+    return labels.astype(str) if labels.dtype == object else labels
