@@ -19,6 +19,8 @@ endif
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
+# What Python compiles at a first import is kept: every command and test starts processes.
+export PYTHONDONTWRITEBYTECODE :=
 # Tests compare what is installed with what was meant to be.
 export ETAFREE_CONSTRAINTS := $(CONSTRAINTS)
 
