@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Tests compare what is installed with what was meant to be.
 export ETAFREE_CONSTRAINTS := $(CONSTRAINTS)
 
-.PHONY: demo tour test tests newest processors extras constraints bench fuzz mutants coverage docs linkcheck \
+.PHONY: demo tour test tests newest processors extras constraints bench fuzz mutants coverage compare docs linkcheck \
 	dist lint clean
 
 # The package and what it needs to run, as a user has it; built as a wheel.
@@ -49,6 +49,8 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tests/house.py
 
 tests: $(VENV)/dev  ## every test, without linters and types; TESTS= takes some files
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS)
@@ -80,7 +82,10 @@ mutants: $(VENV)/dev  ## small changes of the numerical code, each of which a te
 	$(BIN)/python tests/mutants.py $(MUTANTS)
 
 coverage: $(VENV)/dev  ## coverage of every loss and dependence at five learning rates (about 40 minutes)
-	$(BIN)/etafree coverage --out build/coverage
+	$(BIN)/python -m studies coverage --out build/coverage
+
+compare: $(VENV)/dev  ## learning-rate methods beside calibration on six designs
+	$(BIN)/python -m studies compare --out build/compare
 
 docs: $(VENV)/dev  ## the site into build/docs, every example run, every page looked at in Chromium
 	ETAFREE_GALLERY_WORKERS=2 $(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs build/docs

@@ -50,5 +50,10 @@ def _compare(name: str, loss: ef.losses.LinearLoss, resamples: int) -> Row:
     own = np.array([refit(c) for c in rng.multinomial(1000, np.full(1000, 1e-3), size=200)])
     if not np.allclose(own.std(axis=0), spread, rtol=0.25):
         raise RuntimeError("the bootstrap and scipy's refits have different spreads")
-    return Row(f"bootstrap, {name}", GOAL, True, interleaved_ratios(f"bootstrap, {name}", theirs,
-               ours), note=f"{REFITS} refits by BFGS timed and scaled")  # fmt: skip
+    return Row(
+        f"bootstrap, {name}",
+        GOAL,
+        True,
+        interleaved_ratios(f"bootstrap, {name}", theirs, ours),
+        note=f"{REFITS} refits by BFGS timed and scaled",
+    )

@@ -27,8 +27,12 @@ def _run(folder: Path, datasets: int, cache: Path | None = None) -> tuple[float,
         environment["NUMBA_CACHE_DIR"] = str(cache)
     made = subprocess.run(
         [sys.executable, "-m", "benchmarks.figure1", str(folder), str(datasets)],
-        check=True, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[1],
-    )  # fmt: skip
+        check=True,
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
     seconds, peak = map(float, made.stdout.split())
     return seconds, peak
 
@@ -38,8 +42,10 @@ def main(folder: str, datasets: str) -> None:
     began = time.perf_counter()
     subprocess.run(
         [sys.executable, "-c", CODE, "figure1", "--out", folder, "--datasets", datasets],
-        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     seconds = time.perf_counter() - began
     print(seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
 

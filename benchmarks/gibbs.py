@@ -6,8 +6,7 @@ import numba
 import numpy as np
 
 from benchmarks.timing import Row, announce, cpu_seconds, interleaved_ratios
-from etafree.samplers.gibbs import BLOCK, gibbs_chains
-from etafree.samplers.streams import fill_noise
+from etafree.samplers.gibbs import BLOCK, fill_noise, gibbs_chains
 
 __all__ = ["reference_gibbs", "run"]
 
@@ -17,9 +16,14 @@ ETA, THRESHOLD, STRENGTH = 1.0, 1.0, 0.5
 
 
 def reference_gibbs(
-    x: np.ndarray, y: np.ndarray, eta: float, c: float, precision: float, steps: int,
+    x: np.ndarray,
+    y: np.ndarray,
+    eta: float,
+    c: float,
+    precision: float,
+    steps: int,
     rng: np.random.Generator,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Return draws (steps,) of the appendix's three updates, one observation at a time."""
     from scipy.stats import invgauss
 
@@ -42,8 +46,10 @@ def _random_numbers(key, n, steps):
     """Draw what a chain draws, block by block, and use it for nothing but a sum."""
     words = np.empty(BLOCK + BLOCK // 2, np.uint64)
     z, noise, unit = (
-        np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-    )  # fmt: skip
+        np.empty(BLOCK, np.float32),
+        np.empty(BLOCK, np.float32),
+        np.empty(BLOCK, np.float32),
+    )
     counter, total = key, 0.0
     for _ in range(steps):
         for first in range(0, n, BLOCK):
@@ -61,9 +67,17 @@ def _chains(n: int, p: int, chains: int, steps: int) -> object:
 
     def sample() -> np.ndarray:
         return gibbs_chains(
-            X, y, np.zeros(chains, np.intp), np.full(chains, ETA), THRESHOLD, precision,
-            np.zeros((chains, p)), draws=steps, burn_in=0, seed=np.random.SeedSequence(2),
-        )  # fmt: skip
+            X,
+            y,
+            np.zeros(chains, np.intp),
+            np.full(chains, ETA),
+            THRESHOLD,
+            precision,
+            np.zeros((chains, p)),
+            draws=steps,
+            burn_in=0,
+            seed=np.random.SeedSequence(2),
+        )
 
     sample()
     return sample
@@ -118,8 +132,16 @@ def _growth(quick: bool) -> list[Row]:
             values.append(float(np.polyfit(np.log(scale), np.log(seconds), 1)[0]))
         announce(f"gibbs grows as {name} ** {np.median(values):.2f}")
         rows.append(
-            Row(f"gibbs, growth in {name}", 1.05, False, tuple(values), unit="exponent",
-                note=", ".join(f"{s:.2e} s per step at {name} = {v}" for s, v in
-                               zip(seconds, scale, strict=True)))
-        )  # fmt: skip
+            Row(
+                f"gibbs, growth in {name}",
+                1.05,
+                False,
+                tuple(values),
+                unit="exponent",
+                note=", ".join(
+                    f"{s:.2e} s per step at {name} = {v}"
+                    for s, v in zip(seconds, scale, strict=True)
+                ),
+            )
+        )
     return rows

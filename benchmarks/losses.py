@@ -107,9 +107,12 @@ def _memory(name: str, module: str, goal: float, *sizes: int) -> Row:
     values = []
     for repetition in range(3):
         made = subprocess.run(
-            [sys.executable, "-m", f"benchmarks.{module}", *map(str, sizes)], check=True,
-            capture_output=True, text=True, cwd=Path(__file__).parents[1],
-        )  # fmt: skip
+            [sys.executable, "-m", f"benchmarks.{module}", *map(str, sizes)],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[1],
+        )
         values.append(float(made.stdout))
         announce(f"{name} {repetition + 1}: {values[-1]:.1f} MB")
     return Row(name, goal, False, tuple(values), "MB", "peak beyond the data, compiled code too")

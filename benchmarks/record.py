@@ -17,8 +17,18 @@ from typing import Any
 __all__ = ["machine", "page", "write_page"]
 
 #: What the numbers depend on.
-PACKAGES = ("etafree", "numpy", "scipy", "numba", "jax", "pandas", "pyarrow", "dask", "statsmodels",
-            "blackjax")  # fmt: skip
+PACKAGES = (
+    "etafree",
+    "numpy",
+    "scipy",
+    "numba",
+    "jax",
+    "pandas",
+    "pyarrow",
+    "dask",
+    "statsmodels",
+    "blackjax",
+)
 HEADINGS = ("row", "goal", "median [min, max]", "verdict", "note")
 HERE = Path(__file__).parent
 
@@ -77,20 +87,32 @@ def page(told: Mapping[str, Any], about: Mapping[str, str]) -> str:
     rows, where = told["rows"], told["machine"]
     missed = [row["name"] for row in rows if row["verdict"] != "met"]
     lines = [
-        "# Performance", "",
+        "# Performance",
+        "",
         "The newest full run of the benchmarks on record. Run it again with `make bench`, on an "
         "idle machine; `python -m benchmarks --record` then writes this page. A ratio compares two "
         "computations run in turns; its unit is x. One BLAS thread each. What was disturbed, while "
-        "a hypervisor gave more than 5 % of the cores to others, was run again.", "",
+        "a hypervisor gave more than 5 % of the cores to others, was run again.",
+        "",
         f"{len(rows) - len(missed)} of {len(rows)} goals are met."
-        + (f" Missed: {'; '.join(missed)}." if missed else ""), "",
-        _line(HEADINGS), _line(["---"] * len(HEADINGS)), *(_line(_cells(row)) for row in rows), "",
-        "## Machine", "", *(f"- {key}: {value}" for key, value in where.items()), "",
-        "## What the rows mean", "",
-    ]  # fmt: skip
+        + (f" Missed: {'; '.join(missed)}." if missed else ""),
+        "",
+        _line(HEADINGS),
+        _line(["---"] * len(HEADINGS)),
+        *(_line(_cells(row)) for row in rows),
+        "",
+        "## Machine",
+        "",
+        *(f"- {key}: {value}" for key, value in where.items()),
+        "",
+        "## What the rows mean",
+        "",
+    ]
     used = dict.fromkeys(row["benchmark"] for row in rows)
-    lines += [f"- **{name}** (`python -m benchmarks {name}`): {' '.join(about[name].split())}"
-              for name in used]  # fmt: skip
+    lines += [
+        f"- **{name}** (`python -m benchmarks {name}`): {' '.join(about[name].split())}"
+        for name in used
+    ]
     return "\n".join(lines) + "\n"
 
 

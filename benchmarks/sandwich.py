@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import etafree as ef
-import etafree.linear
+import etafree.totals.linear
 from benchmarks.timing import REPETITIONS, Row, announce, cpu_seconds, interleaved_ratios
 
 __all__ = ["clustered_data", "run", "without_compiled_code"]
@@ -69,12 +69,12 @@ def run(quick: bool) -> list[Row]:
 @contextmanager
 def without_compiled_code() -> Iterator[None]:
     """Make etafree use numpy alone for its sums over clusters."""
-    before = etafree.linear.COMPILE_FROM
-    etafree.linear.COMPILE_FROM = np.inf
+    before = etafree.totals.linear.COMPILE_FROM
+    etafree.totals.linear.COMPILE_FROM = np.inf
     try:
         yield
     finally:
-        etafree.linear.COMPILE_FROM = before
+        etafree.totals.linear.COMPILE_FROM = before
 
 
 def _memory(n: int, clusters: int) -> Row:
@@ -88,6 +88,11 @@ def _memory(n: int, clusters: int) -> Row:
         values.append(float(made.stdout))
         announce(f"sandwich, memory {repetition + 1}/{REPETITIONS}: {values[-1]:.1f} MB")
     return Row(
-        "sandwich, memory", GOAL_MEMORY, False, tuple(values), "MB", "peak of a first call in a "
+        "sandwich, memory",
+        GOAL_MEMORY,
+        False,
+        tuple(values),
+        "MB",
+        "peak of a first call in a "
         "fresh process less the peak before it, loading the compiled code included",
-    )  # fmt: skip
+    )

@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import etafree as ef
-import etafree.passes
-import etafree.streamed
+import etafree.totals.chunked
 from benchmarks.timing import REPETITIONS, Row, announce, cpu_seconds, interleaved_ratios
 
 __all__ = ["FORMULA", "run", "write_table"]
@@ -108,14 +107,14 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _passes(path: Path) -> int:
-    count, run_pass = 0, etafree.passes.run_pass
+    count, run_pass = 0, etafree.totals.chunked.run_pass
 
     def counted(*args: object) -> object:
         nonlocal count
         count += 1
         return run_pass(*args)
 
-    modules = (etafree.passes, etafree.streamed)
+    modules = (etafree.totals.chunked, etafree.totals.chunked)
     for module in modules:
         module.run_pass = counted
     try:
@@ -168,9 +167,12 @@ def _memory(quarter: Path, whole: Path) -> Row:
     peaks = []
     for path in (quarter, whole):
         made = subprocess.run(
-            [sys.executable, "-c", code, str(path)], check=True, capture_output=True, text=True,
+            [sys.executable, "-c", code, str(path)],
+            check=True,
+            capture_output=True,
+            text=True,
             cwd=Path(__file__).parents[1],
-        )  # fmt: skip
+        )
         peaks.append(float(made.stdout))
     announce(f"streamed, memory: {peaks[0]:.0f} MB for a quarter, {peaks[1]:.0f} MB for all")
     note = f"peak {peaks[1]:.0f} MB of a process, {whole.stat().st_size / 2**20:.0f} MB of data"
@@ -218,9 +220,13 @@ def _cluster(workers: int) -> Iterator[object]:
         warnings.simplefilter("ignore")
         with (
             LocalCluster(
-                n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None,
-                silence_logs=logging.CRITICAL, host="127.0.0.1",
+                n_workers=workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                silence_logs=logging.CRITICAL,
+                host="127.0.0.1",
             ) as cluster,
             Client(cluster, set_as_default=False) as client,
-        ):  # fmt: skip
+        ):
             yield client

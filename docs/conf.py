@@ -71,9 +71,15 @@ html_show_sourcelink = False
 html_show_sphinx = False
 #: Pages without a list of siblings beside them.
 ALONE = (
-    "index", "install", "tour", "generated/commands", "coverage", "reliability", "performance",
+    "index",
+    "install",
+    "tour",
+    "generated/commands",
+    "coverage",
+    "reliability",
+    "performance",
     "changelog",
-)  # fmt: skip
+)
 html_sidebars: dict[str, list[str]] = {page: [] for page in ALONE}
 html_context = {"default_mode": "auto"}
 html_theme_options = {
@@ -91,10 +97,19 @@ html_theme_options = {
 
 #: From the plain to the particular; others follow.
 EXAMPLES = (
-    "clustered_linear", "schools", "clustered_counts", "overdispersed_counts", "robust_outliers",
-    "quantile", "random_intercept", "own_loss", "active_set", "rank_regression", "tempered",
+    "clustered_linear",
+    "schools",
+    "clustered_counts",
+    "overdispersed_counts",
+    "robust_outliers",
+    "quantile",
+    "random_intercept",
+    "own_loss",
+    "active_set",
+    "rank_regression",
+    "tempered",
     "learning_rates",
-)  # fmt: skip
+)
 # A worker that has grown is replaced by a fresh one, and says so.
 warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
 sphinx_gallery_conf = {

@@ -30,24 +30,32 @@ TOLERANCE = {"minimise": 1e-9, "HC0 CR0": 1e-9, "HC3 CR3": 1e-9, "sample": 5.0, 
 #: A covariance loses the square of the condition number: 1e-16 (1e6)^2 before columns are refused.
 COLLINEAR = {"minimise": 1e-6, "HC0 CR0": 1e-3, "HC3 CR3": 1e-3, "sample": 5.0, "calibrate": 1e-3}
 LOSSES: dict[str, Any] = {
-    "Squared": ef.losses.Squared(), "Huber": ef.losses.Huber(1.345),
-    "StudentT": ef.losses.StudentT(4.0), "Quantile": ef.losses.Quantile(0.3, 0.5),
-    "Logistic": ef.losses.Logistic(), "Poisson": ef.losses.Poisson(), "L1": ef.losses.Squared(),
-}  # fmt: skip
+    "Squared": ef.losses.Squared(),
+    "Huber": ef.losses.Huber(1.345),
+    "StudentT": ef.losses.StudentT(4.0),
+    "Quantile": ef.losses.Quantile(0.3, 0.5),
+    "Logistic": ef.losses.Logistic(),
+    "Poisson": ef.losses.Poisson(),
+    "L1": ef.losses.Squared(),
+}
 DRAWS = 2000
 
 #: First and second derivative of each loss in the linear predictor, written anew.
 SLOPES: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
     "Squared": lambda u, y: (u - y, np.ones_like(u)),
     "Huber": lambda u, y: (-np.clip(y - u, -1.345, 1.345), 1.0 * (np.abs(y - u) <= 1.345)),
-    "StudentT": lambda u, y: (-5 * (y - u) / (4 + (y - u) ** 2),
-                              5 * (4 - (y - u) ** 2) / (4 + (y - u) ** 2) ** 2),
-    "Quantile": lambda u, y: (0.7 - ndtr((2 * (y - u)).astype(float)),
-                              2 * np.exp(-2 * (y - u) ** 2) / np.sqrt(2 * np.pi)),
+    "StudentT": lambda u, y: (
+        -5 * (y - u) / (4 + (y - u) ** 2),
+        5 * (4 - (y - u) ** 2) / (4 + (y - u) ** 2) ** 2,
+    ),
+    "Quantile": lambda u, y: (
+        0.7 - ndtr((2 * (y - u)).astype(float)),
+        2 * np.exp(-2 * (y - u) ** 2) / np.sqrt(2 * np.pi),
+    ),
     "Logistic": lambda u, y: (expit(u) - y, expit(u) * expit(-u)),
     "Poisson": lambda u, y: (np.exp(u) - y, np.exp(u)),
     "L1": lambda u, y: (u - y, np.ones_like(u)),
-}  # fmt: skip
+}
 
 
 def solve(matrix: Any, right: Any) -> Any:
@@ -191,8 +199,9 @@ def _sample(case: Case, truth: Truth, step: str) -> float:
     theta = case.draws.array
     slopes = -case.eta * (
         SLOPES[case.loss](theta @ case.X.T, case.y)[0] @ case.X
-        + case.ridge * len(case.y) * theta + case.kink * np.sign(theta)
-    )  # fmt: skip
+        + case.ridge * len(case.y) * theta
+        + case.kink * np.sign(theta)
+    )
     sd = theta.std(axis=0)
     z = (theta - theta.mean(axis=0)) / sd
     terms = np.stack([slopes * sd, slopes * sd * z])
@@ -232,8 +241,14 @@ def cases(quick: bool = False) -> Iterator[Case]:
             yield Case("learning rate", f"{eta:.0e}", X=X, y=y, eta=eta, **common)
         for c in (1e-12, 1e-6, 1e6, 1e12)[some]:
             for which, scale in (("one column", [1.0, c, 1.0]), ("all columns", [c, c, c])):
-                yield Case(f"scale of {which}", f"{c:.0e}", X=X * scale, y=y,
-                           weights=np.array(scale), **common)  # fmt: skip
+                yield Case(
+                    f"scale of {which}",
+                    f"{c:.0e}",
+                    X=X * scale,
+                    y=y,
+                    weights=np.array(scale),
+                    **common,
+                )
         for condition in (1e2, 1e4, 1e5, 1e6, 1e8, 1e10)[some]:
             near = X.copy()
             near[:, 2] = X[:, 1] + X[:, 2] / condition
@@ -244,8 +259,15 @@ def cases(quick: bool = False) -> Iterator[Case]:
         yield Case("covariate of 1e15", "x", X=lever, y=y, **common)
         wide, short, labels = data(loss, 20, 40)
         if loss != "L1":
-            yield Case("n = 20 < p = 40, ridge", "0.1", X=wide, y=short, ridge=0.1, loss=loss,
-                       groups=labels)  # fmt: skip
+            yield Case(
+                "n = 20 < p = 40, ridge",
+                "0.1",
+                X=wide,
+                y=short,
+                ridge=0.1,
+                loss=loss,
+                groups=labels,
+            )
             for ridge in (1e-8, 1.0, 1e8)[some]:
                 yield Case("strength of a ridge", f"{ridge:.0e}", X=X, y=y, ridge=ridge, **common)
         yield Case("p = 1", "1", X=X[:, :1], y=y, **common)
@@ -296,13 +318,20 @@ def lines(chosen: Iterator[Case]) -> list[Line]:
 
 def table(found: list[Line]) -> str:
     """Return the lines as a Markdown table, refusals by message below it."""
-    rows = ["| extreme | step | right | largest error | tolerance | refused |",
-            "|---|---|---|---|---|---|"]  # fmt: skip
+    rows = [
+        "| extreme | step | right | largest error | tolerance | refused |",
+        "|---|---|---|---|---|---|",
+    ]
     for x in found:
         error = f"{max(x.right.values(), default=0.0):.0e} | {x.tolerance:.0e}"
         rows.append(f"| {x.extreme} | {x.step} | {len(x.right)} | {error} | {len(x.refused)} |")
-    rows += ["", "Refused, by what the error says (numbers as #):", "",
-             "| extreme | value | loss | step | error |", "|---|---|---|---|---|"]  # fmt: skip
+    rows += [
+        "",
+        "Refused, by what the error says (numbers as #):",
+        "",
+        "| extreme | value | loss | step | error |",
+        "|---|---|---|---|---|",
+    ]
     rows += [f"| {' | '.join(row[:-1])} | `{row[-1]}` |" for row in refusals(found)]
     return "\n".join(rows)
 
@@ -311,8 +340,9 @@ def refusals(found: list[Line]) -> list[tuple[str, ...]]:
     """Return extreme, values, losses, steps and message, what is alike in one row."""
     rows: list[tuple[str, ...]] = [
         (line.extreme, name.partition(" ")[2], name.partition(" ")[0], line.step, text)
-        for line in found for name, text in line.refused.items()
-    ]  # fmt: skip
+        for line in found
+        for name, text in line.refused.items()
+    ]
     for place in (3, 1, 2):
         alike: dict[tuple[str, ...], list[str]] = {}
         for row in rows:

@@ -9,8 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import etafree as ef
-from etafree.samplers.gibbs import update_latents
-from etafree.samplers.streams import fill_noise, words_for
+from etafree.samplers.gibbs import fill_noise, update_latents, words_for
 
 ETAS = (0.01, 1.0, 100.0)
 THRESHOLD = 1.0

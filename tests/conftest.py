@@ -145,7 +145,11 @@ def local_cluster(workers: int = 2):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the cluster's own making, at start and end
         with LocalCluster(
-            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None,
-            silence_logs=logging.CRITICAL, host="127.0.0.1",
-        ) as made:  # fmt: skip
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,
+            host="127.0.0.1",
+        ) as made:
             yield made

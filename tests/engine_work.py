@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from etafree.errors import InputError
-from etafree.studies.engine import Cell, run_study
+from etafree.paper.study import Cell, run_study
 
 
 def draw(parameters, seed):
@@ -79,6 +79,11 @@ def cells(count, **parameters):
 if __name__ == "__main__":
     out, workers, sleep, marks = sys.argv[1:]
     run_study(
-        "test", {"n": 5}, cells(12, sleep=float(sleep), marks=marks), draw, out,
-        seed=1, workers=int(workers),
-    )  # fmt: skip
+        "test",
+        {"n": 5},
+        cells(12, sleep=float(sleep), marks=marks),
+        draw,
+        out,
+        seed=1,
+        workers=int(workers),
+    )

@@ -158,9 +158,7 @@ def stan() -> None:
         print("there is no pystan for this Python")
 
 
-SMOKE = {
-    f.__name__: f for f in (core, arviz, bambi, dask, jax, numpyro, pymc, stan)
-}  # fmt: skip
+SMOKE = {f.__name__: f for f in (core, arviz, bambi, dask, jax, numpyro, pymc, stan)}
 
 
 def python_of(folder: Path) -> Path:
@@ -191,8 +189,9 @@ def main(names: list[str]) -> int:
                 install(folder, str(ROOT) if name == "core" else f"{ROOT}[{name}]")
                 subprocess.run(
                     [python_of(folder), Path(__file__).resolve(), "--use", name],
-                    check=True, cwd=place,
-                )  # fmt: skip
+                    check=True,
+                    cwd=place,
+                )
             except subprocess.CalledProcessError:
                 failed.append(name)
             verdict = "failed" if name in failed else "works"

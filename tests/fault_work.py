@@ -71,7 +71,7 @@ def outputs(path, result):
     """Write what a study leaves behind, into the folder of `path`."""
     from matplotlib.figure import Figure
 
-    from etafree.studies.outputs import write_outputs
+    from etafree.paper.study import write_outputs
 
     page = lambda png, told: "<html>" * 4000  # noqa: E731
     write_outputs(path.parent, path.stem, result.summary(), Figure(), page, {"seed": 1})
@@ -79,14 +79,14 @@ def outputs(path, result):
 
 def netcdf(path, result):
     """Write a netCDF file."""
-    from etafree.adapters.trees import write_netcdf
+    from etafree.fits.trees import write_netcdf
 
     write_netcdf(result.to_arviz(), path)
 
 
 def cell(path, result):
     """Write a cell of a study."""
-    from etafree.storage import save_arrays
+    from etafree.foundation.storage import save_arrays
 
     save_arrays(path, "cell", {"draws": result.draws.values}, {"key": "a", "seed": 1})
 
@@ -153,7 +153,7 @@ def fit(data, scheduler):
 def study(out, scheduler):
     """Run a study on a cluster that has one cell without an end."""
     import engine_work
-    from etafree.studies.engine import run_study
+    from etafree.paper.study import run_study
 
     cells = [*engine_work.cells(4), engine_work.Cell("long", {"shift": 9, "sleep": 60})]
     run_study("test", {"n": 5}, cells, engine_work.draw, out, seed=1, scheduler=scheduler)
@@ -166,9 +166,13 @@ def cluster():
     from distributed import LocalCluster
 
     with LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None,
-        host="127.0.0.1", silence_logs=logging.CRITICAL,
-    ) as made:  # fmt: skip
+        n_workers=1,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=None,
+        host="127.0.0.1",
+        silence_logs=logging.CRITICAL,
+    ) as made:
         print(made.scheduler_address, *(w.pid for w in made.workers.values()), flush=True)
         time.sleep(600)
 

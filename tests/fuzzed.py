@@ -14,15 +14,14 @@ import pandas as pd
 import etafree as ef
 import hostile as places
 from etafree import losses
-from etafree.adapters.stan import read_stan_csv
-from etafree.adapters.trees import read_tree, write_netcdf
-from etafree.csv_table import CsvTable
+from etafree.cli.commands import calibrate_files, select_file
+from etafree.cli.csv_table import CsvTable
+from etafree.data.formula import CALLS, KEYWORDS, screened
 from etafree.errors import EtafreeError
-from etafree.files import calibrate_files
-from etafree.screening import CALLS, KEYWORDS, screened
-from etafree.storage import save_arrays
-from etafree.studies.engine import Cell, run_study
-from etafree.tabulated import select_file
+from etafree.fits.stan import read_stan_csv
+from etafree.fits.trees import read_tree, write_netcdf
+from etafree.foundation.storage import save_arrays
+from etafree.paper.study import Cell, run_study
 from fuzzed_calls import call_a_function, call_a_result
 from fuzzing import (
     NUMBERS,
@@ -46,10 +45,15 @@ def frame() -> pd.DataFrame:
     """A table with a response, numbers, labels and holes."""
     rng = np.random.default_rng(1)
     x = rng.standard_normal(N)
-    return pd.DataFrame({
-        "y": x + rng.standard_normal(N), "x": x, "z": rng.standard_normal(N),
-        "g": [f"g{k % 10}" for k in range(N)], "w": rng.uniform(1, 2, N),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "y": x + rng.standard_normal(N),
+            "x": x,
+            "z": rng.standard_normal(N),
+            "g": [f"g{k % 10}" for k in range(N)],
+            "w": rng.uniform(1, 2, N),
+        }
+    )
 
 
 def used(criterion: ef.Criterion, clusters: Any = None) -> None:
@@ -87,10 +91,19 @@ def spoiled_frame(rng: np.random.Generator) -> pd.DataFrame:
         table[column] = table[column].astype(pick(rng, ("category", "string", "object")))
     else:
         kinds: Any = (
-            pd.date_range("2020", periods=N), np.arange(N) % 2 == 0, pd.array([None] * N, "Int64"),
-            np.full(N, 1e300), np.arange(N, dtype="u8"), [[1.0]] * N, [{"a": 1}] * N, np.zeros(N),
-            np.full(N, 10**30, dtype=object), ["<script>"] * N, np.arange(N) * 1j, [b"a"] * N,
-        )  # fmt: skip
+            pd.date_range("2020", periods=N),
+            np.arange(N) % 2 == 0,
+            pd.array([None] * N, "Int64"),
+            np.full(N, 1e300),
+            np.arange(N, dtype="u8"),
+            [[1.0]] * N,
+            [{"a": 1}] * N,
+            np.zeros(N),
+            np.full(N, 10**30, dtype=object),
+            ["<script>"] * N,
+            np.arange(N) * 1j,
+            [b"a"] * N,
+        )
         table[column] = pick(rng, kinds)
     return table
 
@@ -139,18 +152,97 @@ def parts(rng: np.random.Generator, folder: Path) -> None:
 # --- formulas -----------------------------------------------------------------------------------
 
 WORDS = (
-    *sorted(CALLS), *sorted(KEYWORDS), "y", "x", "z", "g", "`a b`", "`x`", "~", "~", "+", "+",
-    "-", "*", ":", "/", "**", "^", "(", ")", "(", ")", ",", "=", "|", ".", "0", "1", "2", "1e3",
-    "99", "'a'", '"b"', "%in%", "[", "]", "{", "}", "lambda", "__class__", "x.__class__",
-    "y.values", "np", "np.os", "os", "open('x')", "eval", "exec", "getattr", "\n", "\t", ";", "@",
-    "#", "\\", ":=", "if", "for", "x.T", f"{{{RUN_CODE}}}", f"I({RUN_CODE})", f"`{RUN_CODE}`",
-    f"C(g, {RUN_CODE})", "C(g, levels=['a'])",
-)  # fmt: skip
+    *sorted(CALLS),
+    *sorted(KEYWORDS),
+    "y",
+    "x",
+    "z",
+    "g",
+    "`a b`",
+    "`x`",
+    "~",
+    "~",
+    "+",
+    "+",
+    "-",
+    "*",
+    ":",
+    "/",
+    "**",
+    "^",
+    "(",
+    ")",
+    "(",
+    ")",
+    ",",
+    "=",
+    "|",
+    ".",
+    "0",
+    "1",
+    "2",
+    "1e3",
+    "99",
+    "'a'",
+    '"b"',
+    "%in%",
+    "[",
+    "]",
+    "{",
+    "}",
+    "lambda",
+    "__class__",
+    "x.__class__",
+    "y.values",
+    "np",
+    "np.os",
+    "os",
+    "open('x')",
+    "eval",
+    "exec",
+    "getattr",
+    "\n",
+    "\t",
+    ";",
+    "@",
+    "#",
+    "\\",
+    ":=",
+    "if",
+    "for",
+    "x.T",
+    f"{{{RUN_CODE}}}",
+    f"I({RUN_CODE})",
+    f"`{RUN_CODE}`",
+    f"C(g, {RUN_CODE})",
+    "C(g, levels=['a'])",
+)
 TERMS = (
-    "x", "z", "w", "C(g)", "1", "0", "`a b`", "log(w)", "np.sqrt(w)", "I(x**2)", "bs(x, df=4)",
-    "poly(x, degree=2)", "center(x)", "scale(z)", "x:z", "(x + z)**2", "C(g, Sum)", "lag(x)", "g",
-    "C(g, Treatment(reference='g1'))", "standardize(z)", "cr(x, df=3)", "np", "exp(x)",
-)  # fmt: skip
+    "x",
+    "z",
+    "w",
+    "C(g)",
+    "1",
+    "0",
+    "`a b`",
+    "log(w)",
+    "np.sqrt(w)",
+    "I(x**2)",
+    "bs(x, df=4)",
+    "poly(x, degree=2)",
+    "center(x)",
+    "scale(z)",
+    "x:z",
+    "(x + z)**2",
+    "C(g, Sum)",
+    "lag(x)",
+    "g",
+    "C(g, Treatment(reference='g1'))",
+    "standardize(z)",
+    "cr(x, df=3)",
+    "np",
+    "exp(x)",
+)
 
 
 def formula(rng: np.random.Generator, folder: Path) -> None:
@@ -199,10 +291,14 @@ def stored(kind: str) -> bytes:
         return f"# method = sample\n# num_samples = 40\n{','.join(names)}\n{lines}\n".encode()
     import xarray as xr
 
-    tree = xr.DataTree.from_dict({
-        "posterior": xr.Dataset({"b": (("chain", "draw", "k"), theta)}, {"k": ["<script>", "ü"]}),
-        "log_likelihood": xr.Dataset({"y": (("chain", "draw", "i"), likelihood)}),
-    })  # fmt: skip
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(
+                {"b": (("chain", "draw", "k"), theta)}, {"k": ["<script>", "ü"]}
+            ),
+            "log_likelihood": xr.Dataset({"y": (("chain", "draw", "i"), likelihood)}),
+        }
+    )
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -447,11 +543,28 @@ def special_files(rng: np.random.Generator, folder: Path) -> None:
 
 
 EXPLODING = (
-    "(x+z+w)**{}", "((x+z)**{})**3", "bs(x, df={})", "poly(x, {})", "cr(x, {})", "I(x**{})",
-    "hashed(g, levels={})", "x**{}", "C(whole * {})", "I(whole**{})", ".**{}", "np.ones({})",
-    "bs(x, df=4, degree={})", "cc(x, df={})", "I(x * {0}**{0})", "C(whole // {})", "lag(x, {})",
-    "I(whole.repeat({}))", "np.tile(x, {})", "np.linspace(0, 1, {})", "C(g, Poly({}))",
-)  # fmt: skip
+    "(x+z+w)**{}",
+    "((x+z)**{})**3",
+    "bs(x, df={})",
+    "poly(x, {})",
+    "cr(x, {})",
+    "I(x**{})",
+    "hashed(g, levels={})",
+    "x**{}",
+    "C(whole * {})",
+    "I(whole**{})",
+    ".**{}",
+    "np.ones({})",
+    "bs(x, df=4, degree={})",
+    "cc(x, df={})",
+    "I(x * {0}**{0})",
+    "C(whole // {})",
+    "lag(x, {})",
+    "I(whole.repeat({}))",
+    "np.tile(x, {})",
+    "np.linspace(0, 1, {})",
+    "C(g, Poly({}))",
+)
 
 
 def bad_formula(rng: np.random.Generator, folder: Path) -> None:
@@ -467,13 +580,28 @@ def bad_formula(rng: np.random.Generator, folder: Path) -> None:
 
 #: Each target with the number of its inputs in a full run.
 TARGETS = {
-    "csv": (csv, 800), "formula_frame": (formula_frame, 600), "parquet": (parquet, 600),
-    "parts": (parts, 500), "formula": (formula, 2600), "select": (select, 100),
-    "stan_csv": (stan_csv, 700), "netcdf": (netcdf, 500), "zarr": (zarr, 80),
-    "command": (command, 150), "npz": (npz, 500), "npz_contents": (npz_contents, 500),
-    "study": (study, 300), "names": (names, 100), "paths": (paths, 400),
-    "functions": (call_a_function, 2500), "results": (call_a_result, 800),
-    "bad_netcdf": (bad_netcdf, 200), "bad_zarr": (bad_zarr, 40), "bad_npz": (bad_npz, 100),
-    "bad_parquet": (bad_parquet, 40), "bad_text": (bad_text, 150),
-    "special_files": (special_files, 200), "bad_formula": (bad_formula, 400),
-}  # fmt: skip
+    "csv": (csv, 800),
+    "formula_frame": (formula_frame, 600),
+    "parquet": (parquet, 600),
+    "parts": (parts, 500),
+    "formula": (formula, 2600),
+    "select": (select, 100),
+    "stan_csv": (stan_csv, 700),
+    "netcdf": (netcdf, 500),
+    "zarr": (zarr, 80),
+    "command": (command, 150),
+    "npz": (npz, 500),
+    "npz_contents": (npz_contents, 500),
+    "study": (study, 300),
+    "names": (names, 100),
+    "paths": (paths, 400),
+    "functions": (call_a_function, 2500),
+    "results": (call_a_result, 800),
+    "bad_netcdf": (bad_netcdf, 200),
+    "bad_zarr": (bad_zarr, 40),
+    "bad_npz": (bad_npz, 100),
+    "bad_parquet": (bad_parquet, 40),
+    "bad_text": (bad_text, 150),
+    "special_files": (special_files, 200),
+    "bad_formula": (bad_formula, 400),
+}

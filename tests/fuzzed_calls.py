@@ -49,9 +49,12 @@ def public() -> dict[str, Call]:
     }
     scale = {"scale": 1.0}
     shapes: dict[str, dict[str, Any]] = {
-        "Huber": {"c": 1.0}, "PseudoHuber": {"c": 1.0}, "StudentT": {"df": 4.0},
-        "NormalLaplace": {"c": 1.0, "eta": 1.0}, "Modal": {"h": 3.0},
-    }  # fmt: skip
+        "Huber": {"c": 1.0},
+        "PseudoHuber": {"c": 1.0},
+        "StudentT": {"df": 4.0},
+        "NormalLaplace": {"c": 1.0, "eta": 1.0},
+        "Modal": {"h": 3.0},
+    }
     for name, extra in shapes.items():
         found[name] = with_loss(getattr(losses, name)), {**extra, **scale}
     counts = np.round(np.abs(y))
@@ -69,37 +72,75 @@ def public() -> dict[str, Call]:
         "responses of Logistic": (lambda y: fitted(losses.Logistic(), y=y), {"y": 1.0 * (y > 0)}),
         "responses of Gamma": (lambda y: fitted(losses.Gamma(), y=y), {"y": counts + 0.5}),
         "Draws.of": (ef.Draws.of, {"values": w["draws"], "names": names, "eta": 1.0}),
-        "Target.given": (ef.Target.given, {
-            "center": w["vector"], "covariance": w["matrix"], "names": names, "dof": 5.0}),
+        "Target.given": (
+            ef.Target.given,
+            {"center": w["vector"], "covariance": w["matrix"], "names": names, "dof": 5.0},
+        ),
         "LogPrior.normal": (ef.LogPrior.normal, {"mean": np.zeros(3), "covariance": np.eye(3)}),
         "minimise": (ef.minimise, {"criterion": criterion, "start": np.zeros(3)}),
-        "bootstrap": (ef.bootstrap, {
-            "criterion": criterion, "draws": 20, "clusters": labels, "seed": 1}),
-        "loss_likelihood_bootstrap": (ef.loss_likelihood_bootstrap, {
-            "criterion": criterion, "draws": 20, "clusters": labels, "seed": 1}),
-        "q_posterior": (ef.q_posterior, {
-            "criterion": criterion, "draws": 50, "clusters": labels,
-            "log_prior": ef.LogPrior.normal(np.ones(3), 0.01 * np.eye(3)), "seed": 1}),
-        "select": (ef.select, {
-            "source": posterior, "method": "magnitude", "clusters": labels, "seed": 1}),
+        "bootstrap": (
+            ef.bootstrap,
+            {"criterion": criterion, "draws": 20, "clusters": labels, "seed": 1},
+        ),
+        "loss_likelihood_bootstrap": (
+            ef.loss_likelihood_bootstrap,
+            {"criterion": criterion, "draws": 20, "clusters": labels, "seed": 1},
+        ),
+        "q_posterior": (
+            ef.q_posterior,
+            {
+                "criterion": criterion,
+                "draws": 50,
+                "clusters": labels,
+                "log_prior": ef.LogPrior.normal(np.ones(3), 0.01 * np.eye(3)),
+                "seed": 1,
+            },
+        ),
+        "select": (
+            ef.select,
+            {"source": posterior, "method": "magnitude", "clusters": labels, "seed": 1},
+        ),
         "select lyddon": (ef.select, {"source": posterior, "method": "lyddon", "seed": 1}),
         "Criterion.value": (criterion.value, {"theta": np.zeros(3)}),
         "Criterion.values_at": (criterion.values_at, {"thetas": np.zeros((5, 3))}),
-        "Criterion.reweighted": (criterion.reweighted, {
-            "weights": np.arange(24) % 3, "weight_kind": "frequency"}),
+        "Criterion.reweighted": (
+            criterion.reweighted,
+            {"weights": np.arange(24) % 3, "weight_kind": "frequency"},
+        ),
         "log_density": (posterior.log_density, {"theta": np.zeros(3)}),
         "gradient": (posterior.gradient, {"theta": np.zeros(3)}),
-        "RandomIntercept": (lambda **k: ef.RandomIntercept(**k).target(), {
-            "X": X, "y": y, "groups": labels, "c": 1.345, "tau2": 0.5, "sigma2": 1.0,
-            "penalty": penalties.Ridge(0.1), "names": names}),
-        "target of survey data": (ef.target, {
-            "criterion": criterion, "clusters": np.arange(24) // 2, "strata": np.arange(24) // 12,
-            "fpc": np.full(24, 100.0), "single_psu": "error"}),
-        "target of a series": (ef.target, {
-            "criterion": criterion, "time": np.arange(24), "bandwidth": 5, "correction": "EWC"}),
-        "target of two ways": (ef.target, {
-            "criterion": criterion, "clusters": {"a": labels, "b": np.arange(24) // 3}}),
-    }  # fmt: skip
+        "RandomIntercept": (
+            lambda **k: ef.RandomIntercept(**k).target(),
+            {
+                "X": X,
+                "y": y,
+                "groups": labels,
+                "c": 1.345,
+                "tau2": 0.5,
+                "sigma2": 1.0,
+                "penalty": penalties.Ridge(0.1),
+                "names": names,
+            },
+        ),
+        "target of survey data": (
+            ef.target,
+            {
+                "criterion": criterion,
+                "clusters": np.arange(24) // 2,
+                "strata": np.arange(24) // 12,
+                "fpc": np.full(24, 100.0),
+                "single_psu": "error",
+            },
+        ),
+        "target of a series": (
+            ef.target,
+            {"criterion": criterion, "time": np.arange(24), "bandwidth": 5, "correction": "EWC"},
+        ),
+        "target of two ways": (
+            ef.target,
+            {"criterion": criterion, "clusters": {"a": labels, "b": np.arange(24) // 3}},
+        ),
+    }
     return found
 
 
@@ -116,15 +157,17 @@ def questions() -> dict[str, Call]:
         "contains": (made.region().contains, {"theta": np.zeros(3)}),
         "test": (made.test, {"contrast": "b0 - b1 = 0", "value": 0.0}),
         "test of a matrix": (made.test, {"contrast": np.eye(3)[:2], "value": np.zeros(2)}),
-        "wild_bootstrap": (made.wild_bootstrap, {
-            "contrast": "b0", "value": 0.0, "level": 0.9, "draws": 99, "seed": 1}),
+        "wild_bootstrap": (
+            made.wild_bootstrap,
+            {"contrast": "b0", "value": 0.0, "level": 0.9, "draws": 99, "seed": 1},
+        ),
         "cluster_table": (made.cluster_table, {"way": "cluster"}),
         "of": (lambda **k: made.of(lambda t: t["b0"], **k), {"name": "b"}),
         "plot": (made.plot, {"names": ["b0", "b1"]}),
         "map": (lambda draws: made.map(draws), {"draws": w["draws"]}),
         "inverse": (made.map.inverse, {"draws": w["draws"]}),
         "select names": (made.draws.select, {"names": ["b0", "b2"]}),
-    }  # fmt: skip
+    }
 
 
 @cache
@@ -143,19 +186,48 @@ def parts() -> dict[str, Call]:
     formula = {"formula": "y ~ b0", "data": table, "loss": losses.Squared()}
     columns = {"weights": "w", "weight_kind": "sampling", "offset": "b1"}
     return {
-        "Draws": (ef.Draws, {
-            "values": draws.values, "names": ("a", "b", "c"), "eta": 1.0, "ess": 50.0,
-            "sampler": "given", "info": {"r_hat": 1.0}, "source": None}),
+        "Draws": (
+            ef.Draws,
+            {
+                "values": draws.values,
+                "names": ("a", "b", "c"),
+                "eta": 1.0,
+                "ess": 50.0,
+                "sampler": "given",
+                "info": {"r_hat": 1.0},
+                "source": None,
+            },
+        ),
         "Draws, one parameter": (draws.__getitem__, {"name": "b0"}),
-        "Target": (lambda **k: ef.calibrate(draws, ef.Target(**k)).summary(), {
-            "center": w["vector"], "covariance": w["matrix"], "names": tuple(names),
-            "dof": np.full(3, 9.0), "hessian": None, "meat": None, "center_kind": "given",
-            "correction": "given", "centered": True, "clusters": 8, "design": "", "n": 24,
-            "size": 24.0, "estimand": "a", "plug_ins": {}, "method": "sandwich", "se_error": None,
-            "satterthwaite": None, "checks": ()}),
+        "Target": (
+            lambda **k: ef.calibrate(draws, ef.Target(**k)).summary(),
+            {
+                "center": w["vector"],
+                "covariance": w["matrix"],
+                "names": tuple(names),
+                "dof": np.full(3, 9.0),
+                "hessian": None,
+                "meat": None,
+                "center_kind": "given",
+                "correction": "given",
+                "centered": True,
+                "clusters": 8,
+                "design": "",
+                "n": 24,
+                "size": 24.0,
+                "estimand": "a",
+                "plug_ins": {},
+                "method": "sandwich",
+                "se_error": None,
+                "satterthwaite": None,
+                "checks": (),
+            },
+        ),
         "dof_of": (made.target.dof_of, {"contrast": np.eye(3)[0]}),
-        "LocationScaleMap": (ef.LocationScaleMap, {
-            "mean": w["vector"], "offset": w["vector"], "scale": w["matrix"], "names": names}),
+        "LocationScaleMap": (
+            ef.LocationScaleMap,
+            {"mean": w["vector"], "offset": w["vector"], "scale": w["matrix"], "names": names},
+        ),
         "map into an array": (lambda **k: made.map(w["draws"], **k), {"out": np.empty((60, 3))}),
         "Region.of": (Region.of, {"center": w["vector"], "target": made.target, "level": 0.9}),
         "boundary": (made.region().boundary, {"i": 0, "j": "b1", "points": 20}),
@@ -166,49 +238,142 @@ def parts() -> dict[str, Call]:
         "with_penalty": (criterion.with_penalty, {"penalty": penalties.Ridge(1.0)}),
         "with_plug_ins": (criterion.with_plug_ins, {"plug_ins": {"scale": 1.0}}),
         "derivatives": (criterion.derivatives, {"theta": np.zeros(3), "majorize": False}),
-        "from_formula": (ef.Criterion.from_formula, {
-            **formula, **columns, "penalty": penalties.Ridge(1.0), "trials": None,
-            "penalize_intercept": True, "context": {}}),
-        "from_parts": (ef.Criterion.from_parts, {
-            **formula, **columns, "data": [table[:12], table[12:]], "penalty": penalties.Ridge(1.0),
-            "clusters": ("g",), "trials": None, "penalize_intercept": True, "context": {},
-            "batch": 7, "scheduler": None}),
-        "LogPrior.from_penalty": (ef.LogPrior.from_penalty, {
-            "penalty": penalties.Ridge(1.0), "p": 3}),
-        "SmoothPenalty": (lambda **k: fitted(losses.Huber(), penalties.SmoothPenalty(**k)), {
-            "function": lambda t: t @ t, "slope": lambda t: 2 * t,
-            "curvature": lambda t: 2 * np.eye(3), "strength": 0.1}),
-        "RandomIntercept.posterior": (model.posterior, {
-            "eta": 1.0, "kind": "appendix", "scaled": True}),
-        "RandomIntercept.sample": (model.sample, {
-            "eta": 1.0, "kind": "appendix", "draws": 20, "seed": 1, "chains": 2, "burn_in": 5,
-            "scaled": True}),
+        "from_formula": (
+            ef.Criterion.from_formula,
+            {
+                **formula,
+                **columns,
+                "penalty": penalties.Ridge(1.0),
+                "trials": None,
+                "penalize_intercept": True,
+                "context": {},
+            },
+        ),
+        "from_parts": (
+            ef.Criterion.from_parts,
+            {
+                **formula,
+                **columns,
+                "data": [table[:12], table[12:]],
+                "penalty": penalties.Ridge(1.0),
+                "clusters": ("g",),
+                "trials": None,
+                "penalize_intercept": True,
+                "context": {},
+                "batch": 7,
+                "scheduler": None,
+            },
+        ),
+        "LogPrior.from_penalty": (
+            ef.LogPrior.from_penalty,
+            {"penalty": penalties.Ridge(1.0), "p": 3},
+        ),
+        "SmoothPenalty": (
+            lambda **k: fitted(losses.Huber(), penalties.SmoothPenalty(**k)),
+            {
+                "function": lambda t: t @ t,
+                "slope": lambda t: 2 * t,
+                "curvature": lambda t: 2 * np.eye(3),
+                "strength": 0.1,
+            },
+        ),
+        "RandomIntercept.posterior": (
+            model.posterior,
+            {"eta": 1.0, "kind": "appendix", "scaled": True},
+        ),
+        "RandomIntercept.sample": (
+            model.sample,
+            {
+                "eta": 1.0,
+                "kind": "appendix",
+                "draws": 20,
+                "seed": 1,
+                "chains": 2,
+                "burn_in": 5,
+                "scaled": True,
+            },
+        ),
         "RandomIntercept.calibrate": (model.calibrate, {"draws": w["draws"], "level": 0.9}),
-        "RandomIntercept.from_formula": (ef.RandomIntercept.from_formula, {
-            "formula": "y ~ b0", "data": table, "groups": "g", "c": 1.345, "tau2": 0.5,
-            "sigma2": 1.0, "penalty": penalties.Ridge(0.1)}),
-        "select gpc": (partial(rate, "gpc"), {
-            "resamples": 100, "level": 0.9, "functional": w["vector"], "region": "laplace",
-            "draws": 100, "solver": "root", "start": 1.0, "tolerance": 0.01, "max_iter": 20}),
-        "select safebayes": (partial(rate, "safebayes"), {
-            "version": "R", "grid": [0.5, 1.0], "permute": False, "conjugate": None, "start": 12,
-            "draws": 100}),
+        "RandomIntercept.from_formula": (
+            ef.RandomIntercept.from_formula,
+            {
+                "formula": "y ~ b0",
+                "data": table,
+                "groups": "g",
+                "c": 1.345,
+                "tau2": 0.5,
+                "sigma2": 1.0,
+                "penalty": penalties.Ridge(0.1),
+            },
+        ),
+        "select gpc": (
+            partial(rate, "gpc"),
+            {
+                "resamples": 100,
+                "level": 0.9,
+                "functional": w["vector"],
+                "region": "laplace",
+                "draws": 100,
+                "solver": "root",
+                "start": 1.0,
+                "tolerance": 0.01,
+                "max_iter": 20,
+            },
+        ),
+        "select safebayes": (
+            partial(rate, "safebayes"),
+            {
+                "version": "R",
+                "grid": [0.5, 1.0],
+                "permute": False,
+                "conjugate": None,
+                "start": 12,
+                "draws": 100,
+            },
+        ),
         "select matsubara": (partial(rate, "matsubara"), {"resamples": 100}),
-        "select kl_to_bayes": (partial(rate, "kl_to_bayes"), {
-            "reference": ef.GeneralizedPosterior(criterion.with_loss(losses.Huber()), 1.0),
-            "window": 20, "direction": "forward", "approximation": "normal", "draws": 400}),
-        "target of a panel": (partial(ef.target, criterion), {
-            "time": np.arange(24) // 2, "units": np.arange(24) % 2, "bandwidth": 2,
-            "correction": "DK"}),
-        "lags of a series": (partial(ef.target, criterion), {
-            "time": np.arange(24), "bandwidth": "newey-west", "correction": "Bartlett"}),
-        "jackknife": (partial(ef.calibrate, drawn), {
-            "log_likelihood": -0.5 * (y - drawn @ X.T) ** 2, "eta": 1.0, "clusters": labels,
-            "correction": "CR1", "dof": 5.0}),
-        "jackknife of a series": (partial(ef.calibrate, drawn), {
-            "log_likelihood": -0.5 * (y - drawn @ X.T) ** 2, "time": np.arange(24),
-            "bandwidth": 5}),
-    }  # fmt: skip
+        "select kl_to_bayes": (
+            partial(rate, "kl_to_bayes"),
+            {
+                "reference": ef.GeneralizedPosterior(criterion.with_loss(losses.Huber()), 1.0),
+                "window": 20,
+                "direction": "forward",
+                "approximation": "normal",
+                "draws": 400,
+            },
+        ),
+        "target of a panel": (
+            partial(ef.target, criterion),
+            {
+                "time": np.arange(24) // 2,
+                "units": np.arange(24) % 2,
+                "bandwidth": 2,
+                "correction": "DK",
+            },
+        ),
+        "lags of a series": (
+            partial(ef.target, criterion),
+            {"time": np.arange(24), "bandwidth": "newey-west", "correction": "Bartlett"},
+        ),
+        "jackknife": (
+            partial(ef.calibrate, drawn),
+            {
+                "log_likelihood": -0.5 * (y - drawn @ X.T) ** 2,
+                "eta": 1.0,
+                "clusters": labels,
+                "correction": "CR1",
+                "dof": 5.0,
+            },
+        ),
+        "jackknife of a series": (
+            partial(ef.calibrate, drawn),
+            {
+                "log_likelihood": -0.5 * (y - drawn @ X.T) ** 2,
+                "time": np.arange(24),
+                "bandwidth": 5,
+            },
+        ),
+    }
 
 
 def _called(rng: np.random.Generator, known: dict[str, Call]) -> None:

@@ -44,23 +44,105 @@ RUN_CODE = f"__import__('os').environ.__setitem__('{CANARY}', 'dead')"
 #: What none of the inputs may make the process do.
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen")
 TEXTS = (
-    "", " ", "\0", "a\0b", "<script>alert(1)</script>", '"><img src=x onerror=x>', "</style><b>",
-    f"{{{RUN_CODE}}}", RUN_CODE, "`a`", "$\\frac$", "$a_{", "\\", "%s%n", "{{7*7}}", "ünï 文字 🎲",
-    "\u202eabc", "e\u0301", "\ud800", "\r\n", "a" * 5000, "../../x", "nan", "-inf", "1e400", "=1+1",
-    "None", "__class__", "lp__", "theta[0]", "a, b", "#", "~", "None\n", "|" * 99, "(" * 200,
-)  # fmt: skip
+    "",
+    " ",
+    "\0",
+    "a\0b",
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=x>',
+    "</style><b>",
+    f"{{{RUN_CODE}}}",
+    RUN_CODE,
+    "`a`",
+    "$\\frac$",
+    "$a_{",
+    "\\",
+    "%s%n",
+    "{{7*7}}",
+    "ünï 文字 🎲",
+    "\u202eabc",
+    "e\u0301",
+    "\ud800",
+    "\r\n",
+    "a" * 5000,
+    "../../x",
+    "nan",
+    "-inf",
+    "1e400",
+    "=1+1",
+    "None",
+    "__class__",
+    "lp__",
+    "theta[0]",
+    "a, b",
+    "#",
+    "~",
+    "None\n",
+    "|" * 99,
+    "(" * 200,
+)
 NUMBERS = (
-    0.0, -0.0, 1.0, -1.0, 5e-324, 1e-300, 1e-12, 1e12, 1e154, 1e300, -1e300, 1.7e308, np.nan,
-    np.inf, -np.inf, 2**53, 2**63, 2**64, -(2**63), 10**400, True, 0, 3, -7,
-)  # fmt: skip
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    5e-324,
+    1e-300,
+    1e-12,
+    1e12,
+    1e154,
+    1e300,
+    -1e300,
+    1.7e308,
+    np.nan,
+    np.inf,
+    -np.inf,
+    2**53,
+    2**63,
+    2**64,
+    -(2**63),
+    10**400,
+    True,
+    0,
+    3,
+    -7,
+)
 THINGS = (
-    None, ..., b"bytes", b"\0", (), [], {}, set(), range(3), 1j, object(), int, slice(None),
-    np.float16(2), np.datetime64("NaT", "D"), np.timedelta64(1, "D"), np.array([]), np.array(2.0),
-    np.zeros((0, 3)), np.zeros((3, 0)), np.ones((2, 2, 2)), np.array(["a", "b"]), np.array([None]),
-    np.array([1, "a"], dtype=object), np.ma.masked_array([1.0, 2.0], mask=[True, False]),
-    np.zeros(2, dtype=[("a", "f8"), ("b", "i4")]), np.array([1 + 1j]), {"a": 1}, {"": np.nan},
-    [[1.0], [1.0, 2.0]], np.full(40, np.nan), memoryview(b"abc"), frozenset({1}), Exception("e"),
-)  # fmt: skip
+    None,
+    ...,
+    b"bytes",
+    b"\0",
+    (),
+    [],
+    {},
+    set(),
+    range(3),
+    1j,
+    object(),
+    int,
+    slice(None),
+    np.float16(2),
+    np.datetime64("NaT", "D"),
+    np.timedelta64(1, "D"),
+    np.array([]),
+    np.array(2.0),
+    np.zeros((0, 3)),
+    np.zeros((3, 0)),
+    np.ones((2, 2, 2)),
+    np.array(["a", "b"]),
+    np.array([None]),
+    np.array([1, "a"], dtype=object),
+    np.ma.masked_array([1.0, 2.0], mask=[True, False]),
+    np.zeros(2, dtype=[("a", "f8"), ("b", "i4")]),
+    np.array([1 + 1j]),
+    {"a": 1},
+    {"": np.nan},
+    [[1.0], [1.0, 2.0]],
+    np.full(40, np.nan),
+    memoryview(b"abc"),
+    frozenset({1}),
+    Exception("e"),
+)
 
 Target = Callable[[np.random.Generator, Path], Any]
 
@@ -170,8 +252,10 @@ def time_limit(seconds: int) -> Iterator[None]:
     def ring(*_: Any) -> None:
         raise Hang(f"took more than {seconds} s")
 
-    timers = ((signal.SIGPROF, signal.ITIMER_PROF, seconds),
-              (signal.SIGALRM, signal.ITIMER_REAL, SLACK * seconds))  # fmt: skip
+    timers = (
+        (signal.SIGPROF, signal.ITIMER_PROF, seconds),
+        (signal.SIGALRM, signal.ITIMER_REAL, SLACK * seconds),
+    )
     before = [signal.signal(number, ring) for number, _, _ in timers]
     for _, timer, limit in timers:
         signal.setitimer(timer, limit)
@@ -212,8 +296,13 @@ def attempt(name: str, target: Target, number: int, seed: int, folder: Path) -> 
     outcome: Finding | str = "result"
     try:
         quiet = io.StringIO()
-        with memory_limit(ROOM), time_limit(PATIENCE), contextlib.redirect_stdout(quiet), \
-                contextlib.redirect_stderr(quiet), warnings.catch_warnings():  # fmt: skip
+        with (
+            memory_limit(ROOM),
+            time_limit(PATIENCE),
+            contextlib.redirect_stdout(quiet),
+            contextlib.redirect_stderr(quiet),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")
             try:
                 target(rng, here)
@@ -232,9 +321,11 @@ def attempt(name: str, target: Target, number: int, seed: int, folder: Path) -> 
 
 
 def run(
-    targets: Mapping[str, tuple[Target, int]], seed: int = SEED, first: int = 0,
+    targets: Mapping[str, tuple[Target, int]],
+    seed: int = SEED,
+    first: int = 0,
     say: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Try so many inputs of every target; return counts, seconds and findings."""
     platform.processor()  # asks uname once, which is no input's doing
     sys.addaudithook(_audit)
@@ -276,8 +367,10 @@ def main() -> int:
         print("{target} {number}: {error} ({where})".format(**found))
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(json.dumps(done, indent=1) + "\n")
-    print(f"{done['inputs']} inputs, seed {done['seed']}, {done['seconds']} s, "
-          f"{len(done['findings'])} findings")  # fmt: skip
+    print(
+        f"{done['inputs']} inputs, seed {done['seed']}, {done['seconds']} s, "
+        f"{len(done['findings'])} findings"
+    )
     return 1 if done["findings"] else 0
 
 

@@ -20,10 +20,10 @@ import numpy as np
 
 import etafree as ef
 from etafree import losses
-from etafree.adapters.stan import read_stan_csv
-from etafree.adapters.trees import read_tree
-from etafree.csv_table import CsvTable
-from etafree.files import column
+from etafree.cli.commands import column
+from etafree.cli.csv_table import CsvTable
+from etafree.fits.stan import read_stan_csv
+from etafree.fits.trees import read_tree
 
 DIMS = ("chain", "draw", "k")
 
@@ -55,8 +55,9 @@ def nested(file: Any, depth: int, wide: int = 1) -> None:
 
 def zeros(file: Any) -> None:
     """Compress a chunk of zeros once and store it a hundred times."""
-    data = file.create_dataset("zeros", shape=(100, 1 << 24), dtype="f8", chunks=(1, 1 << 24),
-                               compression="gzip")  # fmt: skip
+    data = file.create_dataset(
+        "zeros", shape=(100, 1 << 24), dtype="f8", chunks=(1, 1 << 24), compression="gzip"
+    )
     data[0] = 0.0
     chunk = data.id.read_direct_chunk((0, 0))[1]
     for k in range(1, 100):
@@ -67,8 +68,13 @@ def one_text(file: Any) -> None:
     """Let four thousand labels be the same megabyte."""
     import h5py
 
-    data = file.create_dataset("posterior/text", shape=(4096,), dtype=h5py.string_dtype(),
-                               chunks=(4096,), compression="gzip")  # fmt: skip
+    data = file.create_dataset(
+        "posterior/text",
+        shape=(4096,),
+        dtype=h5py.string_dtype(),
+        chunks=(4096,),
+        compression="gzip",
+    )
     data[0] = "a" * (1 << 20)
     place = zlib.decompress(data.id.read_direct_chunk((0,))[1])[:16]
     data.id.write_direct_chunk((0,), zlib.compress(place * 4096))
@@ -104,30 +110,40 @@ HDF5: dict[str, tuple[Callable[[Any], None], str]] = {
     "a link to its own file": (link("ExternalLink", "fit.nc", "/"), "a link to another file"),
     "numbers in another file": (
         lambda file: replaced(file, shape=(2, 40, 2), dtype="f8", external=[("raw", 0, 1280)]),
-        "'/posterior/b' in another file"),
+        "'/posterior/b' in another file",
+    ),
     "numbers in a FIFO": (
         lambda file: replaced(file, shape=(2, 40, 2), dtype="f8", external=[("fifo", 0, 1280)]),
-        "'/posterior/b' in another file"),
+        "'/posterior/b' in another file",
+    ),
     "a virtual dataset": (virtual, "'/posterior/b' in another file"),
     "rows that were never written": (
-        lambda file: replaced(file, shape=(2, 10**10, 2), dtype="f8", chunks=(1, 10**5, 2)), CLAIM),
+        lambda file: replaced(file, shape=(2, 10**10, 2), dtype="f8", chunks=(1, 10**5, 2)),
+        CLAIM,
+    ),
     "a product of shapes beyond 2**64": (
         lambda file: replaced(file, shape=(2**31, 2**31, 2**31), dtype="f8", chunks=(1, 1, 2)),
-        CLAIM),
+        CLAIM,
+    ),
     "labels that were never written": (
         lambda file: file.create_dataset("posterior/i", shape=(10**11,), dtype="i8", chunks=(99,)),
-        CLAIM),
+        CLAIM,
+    ),
     "one long text": (
         lambda file: file.create_dataset("t", shape=(10**4,), dtype="S1000000", chunks=(10,)),
-        CLAIM),
+        CLAIM,
+    ),
     "chunks larger than the array": (
-        lambda file: file.create_dataset("c", shape=(1, 1), dtype="S4", maxshape=(None, None),
-                                         chunks=(2**15, 2**14)), ""),
+        lambda file: file.create_dataset(
+            "c", shape=(1, 1), dtype="S4", maxshape=(None, None), chunks=(2**15, 2**14)
+        ),
+        "",
+    ),
     "zeros of 13 GB": (zeros, CLAIM),
     "labels that are one text": (one_text, "longer labels at '/posterior/text'"),
     "many groups": (lambda file: nested(file, 1, 1200), "more than 1,000 groups"),
     "groups inside one another": (lambda file: nested(file, 40), "more than 32 groups inside"),
-}  # fmt: skip
+}
 
 
 def write_hdf5(folder: Path, valid: bytes, *names: str) -> Path:
@@ -163,17 +179,21 @@ def grid(*shape: int) -> dict[str, Any]:
 
 
 ZARR: dict[str, tuple[Callable[[Path], None], str]] = {
-    "rows that were never written": (
-        lambda store: reshaped(store, shape=[2, 10**11, 2]), CLAIM),
+    "rows that were never written": (lambda store: reshaped(store, shape=[2, 10**11, 2]), CLAIM),
     "a chunk larger than memory": (
-        lambda store: reshaped(store, chunk_grid=grid(2, 10**13, 2)), CLAIM),
+        lambda store: reshaped(store, chunk_grid=grid(2, 10**13, 2)),
+        CLAIM,
+    ),
     "a link to the store": (
-        lambda store: (store / "posterior" / "again").symlink_to(store), "is a link to a folder"),
+        lambda store: (store / "posterior" / "again").symlink_to(store),
+        "is a link to a folder",
+    ),
     "a link to its folder": (
-        lambda store: (store / "again").symlink_to("."), "is a link to a folder"),
-    "a FIFO among the chunks": (
-        lambda store: os.mkfifo(store / "posterior" / "fifo"), "is a FIFO"),
-}  # fmt: skip
+        lambda store: (store / "again").symlink_to("."),
+        "is a link to a folder",
+    ),
+    "a FIFO among the chunks": (lambda store: os.mkfifo(store / "posterior" / "fifo"), "is a FIFO"),
+}
 
 
 # --- npz ----------------------------------------------------------------------------------------
@@ -208,20 +228,30 @@ def instead(members: Members, name: str, content: bytes) -> Members:
 
 NPZ: dict[str, tuple[Callable[[Members], Members], str]] = {
     "an array that nobody asked for": (
-        lambda m: [*m, ("stowaway", npy(np.ones(3)))], "no save has the array 'stowaway'"),
+        lambda m: [*m, ("stowaway", npy(np.ones(3)))],
+        "no save has the array 'stowaway'",
+    ),
     "a path as a name": (
-        lambda m: [*m, ("../../evil", npy(np.ones(3)))], "no save has the array '../../evil'"),
+        lambda m: [*m, ("../../evil", npy(np.ones(3)))],
+        "no save has the array '../../evil'",
+    ),
     "an array twice": (lambda m: [*m, m[1]], "or has it twice"),
     "zeros of 100 MB": (lambda m: instead(m, "draws", bytes(10**8)), CLAIM),
     "a shape without numbers": (
-        lambda m: instead(m, "draws", header("(10000000000, 2)")), "not a file saved"),
+        lambda m: instead(m, "draws", header("(10000000000, 2)")),
+        "not a file saved",
+    ),
     "a shape beyond 2**64": (
-        lambda m: instead(m, "draws", header(f"({2**62}, {2**62})")), "not a file saved"),
+        lambda m: instead(m, "draws", header(f"({2**62}, {2**62})")),
+        "not a file saved",
+    ),
     "a negative shape": (lambda m: instead(m, "draws", header("(-1, 2)")), "not a file saved"),
     "a long description": (lambda m: instead(m, "__meta__", bytes(10**8)), CLAIM),
     "a deep description": (
-        lambda m: instead(m, "__meta__", npy(np.array("[" * 10**5))), "not a file saved"),
-}  # fmt: skip
+        lambda m: instead(m, "__meta__", npy(np.array("[" * 10**5))),
+        "not a file saved",
+    ),
+}
 
 
 def write_npz(folder: Path, valid: bytes, *names: str) -> Path:
@@ -286,9 +316,15 @@ def write_rows(path: Path, groups: int, rows: int = 1 << 20) -> Path:
     import pyarrow.parquet as pq
 
     table = pa.table({name: np.zeros(rows, dtype=bool) for name in ("y", "x", "g")})
-    with pq.ParquetWriter(path, table.schema, compression="gzip", data_page_size=1 << 30,
-                          column_encoding=dict.fromkeys(table.column_names, "RLE"),
-                          use_dictionary=False, data_page_version="2.0") as file:  # fmt: skip
+    with pq.ParquetWriter(
+        path,
+        table.schema,
+        compression="gzip",
+        data_page_size=1 << 30,
+        column_encoding=dict.fromkeys(table.column_names, "RLE"),
+        use_dictionary=False,
+        data_page_version="2.0",
+    ) as file:
         for _ in range(groups):
             file.write_table(table, row_group_size=rows)
     return path

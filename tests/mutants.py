@@ -4,7 +4,7 @@ Every change of `mutations` should make a test fail. Tests are collected once an
 that it is known which lines each of them runs. Then a forked process for each mutant puts the
 changed code into the functions of the imported module and runs the tests of the changed lines,
 quick ones and those that found others first, until one fails. Nothing is written to the checkout.
-A mutant is known by module, line and operator: ``python tests/mutants.py linalg:93:dropped``.
+A mutant is known by module, line and operator: ``python tests/mutants.py map:93:dropped``.
 """
 
 from __future__ import annotations
@@ -45,18 +45,16 @@ EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
 
 #: Modules, each with the tests that are tried first.
 MODULES = {
-    "linalg": ("test_linalg",),
-    "meat": ("test_sandwich", "test_dependence"),
+    "foundation.linalg": ("test_linalg",),
+    "dependence.clusters": ("test_sandwich", "test_dependence"),
     "sandwich": ("test_sandwich", "test_modal"),
-    "satterthwaite": ("test_sandwich",),
-    "leverage": ("test_sandwich",),
-    "multiway": ("test_dependence",),
-    "survey": ("test_dependence",),
-    "dependence": ("test_dependence", "test_bad_input_clusters"),
-    "influence": ("test_jackknife",),
+    "target": ("test_sandwich",),
+    "dependence.ways": ("test_dependence",),
+    "dependence.survey": ("test_dependence",),
+    "dependence.base": ("test_dependence", "test_bad_input_clusters"),
     "jackknife": ("test_jackknife",),
-    "calibration": ("test_calibration",),
-    "kernels": ("test_autodiff",),
+    "map": ("test_calibration",),
+    "totals.jax": ("test_autodiff",),
 }
 #: Further tests that run the same lines.
 WIDER = ("test_active", "test_plug_in")
@@ -64,6 +62,11 @@ WIDER = ("test_active", "test_plug_in")
 BUDGET, SLACK, MEMORY = 5.0, 4.0, 24 << 30
 GOAL = 0.9
 SEED = 8
+
+
+def file_of(module: str) -> Path:
+    """Return where a module of the package lies."""
+    return SOURCE.joinpath(*module.split(".")).with_suffix(".py")
 
 
 @dataclass
@@ -193,7 +196,7 @@ def _fork(session: pytest.Session, mutant: Mutant, items: list[Any], limit: floa
 
 def _traced(session: pytest.Session, mutants: list[Mutant]) -> Any:
     """Return seconds and lines (module, number) of every test, and which fail as they are."""
-    files = {str(SOURCE / f"{name}.py"): name for name in {one.module for one in mutants}}
+    files = {str(file_of(name)): name for name in {one.module for one in mutants}}
     with tempfile.NamedTemporaryFile() as answer:
         pid = os.fork()
         if not pid:
@@ -253,7 +256,7 @@ def put_in(mutant: Mutant) -> None:
     """
     module = import_module(f"etafree.{mutant.module}")
     changed = {"__name__": module.__name__, "__file__": module.__file__}
-    exec(mutant.code(SOURCE / f"{mutant.module}.py"), changed)
+    exec(mutant.code(file_of(mutant.module)), changed)
     new = dict(_functions(changed, module.__name__))
     for name, function in _functions(vars(module), module.__name__):
         function.__code__ = new[name].__code__
@@ -305,7 +308,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print them and run none")
     asked = parser.parse_args()
     known = equivalents()
-    mutants = [one for name in MODULES for one in mutants_of(SOURCE / f"{name}.py")]
+    mutants = [one for name in MODULES for one in mutants_of(file_of(name), name)]
     wanted = tuple(f"{name}:" for name in asked.names) or ("",)
     left = [one for one in mutants if f"{one.name}:".startswith(wanted)]
     chosen = [one for one in left if one.change not in known]
@@ -318,7 +321,9 @@ def main() -> int:
         return 0
     names = dict.fromkeys([*(t for one in chosen for t in MODULES[one.module]), *WIDER])
     files = [f"tests/{name}.py" for name in names]
-    files += [f"src/etafree/{name}.py" for name in dict.fromkeys(one.module for one in chosen)]
+    files += [
+        str(file_of(name).relative_to(ROOT)) for name in dict.fromkeys(c.module for c in chosen)
+    ]
     campaign, began = Campaign(chosen, asked.jobs), time.monotonic()
     os.chdir(ROOT)
     options = ["-p", "no:xdist", "-p", "no:cacheprovider", "-s", "-q"]
@@ -332,8 +337,10 @@ def main() -> int:
     REPORT.write_text(json.dumps(done, indent=1) + "\n")
     for name, counts in done["modules"].items():
         print(f"{name}: {counts['killed']} of {counts['mutants']} killed")
-    print(f"{done['killed']} of {done['mutants']} mutants killed, {done['equivalent']} equivalent "
-          f"ones left out, {done['seconds']} s")  # fmt: skip
+    print(
+        f"{done['killed']} of {done['mutants']} mutants killed, {done['equivalent']} equivalent "
+        f"ones left out, {done['seconds']} s"
+    )
     return 0 if done["killed"] >= GOAL * done["mutants"] else 1
 
 

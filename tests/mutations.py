@@ -18,19 +18,44 @@ from pathlib import Path
 Found = Iterator[tuple[str, ast.AST]]
 
 OTHER_OPERATOR = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult,
-    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.And: ast.Or, ast.Or: ast.And,
-}  # fmt: skip
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
 AT_EQUALITY = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 OPPOSITE = {
-    ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-}  # fmt: skip
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
 OTHER_FUNCTION = {
-    "add": "subtract", "all": "any", "any": "all", "argmax": "argmin", "argmin": "argmax",
-    "max": "min", "maximum": "minimum", "mean": "sum", "median": "mean", "min": "max",
-    "minimum": "maximum", "sum": "mean", "zeros": "ones",
-}  # fmt: skip
+    "add": "subtract",
+    "all": "any",
+    "any": "all",
+    "argmax": "argmin",
+    "argmin": "argmax",
+    "max": "min",
+    "maximum": "minimum",
+    "mean": "sum",
+    "median": "mean",
+    "min": "max",
+    "minimum": "maximum",
+    "sum": "mean",
+    "zeros": "ones",
+}
 #: Functions of one array whose first argument is an answer of the same kind.
 DROPPED = {"abs", "exp", "log", "maximum", "minimum", "rint", "sign", "sqrt", "square", "swapaxes"}
 #: Numbers beyond these are tolerances and sizes, twice which are as good.
@@ -72,20 +97,20 @@ class _Exchange(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def mutants_of(path: Path) -> list[Mutant]:
+def mutants_of(path: Path, module: str) -> list[Mutant]:
     """Return all changes of a module, in its order, each with a name of its own."""
     tree = ast.parse(path.read_text())
     seen: Counter[str] = Counter()
     out = []
     for function, statement, around, old, operator, new in _walk(tree, (), None, tree, ""):
-        name = f"{path.stem}:{old.lineno}:{operator}"
+        name = f"{module}:{old.lineno}:{operator}"
         seen[name] += 1
         if seen[name] > 1:
             name += f":{seen[name]}"
         lines = frozenset((statement.lineno, *range(old.lineno, old.end_lineno + 1)))
         where = ".".join(function)
-        change = f"{path.stem}.{where}: {_shown(around, old, new)}"
-        out.append(Mutant(path.stem, where, name, lines, change, tree, old, new))
+        change = f"{module}.{where}: {_shown(around, old, new)}"
+        out.append(Mutant(module, where, name, lines, change, tree, old, new))
     return out
 
 

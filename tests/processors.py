@@ -27,8 +27,9 @@ def wide_features() -> list[str]:
     """Return numpy's optional vector instructions beyond SSE that this processor has."""
     from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
-    return [name for name in __cpu_dispatch__
-            if name.startswith(WIDE) and __cpu_features__.get(name)]  # fmt: skip
+    return [
+        name for name in __cpu_dispatch__ if name.startswith(WIDE) and __cpu_features__.get(name)
+    ]
 
 
 def settings() -> dict[str, dict[str, str]]:
@@ -48,9 +49,12 @@ def main(arguments: list[str]) -> int:
     for name, variables in settings().items():
         environment, started = {**os.environ, **variables}, time.perf_counter()
         probe = subprocess.run(
-            [sys.executable, "-c", PROBE], env=environment, check=True, capture_output=True,
+            [sys.executable, "-c", PROBE],
+            env=environment,
+            check=True,
+            capture_output=True,
             text=True,
-        )  # fmt: skip
+        )
         kernels = probe.stdout.strip()
         print(f"== {name}: {variables}, BLAS kernels {kernels}", flush=True)
         alike = seen.setdefault((kernels, variables.get("NUMBA_CPU_NAME")), name)
@@ -59,8 +63,10 @@ def main(arguments: list[str]) -> int:
             continue
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", *arguments],
-            env=environment, check=False, cwd=ROOT,
-        )  # fmt: skip
+            env=environment,
+            check=False,
+            cwd=ROOT,
+        )
         failed += done.returncode != 0
         verdict = "passed" if done.returncode == 0 else "FAILED"
         lines.append(f"{name:10} {verdict} in {(time.perf_counter() - started) / 60:.0f} minutes")

@@ -7,8 +7,8 @@ import pytest
 
 import etafree as ef
 from conftest import refused
-from etafree.active import active_block
 from etafree.optimize import minimise
+from etafree.sandwich import active_block
 
 NAMES = [f"x{j}" for j in range(1, 7)]
 BETA = np.array([1.5, -1.0, 0.0, 0.0, 0.8, 0.0])
@@ -106,9 +106,14 @@ def test_clusters_weights_offsets_and_intercepts_go_through() -> None:
     table["y"] = 3.0 + table["a"] + rng.standard_normal(30)[group] + rng.standard_normal(n)
     table["group"], table["w"] = group, rng.uniform(0.5, 2.0, n)
     criterion = ef.Criterion.from_formula(
-        "y ~ a + b + c + d", table, ef.losses.Huber(1.345), ef.penalties.L1(0.2), weights="w",
-        weight_kind="sampling", offset=np.full(n, 0.5),
-    )  # fmt: skip
+        "y ~ a + b + c + d",
+        table,
+        ef.losses.Huber(1.345),
+        ef.penalties.L1(0.2),
+        weights="w",
+        weight_kind="sampling",
+        offset=np.full(n, 0.5),
+    )
     made = ef.target(criterion, clusters="group")
     assert made.names == ("Intercept", "a")
     assert abs(made.center[0] - 2.5) < 0.6  # not shrunk
@@ -205,8 +210,9 @@ def test_coverage_of_the_soft_thresholds() -> None:
     hits, there = np.zeros(6), np.zeros(6)
     for seed in range(300):
         t = ef.target(sparse(seed=seed))
-        for name, low, high in zip(t.names, t.center - 1.96 * t.se, t.center + 1.96 * t.se,
-                                   strict=True):  # fmt: skip
+        for name, low, high in zip(
+            t.names, t.center - 1.96 * t.se, t.center + 1.96 * t.se, strict=True
+        ):
             j = NAMES.index(name)
             there[j] += 1
             hits[j] += low <= truth[j] <= high
@@ -220,7 +226,8 @@ def test_bad_use_of_kinks_is_refused() -> None:
     draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=300, seed=1)
     refused("center", "center='map'", lambda: ef.calibrate(draws, criterion, center="mean"))
     refused("kind", "center='map'", lambda: ef.calibrate(draws, criterion, kind="scale"))
-    refused("penalty", "every coefficient",
-            lambda: ef.target(sparse(penalty=ef.penalties.L1(50.0))))  # fmt: skip
+    refused(
+        "penalty", "every coefficient", lambda: ef.target(sparse(penalty=ef.penalties.L1(50.0)))
+    )
     prior = ef.LogPrior.normal(np.zeros(6), np.eye(6))
     refused("log_prior", "kink", lambda: ef.GeneralizedPosterior(criterion, 1.0, prior))

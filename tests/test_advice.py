@@ -131,14 +131,15 @@ FOLLOWED: dict[str, Callable[..., Situation] | None] = {
     r"bandwidth= of (\d+) or more": more_cosines,
     r"report fewer parameters .*: at most (\d+)": report_fewer,
     r"report fewer parameters .*?()(?=, or)": report_fewer,
-    r"the HC corrections are for independent observations: drop clusters=":
-        lambda s, match: s.having(clusters=None),
+    r"the HC corrections are for independent observations: drop clusters=": lambda s, match: (
+        s.having(clusters=None)
+    ),
     r"the CR corrections need clusters=": lambda s, match: s.having(clusters=FINE),
     r"for this structure choose from (\w+)": correct,
     r"repeat the rows": None,
     r"draw more": None,
     r"pass model=": None,
-}  # fmt: skip
+}
 
 
 def dummy(rows: Any) -> np.ndarray:
@@ -152,16 +153,15 @@ SITUATIONS: dict[str, Situation] = {
     "one cluster": Situation(BASE, options={"clusters": np.zeros(N)}),
     "as many clusters as parameters": Situation(BASE, options={"clusters": np.arange(N) % 3}),
     "fewer clusters than parameters": Situation(
-        SAVED_BY_FEW, options={"clusters": np.arange(N) % 4}),
+        SAVED_BY_FEW, options={"clusters": np.arange(N) % 4}
+    ),
     "the same with a penalty": Situation(
-        SAVED_BY_FEW, penalty=ef.penalties.Ridge(0.5), options={"clusters": np.arange(N) % 4}),
+        SAVED_BY_FEW, penalty=ef.penalties.Ridge(0.5), options={"clusters": np.arange(N) % 4}
+    ),
     "a cluster with a dummy": Situation(dummy([0, 1, 2]), options={"clusters": FINE}),
-    "the same, CR2": Situation(
-        dummy([0, 1, 2]), options={"clusters": FINE, "correction": "CR2"}),
-    "the same, CR1": Situation(
-        dummy([0, 1, 2]), options={"clusters": FINE, "correction": "CR1"}),
-    "the same, CR0": Situation(
-        dummy([0, 1, 2]), options={"clusters": FINE, "correction": "CR0"}),
+    "the same, CR2": Situation(dummy([0, 1, 2]), options={"clusters": FINE, "correction": "CR2"}),
+    "the same, CR1": Situation(dummy([0, 1, 2]), options={"clusters": FINE, "correction": "CR1"}),
+    "the same, CR0": Situation(dummy([0, 1, 2]), options={"clusters": FINE, "correction": "CR0"}),
     "part of a cluster with a dummy": Situation(dummy([0, 1]), options={"clusters": FINE}),
     "a row with a dummy": Situation(dummy([7])),
     "the same, HC2": Situation(dummy([7]), options={"correction": "HC2"}),
@@ -169,39 +169,52 @@ SITUATIONS: dict[str, Situation] = {
     "the same, HC0": Situation(dummy([7]), options={"correction": "HC0"}),
     "a row with a dummy, Huber": Situation(dummy([7]), loss=ef.losses.Huber()),
     "fewer rows than parameters": Situation(
-        RNG.standard_normal((6, 8)), y=Y[:6], penalty=ef.penalties.Ridge(0.5)),
+        RNG.standard_normal((6, 8)), y=Y[:6], penalty=ef.penalties.Ridge(0.5)
+    ),
     "the same with HC0": Situation(
-        RNG.standard_normal((6, 8)), y=Y[:6], penalty=ef.penalties.Ridge(0.5),
-        options={"correction": "HC0"}),
+        RNG.standard_normal((6, 8)),
+        y=Y[:6],
+        penalty=ef.penalties.Ridge(0.5),
+        options={"correction": "HC0"},
+    ),
     "a design that is singular": Situation(np.column_stack([BASE, BASE[:, 1] + BASE[:, 2]])),
     "a singular design with a penalty": Situation(
-        np.column_stack([BASE, BASE[:, 1] + BASE[:, 2]]), penalty=ef.penalties.Ridge(0.1)),
+        np.column_stack([BASE, BASE[:, 1] + BASE[:, 2]]), penalty=ef.penalties.Ridge(0.1)
+    ),
     "two ways of few clusters": Situation(
-        SAVED_BY_FEW, options={"clusters": [np.arange(N) % 2, np.arange(N) // 30]}),
+        SAVED_BY_FEW, options={"clusters": [np.arange(N) % 2, np.arange(N) // 30]}
+    ),
     "few periods": Situation(BASE[:9], y=Y[:9], options={"time": np.arange(9)}),
     "fewer periods than parameters": Situation(
-        SAVED_BY_FEW[:5], y=Y[:5], penalty=ef.penalties.Ridge(0.5), options={"time": np.arange(5)}),
+        SAVED_BY_FEW[:5], y=Y[:5], penalty=ef.penalties.Ridge(0.5), options={"time": np.arange(5)}
+    ),
     "few periods of a panel": Situation(
-        BASE, options={"time": np.arange(N) // 5, "units": np.arange(N) % 5, "bandwidth": 2}),
+        BASE, options={"time": np.arange(N) // 5, "units": np.arange(N) % 5, "bandwidth": 2}
+    ),
     "few cosines": Situation(BASE, options={"time": np.arange(N), "bandwidth": 2}),
     "an HC correction for clusters": Situation(
-        BASE, options={"clusters": FINE, "correction": "HC1"}),
+        BASE, options={"clusters": FINE, "correction": "HC1"}
+    ),
     "a CR correction without clusters": Situation(BASE, options={"correction": "CR1"}),
     "a CR correction for a series": Situation(
-        BASE, options={"time": np.arange(N), "correction": "CR1"}),
+        BASE, options={"time": np.arange(N), "correction": "CR1"}
+    ),
     "leverage over pairs": Situation(**PAIRS, options={"correction": "HC3"}),
     "leverage over pairs, clusters": Situation(
-        **PAIRS, options={"clusters": FINE, "correction": "CR3"}),
+        **PAIRS, options={"clusters": FINE, "correction": "CR3"}
+    ),
     "leverage over pairs, a series": Situation(
-        **PAIRS, options={"time": np.arange(N), "correction": "CR3"}),
+        **PAIRS, options={"time": np.arange(N), "correction": "CR3"}
+    ),
     "jackknife, few clusters": Situation(
-        BASE, route="jackknife", options={"clusters": np.arange(N) % 3}),
-    "jackknife, few rows": Situation(
-        np.eye(3), y=np.arange(3.0), route="jackknife"),
+        BASE, route="jackknife", options={"clusters": np.arange(N) % 3}
+    ),
+    "jackknife, few rows": Situation(np.eye(3), y=np.arange(3.0), route="jackknife"),
     "jackknife with CR3": Situation(
-        BASE, route="jackknife", options={"clusters": FINE, "correction": "CR3"}),
+        BASE, route="jackknife", options={"clusters": FINE, "correction": "CR3"}
+    ),
     "jackknife with HC3": Situation(BASE, route="jackknife", options={"correction": "HC3"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore::etafree.errors.CalibrationWarning")
@@ -250,8 +263,11 @@ def test_checks_advise_nothing_that_is_in_use_and_what_they_advise_works(what):
         for argument, value in re.findall(r"(correction|center|kind)='([\w-]+)'", check.advice):
             if check.name == "shape":  # names an argument of interval()
                 continue
-            used = {"correction": result.target.correction, "center": result.target.center_kind,
-                    "kind": result.settings["kind"]}[argument]  # fmt: skip
+            used = {
+                "correction": result.target.correction,
+                "center": result.target.center_kind,
+                "kind": result.settings["kind"],
+            }[argument]
             assert value != used, (check.name, check.advice)
             calibrated(**{**options, argument: value})
         if "wild_bootstrap()" in check.advice:

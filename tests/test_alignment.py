@@ -21,10 +21,12 @@ ORDER = RNG.permutation(N)
 def fit(coordinate=None):
     likelihood = -0.5 * np.square(Y - DRAWS)
     coords = {} if coordinate is None else {"i": coordinate}
-    return xr.DataTree.from_dict({
-        "posterior": xr.Dataset({"b": (("chain", "draw"), DRAWS[None, :, 0])}),
-        "log_likelihood": xr.Dataset({"y": (("chain", "draw", "i"), likelihood[None])}, coords),
-    })  # fmt: skip
+    return xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset({"b": (("chain", "draw"), DRAWS[None, :, 0])}),
+            "log_likelihood": xr.Dataset({"y": (("chain", "draw", "i"), likelihood[None])}, coords),
+        }
+    )
 
 
 KEYS = [f"p{k}" for k in range(N)]
@@ -35,8 +37,10 @@ KEYS = [f"p{k}" for k in range(N)]
 def test_shuffled_labels_give_the_same_answer(coordinate, argument):
     tree = fit(coordinate)
     index = np.arange(N) if coordinate is None else coordinate
-    frame = pd.DataFrame({"school": SCHOOL, "other": np.arange(N) % 7, "t": np.arange(N),
-                          "region": SCHOOL // 4}, index=index)  # fmt: skip
+    frame = pd.DataFrame(
+        {"school": SCHOOL, "other": np.arange(N) % 7, "t": np.arange(N), "region": SCHOOL // 4},
+        index=index,
+    )
 
     def asked(table):
         if argument == "ways":
@@ -78,13 +82,25 @@ def test_bambi_s_dropped_rows_are_dropped_from_labels():
     kept = frame["x"].notna()
     draws = 0.1 * RNG.standard_normal((2, 200, 3))
     dims = ("chain", "draw")
-    tree = xr.DataTree.from_dict({"posterior": xr.Dataset({
-        "Intercept": (dims, draws[..., 0]), "x": (dims, draws[..., 1]),
-        "sigma": (dims, np.exp(draws[..., 2])),
-    })})  # fmt: skip
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(
+                {
+                    "Intercept": (dims, draws[..., 0]),
+                    "x": (dims, draws[..., 1]),
+                    "sigma": (dims, np.exp(draws[..., 2])),
+                }
+            )
+        }
+    )
     expected = ef.calibrate(tree, model=model, clusters=SCHOOL[kept]).target.se
-    for labels in (SCHOOL, frame["school"], frame["school"].iloc[ORDER], "school",
-                   frame.loc[kept, "school"].iloc[::-1]):  # fmt: skip
+    for labels in (
+        SCHOOL,
+        frame["school"],
+        frame["school"].iloc[ORDER],
+        "school",
+        frame.loc[kept, "school"].iloc[::-1],
+    ):
         made = ef.calibrate(tree, model=model, clusters=labels)
         assert made.target.clusters == 12
         assert made.target.se == pytest.approx(expected)
@@ -92,19 +108,27 @@ def test_bambi_s_dropped_rows_are_dropped_from_labels():
 
 SUBJECTS, TIMES = [f"s{k}" for k in range(12)], np.arange(2000, 2005)
 TOWN = np.arange(12) // 2
-GRID = xr.DataArray(np.repeat(TOWN[:, None], 5, axis=1), dims=("subject", "time"),
-                    coords={"subject": SUBJECTS, "time": TIMES})  # fmt: skip
+GRID = xr.DataArray(
+    np.repeat(TOWN[:, None], 5, axis=1),
+    dims=("subject", "time"),
+    coords={"subject": SUBJECTS, "time": TIMES},
+)
 
 
 def grid_fit():
     """Return a fit of 12 subjects at 5 times."""
     likelihood = -0.5 * np.square(Y.reshape(12, 5) - DRAWS[..., None])
-    return xr.DataTree.from_dict({
-        "posterior": xr.Dataset({"b": (("chain", "draw"), DRAWS[None, :, 0])}),
-        "log_likelihood": xr.Dataset(
-            {"y": (("chain", "draw", "subject", "time"), likelihood[None])}, GRID.coords),
-        "observed_data": xr.Dataset({"y": (("subject", "time"), Y.reshape(12, 5))}, GRID.coords),
-    })  # fmt: skip
+    return xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset({"b": (("chain", "draw"), DRAWS[None, :, 0])}),
+            "log_likelihood": xr.Dataset(
+                {"y": (("chain", "draw", "subject", "time"), likelihood[None])}, GRID.coords
+            ),
+            "observed_data": xr.Dataset(
+                {"y": (("subject", "time"), Y.reshape(12, 5))}, GRID.coords
+            ),
+        }
+    )
 
 
 def grid_model():
@@ -176,13 +200,17 @@ def test_several_ways_of_observations_along_two_dimensions():
     tree = grid_fit()
     plain = {"town": np.repeat(TOWN, 5), "t": np.tile(TIMES, 12)}
     expected = ef.calibrate(tree, clusters=plain).target
-    for labels in (table.iloc[ORDER], {name: table[name].iloc[ORDER] for name in table},
-                   [GRID[:, 0].drop_vars("time").rename("town"), "time"]):  # fmt: skip
+    for labels in (
+        table.iloc[ORDER],
+        {name: table[name].iloc[ORDER] for name in table},
+        [GRID[:, 0].drop_vars("time").rename("town"), "time"],
+    ):
         assert ef.calibrate(tree, clusters=labels).target.se == pytest.approx(expected.se)
     shuffled = table["t"].iloc[ORDER]
-    series = [ef.calibrate(tree, time=time, units=units, correction="DK", bandwidth=1).target.se
-              for time, units in ((plain["t"], np.repeat(SUBJECTS, 5)),
-                                  (shuffled, "subject"))]  # fmt: skip
+    series = [
+        ef.calibrate(tree, time=time, units=units, correction="DK", bandwidth=1).target.se
+        for time, units in ((plain["t"], np.repeat(SUBJECTS, 5)), (shuffled, "subject"))
+    ]
     assert series[0] == pytest.approx(series[1])
 
 

@@ -23,12 +23,10 @@ from numpydoc.docscrape import NumpyDocString
 from numpydoc.validate import validate
 
 import etafree as ef
-from etafree.calibration import PaperMatrices
-from etafree.checks import Check
-from etafree.functional import Functional
-from etafree.inference import Region, WaldTest
+from etafree.foundation.check import Check
+from etafree.inference import Functional, Region, WaldTest, WildBootstrap
 from etafree.learning_rates import Information
-from etafree.wild import WildBootstrap
+from etafree.map import PaperMatrices
 
 MODULES = (ef, ef.losses, ef.penalties, ef.errors)
 
@@ -108,8 +106,11 @@ def raises(function: Any) -> bool:
     """Return whether a function itself raises an error of the library's."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     thrown = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc]
-    made = [call.func.id for call in thrown if isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Name)]  # fmt: skip
+    made = [
+        call.func.id
+        for call in thrown
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    ]
     return any(name in ef.errors.__all__ for name in made)
 
 

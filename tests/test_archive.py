@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etafree as ef
-from etafree import archive, storage
+from etafree import result as archive
 from etafree.errors import InputError
+from etafree.foundation import storage
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((90, 3))
@@ -37,14 +38,17 @@ RESULTS: dict[str, Callable[[], ef.Calibration]] = {
     "jackknife": lambda: ef.calibrate(DRAWS, log_likelihood=LIKELIHOOD, eta=1.0),
     "given": lambda: ef.calibrate(DRAWS, center=[1.0, 0.0, 1e6], covariance=np.diag([1, 4, 9.0])),
     "given, t": lambda: ef.calibrate(
-        DRAWS, center=[1.0, 0.0, 1e6], covariance=np.diag([1, 4, 9.0]), dof=3,
+        DRAWS,
+        center=[1.0, 0.0, 1e6],
+        covariance=np.diag([1, 4, 9.0]),
+        dof=3,
         seed=np.random.default_rng(7),
     ),
     "scale": lambda: ef.calibrate(DRAWS, HUBER, kind="scale", root="paper"),
     "curvature": lambda: ef.calibrate(
         DRAWS, HUBER, working="curvature", eta=0.5, root="cholesky", clusters=SCHOOL
     ),
-}  # fmt: skip
+}
 
 
 @cache
@@ -230,7 +234,7 @@ WORDS: dict[str, Callable[[dict[str, Any]], None]] = {
     "a verdict that is none": set_in("checks", value=[["shape", 1.0, 2.0, "great", ""]]),
     "checks that are numbers": set_in("checks", value=[1, 2]),
     "plug-ins that are text": set_in("plug_ins", value={"scale": "x"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", WORDS)

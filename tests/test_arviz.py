@@ -16,8 +16,9 @@ from arviz_base import from_dict
 
 import etafree as ef
 from conftest import refused
-from etafree.adapters import as_fit
-from etafree.adapters.trees import (
+from etafree.errors import MissingExtraError
+from etafree.fits import as_fit
+from etafree.fits.trees import (
     as_kind,
     as_tree,
     flat_names,
@@ -25,7 +26,6 @@ from etafree.adapters.trees import (
     unflatten,
     write_netcdf,
 )
-from etafree.errors import MissingExtraError
 
 N, G, CHAINS, DRAWS = 240, 40, 2, 500
 SCHOOL = np.array([f"s{k:02}" for k in np.arange(N) // 6])
@@ -91,8 +91,12 @@ def test_one_line_is_enough(result):
     expected = ef.target(CRITERION, clusters=SCHOOL, correction="CR1").se
     table = result.summary()
     assert list(table.index) == [
-        "intercept", "beta[left, 10]", "beta[left, 20]", "beta[right, 10]", "beta[right, 20]",
-    ]  # fmt: skip
+        "intercept",
+        "beta[left, 10]",
+        "beta[left, 20]",
+        "beta[right, 10]",
+        "beta[right, 20]",
+    ]
     assert np.all(np.abs(table["se"] / expected - 1) < 4 * table["se_error"] + 1e-9)
     assert result.target.dof.tolist() == [G - 1.0] * 5
     assert result.original.eta == 1.0
@@ -202,7 +206,7 @@ def test_a_file_is_written_whole_or_not_at_all(idata, tmp_path):
 
 def test_dask_and_disk_backed_arrays(idata, tmp_path, monkeypatch):
     """Losses are read a few draws at a time, and the outcome is the same."""
-    monkeypatch.setattr("etafree.influence.BLOCK", 50 * N)
+    monkeypatch.setattr("etafree.jackknife.BLOCK", 50 * N)
     whole = ef.calibrate(idata, clusters="school").target
     chunked = as_tree(idata).chunk({"draw": 60, "obs": 100})
     lazy = ef.calibrate(chunked, clusters="school").target
@@ -246,8 +250,10 @@ def test_labels_may_come_in_many_forms(idata, result):
     also = ef.calibrate(idata, clusters={"school": labels, "year": np.arange(N)}).target.design
     assert two == also == "40 school x 240 year clusters"
     assert "a series of 240 periods" in ef.calibrate(idata, time="year").target.design
-    assert "40 PSUs in 4 strata" in ef.calibrate(
-        idata, clusters="school", strata=labels.str.slice(1, 2)).target.design  # fmt: skip
+    assert (
+        "40 PSUs in 4 strata"
+        in ef.calibrate(idata, clusters="school", strata=labels.str.slice(1, 2)).target.design
+    )
 
 
 def test_labels_along_a_dimension_without_a_name():
@@ -267,12 +273,22 @@ def test_labels_along_a_dimension_without_a_name():
         for given in ("school", fit["constant_data"]["school"]):
             made = ef.calibrate(fit, clusters=given).target.covariance
             np.testing.assert_allclose(made, expected)
-        refused("clusters", "names 'town', which has shape (40,) for 240 observations; choose from "
-                "['school', 'y', ", lambda fit=fit: ef.calibrate(fit, clusters="town"))  # fmt: skip
-        refused("clusters", "names no column 'county'; choose from ['school', ",
-                lambda fit=fit: ef.calibrate(fit, clusters="county"))  # fmt: skip
-        refused("time", "'town' of shape (40,), 'grid' of shape (240, 2)",
-                lambda fit=fit: ef.calibrate(fit, time="month"))  # fmt: skip
+        refused(
+            "clusters",
+            "names 'town', which has shape (40,) for 240 observations; choose from "
+            "['school', 'y', ",
+            lambda fit=fit: ef.calibrate(fit, clusters="town"),
+        )
+        refused(
+            "clusters",
+            "names no column 'county'; choose from ['school', ",
+            lambda fit=fit: ef.calibrate(fit, clusters="county"),
+        )
+        refused(
+            "time",
+            "'town' of shape (40,), 'grid' of shape (240, 2)",
+            lambda fit=fit: ef.calibrate(fit, time="month"),
+        )
 
 
 def test_an_index_without_a_named_dimension_finds_group_effects():
@@ -312,8 +328,9 @@ def test_several_log_likelihoods_are_chosen_or_added():
         made = ef.calibrate(fit, log_likelihood=asked, eta=0.5).target.covariance
         np.testing.assert_allclose(made, ef.calibrate(total, eta=0.5).target.covariance)
     for asked, fragment in ((["y", "y"], "names 'y' twice"), ([], "is an empty list")):
-        refused("log_likelihood", fragment,
-                lambda asked=asked: ef.calibrate(fit, log_likelihood=asked))  # fmt: skip
+        refused(
+            "log_likelihood", fragment, lambda asked=asked: ef.calibrate(fit, log_likelihood=asked)
+        )
 
 
 def several(dims=None, coords=None, **parts):
@@ -338,14 +355,15 @@ def test_log_likelihoods_without_dimensions_add_up_by_position():
             assert "log-likelihoods held fixed" not in made.flags()
     same = "only variables of the same observations add up"
     for fragment, fit in (
-        ("'y' of shape (240,) and 'z' of shape (239,), so they are of different observations",
-         several(y=STORED, z=STORED[..., 1:])),
+        (
+            "'y' of shape (240,) and 'z' of shape (239,), so they are of different observations",
+            several(y=STORED, z=STORED[..., 1:]),
+        ),
         (same, several({"y": ["a"], "z": ["b"]}, y=STORED, z=STORED)),
         (same, several({"y": ["a"]}, y=STORED, z=STORED)),  # named for one of them only
         (same, several(None, {"z_dim_0": np.arange(N)[::-1]}, y=STORED, z=STORED)),
-    ):  # fmt: skip
-        refused("log_likelihood", fragment,
-                lambda fit=fit: ef.calibrate(fit, log_likelihood="sum"))  # fmt: skip
+    ):
+        refused("log_likelihood", fragment, lambda fit=fit: ef.calibrate(fit, log_likelihood="sum"))
 
 
 def test_log_likelihoods_that_are_not_chosen_are_held_fixed():
@@ -471,10 +489,14 @@ def hierarchical(name="u", dim="school", labels=None, sigma=1.0):
     ids=["count", "labels", "index", "name"],
 )
 def test_group_effects_are_refused_with_the_number(fit, clusters):
-    refused("log_likelihood", "about 0.15 of the right ones",
-            lambda: ef.calibrate(fit, clusters=clusters))  # fmt: skip
-    refused("log_likelihood", "pass model=", lambda: ef.calibrate(fit, clusters=clusters,
-                                                                    var_names="a"))  # fmt: skip
+    refused(
+        "log_likelihood",
+        "about 0.15 of the right ones",
+        lambda: ef.calibrate(fit, clusters=clusters),
+    )
+    refused(
+        "log_likelihood", "pass model=", lambda: ef.calibrate(fit, clusters=clusters, var_names="a")
+    )
     made = ef.calibrate(fit, clusters=clusters, var_names=["a"], latent=None)
     assert made.names == ("a",)
 
@@ -483,8 +505,11 @@ def test_group_effects_without_a_known_scale_get_the_formula():
     fit = hierarchical()
     renamed = group(fit, "posterior").rename({"sigma": "dispersion"})
     fit = swapped(fit, posterior=renamed)
-    refused("log_likelihood", "sigma^2 / (sigma^2 + m tau^2) for m observations",
-            lambda: ef.calibrate(fit, clusters=SCHOOL))  # fmt: skip
+    refused(
+        "log_likelihood",
+        "sigma^2 / (sigma^2 + m tau^2) for m observations",
+        lambda: ef.calibrate(fit, clusters=SCHOOL),
+    )
 
 
 def test_other_dimensions_are_no_group_effects():
@@ -500,8 +525,11 @@ def test_other_dimensions_are_no_group_effects():
         if argument is None:
             assert ef.calibrate(fit, clusters=four, var_names="last").target.clusters == 4
         else:
-            refused(argument, "gamma", lambda fit=fit: ef.calibrate(fit, clusters=four,
-                                                                    var_names="last"))  # fmt: skip
+            refused(
+                argument,
+                "gamma",
+                lambda fit=fit: ef.calibrate(fit, clusters=four, var_names="last"),
+            )
     means = THETA @ np.array([X[s == SCHOOL].mean(axis=0) for s in np.unique(SCHOOL)]).T
     fit = make(
         ["k"], posterior={"intercept": THETA[..., 0], "beta": THETA[..., 1:], "means": means}
@@ -522,8 +550,11 @@ def test_tempered_fits_need_their_eta():
 
 def test_a_criterion_of_ones_own_for_draws_of_another_package(idata):
     fit = from_dict({"posterior": {"theta": THETA}})  # no log-likelihood needed
-    made = ef.calibrate(fit, ef.Criterion(ef.losses.Squared(), data=(X, Y), names=[
-        f"theta[{k}]" for k in range(5)]), clusters=SCHOOL)  # fmt: skip
+    made = ef.calibrate(
+        fit,
+        ef.Criterion(ef.losses.Squared(), data=(X, Y), names=[f"theta[{k}]" for k in range(5)]),
+        clusters=SCHOOL,
+    )
     assert made.target.correction == "CR3"
     out = made.to_arviz()
     np.testing.assert_array_equal(out["posterior"]["theta"], made.draws.values)
@@ -534,8 +565,10 @@ def test_a_criterion_of_ones_own_for_draws_of_another_package(idata):
 
 def test_bare_datasets_without_coordinates():
     parts = {"theta": (("chain", "draw", "k"), THETA)}
-    groups = {"posterior": xr.Dataset(parts),
-              "log_likelihood": xr.Dataset({"y": (("chain", "draw", "obs"), STORED)})}  # fmt: skip
+    groups = {
+        "posterior": xr.Dataset(parts),
+        "log_likelihood": xr.Dataset({"y": (("chain", "draw", "obs"), STORED)}),
+    }
     made = ef.calibrate(xr.DataTree.from_dict(groups), clusters=SCHOOL)
     assert made.names == tuple(f"theta[{k}]" for k in range(5))
     assert made.to_arviz()["posterior"]["theta"].dims == ("chain", "draw", "k")
@@ -564,21 +597,36 @@ def test_bad_fits_are_refused(idata, tmp_path):
     hole["y"][1, 7, 3] = np.nan
     cases = [
         ("log_likelihood", "pm.compute_log_likelihood", swapped(idata, log_likelihood=None)),
-        ("log_likelihood", "has 499 draws, the posterior 500",
-         swapped(idata, log_likelihood=stored.isel(draw=slice(1, None)))),
+        (
+            "log_likelihood",
+            "has 499 draws, the posterior 500",
+            swapped(idata, log_likelihood=stored.isel(draw=slice(1, None))),
+        ),
         ("log_likelihood", "has 1 chains", swapped(idata, log_likelihood=stored.isel(chain=[0]))),
-        ("log_likelihood", "has other draw labels than the posterior",
-         swapped(idata, log_likelihood=stored.assign_coords(draw=np.arange(1, DRAWS + 1)))),
-        ("log_likelihood", "is not finite at 1 observation(s), the first at position 3",
-         swapped(idata, log_likelihood=hole)),
-        ("log_likelihood", "is one number per draw",
-         swapped(idata, log_likelihood=stored.sum("obs"))),
+        (
+            "log_likelihood",
+            "has other draw labels than the posterior",
+            swapped(idata, log_likelihood=stored.assign_coords(draw=np.arange(1, DRAWS + 1))),
+        ),
+        (
+            "log_likelihood",
+            "is not finite at 1 observation(s), the first at position 3",
+            swapped(idata, log_likelihood=hole),
+        ),
+        (
+            "log_likelihood",
+            "is one number per draw",
+            swapped(idata, log_likelihood=stored.sum("obs")),
+        ),
         ("draws", "has no group 'posterior'", swapped(idata, posterior=None)),
-        ("draws", "without dimension 'chain'",
-         swapped(idata, posterior=posterior.isel(chain=0, drop=True))),
+        (
+            "draws",
+            "without dimension 'chain'",
+            swapped(idata, posterior=posterior.isel(chain=0, drop=True)),
+        ),
         ("draws", "NaN or infinite", swapped(idata, posterior=posterior.where(posterior.draw > 3))),
         ("var_names", "is not real-valued", swapped(idata, posterior=posterior.astype(int))),
-    ]  # fmt: skip
+    ]
     for argument, fragment, fit in cases:
         refused(argument, fragment, lambda fit=fit: ef.calibrate(fit, clusters=SCHOOL))
 
@@ -587,12 +635,18 @@ def test_bad_options_are_refused(idata):
     for argument, fragment, options in (
         ("clusters", "has 3 entries for 240 rows", {"clusters": [1, 2, 3]}),
         ("clusters", "names no column 'town'", {"clusters": "town"}),
-        ("clusters", "has dimensions {'school': 3}",
-         {"clusters": xr.DataArray([1, 2, 3], dims="school")}),
+        (
+            "clusters",
+            "has dimensions {'school': 3}",
+            {"clusters": xr.DataArray([1, 2, 3], dims="school")},
+        ),
         ("var_names", "alpha", {"var_names": ["alpha"]}),
         ("var_names", "leaves no parameter", {"var_names": ["~intercept", "~beta"]}),
-        ("var_names", "is no regular expression: missing )",
-         {"var_names": ["(("], "filter_vars": "regex"}),
+        (
+            "var_names",
+            "is no regular expression: missing )",
+            {"var_names": ["(("], "filter_vars": "regex"},
+        ),
         ("var_names", "is 3; pass names out of ['intercept', 'beta']", {"var_names": 3}),
         ("var_names", "is ['beta', 3]", {"var_names": ["beta", 3]}),
         ("filter_vars", "choose one of", {"var_names": ["a"], "filter_vars": "glob"}),
@@ -602,13 +656,15 @@ def test_bad_options_are_refused(idata):
         ("eta", "must be a finite number above zero", {"eta": 0.0}),
         ("prior", "is about a model's prior", {"prior": "scaled"}),
         ("model", "is a str", {"model": "linear"}),
-    ):  # fmt: skip
+    ):
         refused(argument, fragment, lambda options=options: ef.calibrate(idata, **options))
     model = types.SimpleNamespace()
-    refused("model", "cannot be combined with a criterion",
-            lambda: ef.calibrate(idata, CRITERION, model=model))  # fmt: skip
-    refused("prior", "multiplied by eta or not",
-            lambda: ef.calibrate(idata, model=model, eta=0.5))  # fmt: skip
+    refused(
+        "model",
+        "cannot be combined with a criterion",
+        lambda: ef.calibrate(idata, CRITERION, model=model),
+    )
+    refused("prior", "multiplied by eta or not", lambda: ef.calibrate(idata, model=model, eta=0.5))
 
 
 def test_models_and_nothing_are_no_draws(idata):
@@ -616,10 +672,16 @@ def test_models_and_nothing_are_no_draws(idata):
     refused("draws", "is None", lambda: ef.calibrate(None, CRITERION))
     made = type("Model", (), {"__module__": "pymc.model.core"})
     for model in (made(), type("Mine", (made,), {})(), lambda x: None):
-        refused("draws", "is a model, not what was drawn from it; pass draws",
-                lambda model=model: ef.calibrate(model))  # fmt: skip
-        refused("draws", "the model goes to model=",
-                lambda model=model: ef.calibrate(model, clusters=SCHOOL))  # fmt: skip
+        refused(
+            "draws",
+            "is a model, not what was drawn from it; pass draws",
+            lambda model=model: ef.calibrate(model),
+        )
+        refused(
+            "draws",
+            "the model goes to model=",
+            lambda model=model: ef.calibrate(model, clusters=SCHOOL),
+        )
 
 
 def test_files_that_are_no_fit_are_refused(tmp_path):
@@ -664,7 +726,7 @@ def test_recognising_fits_imports_nothing():
     code = """
 import sys
 import numpy as np
-from etafree.adapters import as_fit
+from etafree.fits import as_fit
 assert as_fit(np.zeros((3, 1))) is None
 print([m for m in ("xarray", "arviz", "pymc", "stan", "numpyro", "bambi") if m in sys.modules])
 """
@@ -704,10 +766,16 @@ def bounded(fit_kind):
     )
     draws = ef.Draws.of(THETA[..., :2], ["scale_log", "slope"], 1.0)
     plain = ef.calibrate(draws, log_likelihood=STORED, clusters=SCHOOL)
-    made = Fit(draws, fit, constrain=Squares(fit["posterior"]), kind=fit_kind,
-               pointwise=lambda t: {"y": np.repeat(-t[:, :1] ** 2, N, axis=1)})  # fmt: skip
-    return plain, ef.Calibration(plain.draws, plain.original, plain.target, plain.map,
-                                 plain.settings, fit=made)  # fmt: skip
+    made = Fit(
+        draws,
+        fit,
+        constrain=Squares(fit["posterior"]),
+        kind=fit_kind,
+        pointwise=lambda t: {"y": np.repeat(-(t[:, :1] ** 2), N, axis=1)},
+    )
+    return plain, ef.Calibration(
+        plain.draws, plain.original, plain.target, plain.map, plain.settings, fit=made
+    )
 
 
 def test_variables_are_shown_on_their_own_scale(bounded):
@@ -728,7 +796,8 @@ def test_variables_are_shown_on_their_own_scale(bounded):
     np.testing.assert_allclose(own.loc["scale", "se_error"], one["se_error"])
     wald = shown.interval(kind="wald").loc["scale"]
     assert wald["upper"] - np.exp(one["estimate"]) == pytest.approx(
-        np.exp(one["estimate"]) - wald["lower"])  # fmt: skip
+        np.exp(one["estimate"]) - wald["lower"]
+    )
     np.testing.assert_allclose(shown.of(lambda t: t["scale"]).estimate, np.exp(one["estimate"]))
     assert shown.of(lambda t: t["both"].sum(axis=-1)).draws.shape == (CHAINS * DRAWS,)
     refused("function", "asks for 'nothing'", lambda: shown.of(lambda t: t["nothing"]))
@@ -762,7 +831,7 @@ def test_a_page_is_written_once(result, bounded, tmp_path):
 
 
 def test_a_missing_extra_is_one_line(monkeypatch):
-    pymc, numpyro = (importlib.import_module(f"etafree.adapters.{n}") for n in ("pymc", "numpyro"))
+    pymc, numpyro = (importlib.import_module(f"etafree.fits.{n}") for n in ("pymc", "numpyro"))
     loaded = [name for name in sys.modules if name.startswith("numpyro.")]  # found first
     for module in ("pymc.sampling.jax", "numpyro", *loaded):
         monkeypatch.setitem(sys.modules, module, None)

@@ -13,12 +13,11 @@ from scipy import optimize
 
 import etafree as ef
 from conftest import THETA, make_case, refused
-from etafree import jax_total
-from etafree.autodiff import JaxLoss, double_precision
+from etafree.data.groups import Groups
 from etafree.errors import ConvergenceError, MissingExtraError
-from etafree.kernels import Kernels
-from etafree.predictors import find_predictors
-from etafree.sums import Groups
+from etafree.totals import jax as jax_total
+from etafree.totals.jax import JaxLoss, Kernels, double_precision
+from etafree.totals.predictors import find_predictors
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -120,8 +119,11 @@ def test_totals_are_those_of_the_closed_form(name, way, kind):
 def test_clusters_are_those_of_the_closed_form(name, way, kind):
     closed, written = both(name, way, **weights_of(kind))
     groups = Groups.of(np.random.default_rng(2).integers(0, 90, N), N)
-    for found, wanted in zip(written.total.cluster_totals(THETA, groups),
-                             closed.total.cluster_totals(THETA, groups), strict=True):  # fmt: skip
+    for found, wanted in zip(
+        written.total.cluster_totals(THETA, groups),
+        closed.total.cluster_totals(THETA, groups),
+        strict=True,
+    ):
         same(found, wanted)
     for part in (groups, Groups(np.arange(N), np.arange(N))):
         blocks = [list(c.total.cluster_blocks(THETA, part)) for c in (written, closed)]
@@ -146,14 +148,20 @@ def test_minimisers_agree(name, way):
 
 DESIGNS = {
     **{name: {"correction": name} for name in ("HC0", "HC1", "HC2", "HC3")},
-    **{name: {"correction": name, "clusters": np.arange(N) % 41}
-       for name in ("CR0", "CR1", "CR1S", "CR2", "CR3")},
+    **{
+        name: {"correction": name, "clusters": np.arange(N) % 41}
+        for name in ("CR0", "CR1", "CR1S", "CR2", "CR3")
+    },
     "two ways": {"clusters": {"a": np.arange(N) % 23, "b": np.arange(N) // 31}},
     "survey": {"strata": np.arange(N) % 5, "clusters": np.arange(N) // 7},
     "time": {"time": np.arange(N)},
-    "panel": {"time": np.arange(N) // 5, "units": np.arange(N) % 5, "correction": "DK",
-              "bandwidth": 4},
-}  # fmt: skip
+    "panel": {
+        "time": np.arange(N) // 5,
+        "units": np.arange(N) % 5,
+        "correction": "DK",
+        "bandwidth": 4,
+    },
+}
 
 
 @pytest.mark.parametrize("name", ["huber", "poisson"])
@@ -195,8 +203,10 @@ def test_a_row_of_weight_zero_may_hold_anything(way):
             if "time" in options:
                 assert np.isfinite(ef.target(c, **options).covariance).all()
                 continue
-            a, b = ef.target(c, **options), ef.target(plain, **{k: v[kept] for k, v in
-                                                                 options.items()})  # fmt: skip
+            a, b = (
+                ef.target(c, **options),
+                ef.target(plain, **{k: v[kept] for k, v in options.items()}),
+            )
             same(a.covariance, b.covariance)
 
 
@@ -266,8 +276,9 @@ def test_dose_response_of_a_data_frame_agrees_with_scipy():
     def curve(x, low, high, slope, middle):
         return low + (high - low) / (1 + np.exp(-slope * (x - middle)))
 
-    best, _ = optimize.curve_fit(curve, table["dose"], table["y"], p0=[0, 6, 1, 0], xtol=1e-14,
-                                 ftol=1e-14, gtol=1e-14)  # fmt: skip
+    best, _ = optimize.curve_fit(
+        curve, table["dose"], table["y"], p0=[0, 6, 1, 0], xtol=1e-14, ftol=1e-14, gtol=1e-14
+    )
     rest = table["y"] - curve(table["dose"], *best)
     wanted = [best[0], best[1], 0.5 * np.log(np.mean(rest**2)), np.log(best[2]), best[3]]
     np.testing.assert_allclose(fit.theta, wanted, rtol=1e-6, atol=1e-7)
@@ -285,8 +296,12 @@ def test_dose_response_runs_through_everything():
     assert np.all(np.linalg.eigvalsh(result.target.covariance) > 0)
     assert np.all((result.target.dof > 3) & (result.target.dof <= 24.5))
     assert "the curve" in repr(result.target.estimand)
-    variances = [b.variances for b in criterion.total.cluster_blocks(
-        result.target.center, Groups(np.arange(400), np.arange(400)))]  # fmt: skip
+    variances = [
+        b.variances
+        for b in criterion.total.cluster_blocks(
+            result.target.center, Groups(np.arange(400), np.arange(400))
+        )
+    ]
     assert np.linalg.eigvalsh(np.concatenate(variances)).min() > -1e-10
 
 
@@ -311,8 +326,12 @@ def test_gev_agrees_with_scipy_and_samples_inside_its_support():
         with np.errstate(over="ignore"):
             return -genextreme.logpdf(y, -theta[2], theta[0], np.exp(theta[1])).sum()
 
-    found = optimize.minimize(minus_log, [3.0, -0.3, 0.2], method="Nelder-Mead",
-                              options={"xatol": 1e-9, "fatol": 1e-9, "maxiter": 5000})  # fmt: skip
+    found = optimize.minimize(
+        minus_log,
+        [3.0, -0.3, 0.2],
+        method="Nelder-Mead",
+        options={"xatol": 1e-9, "fatol": 1e-9, "maxiter": 5000},
+    )
     np.testing.assert_allclose(fit.theta, found.x, atol=1e-5)
     assert fit.value == pytest.approx(minus_log(fit.theta), rel=1e-12)
     assert np.isinf(criterion.value(np.array([9.0, 0.0, 0.9])))
@@ -543,42 +562,74 @@ BAD = {
     "empty start": ("start", "no parameters", lambda: bind(start={})),
     "no numbers to start": ("start", "numbers", lambda: bind(start={"a": "b"})),
     "infinite start": ("start", "NaN or infinite", lambda: bind(start=np.inf)),
-    "lengths": ("data", "{'x': 3, 'y': 2}",
-                lambda: bind(data={"x": np.zeros(3), "y": np.zeros(2)})),
+    "lengths": (
+        "data",
+        "{'x': 3, 'y': 2}",
+        lambda: bind(data={"x": np.zeros(3), "y": np.zeros(2)}),
+    ),
     "empty": ("data", "no rows", lambda: bind(data={"x": np.zeros(0)})),
     "no columns": ("data", "no columns", lambda: bind(data={})),
-    "text": ("data", "not numbers: a.school, t",
-             lambda: bind(data={"a": {"school": np.array(["u", "v"])}, "t": np.array(["2020-01-01"],
-                          dtype="M8[D]"), "x": np.zeros(2)})),
-    "constant": ("data", "single numbers where columns belong: tau",
-                 lambda: bind(data={"x": np.zeros(2), "tau": 0.5})),
+    "text": (
+        "data",
+        "not numbers: a.school, t",
+        lambda: bind(
+            data={
+                "a": {"school": np.array(["u", "v"])},
+                "t": np.array(["2020-01-01"], dtype="M8[D]"),
+                "x": np.zeros(2),
+            }
+        ),
+    ),
+    "constant": (
+        "data",
+        "single numbers where columns belong: tau",
+        lambda: bind(data={"x": np.zeros(2), "tau": 0.5}),
+    ),
     "text only": ("data", "no columns", lambda: bind(data=pd.DataFrame({"a": ["b"]}))),
-    "masked": ("data", "not numbers: x",
-               lambda: bind(data={"x": np.ma.masked_array([1.0, 2.0], [True, False])})),
+    "masked": (
+        "data",
+        "not numbers: x",
+        lambda: bind(data={"x": np.ma.masked_array([1.0, 2.0], [True, False])}),
+    ),
     "names that do not sort": ("data", "do not sort", lambda: bind(data={"x": [1.0], 1: [1.0]})),
-    "indexes": ("data", "indexes differ",
-                lambda: bind(data={"x": pd.Series([1.0, 2.0]), "y": pd.Series([1.0, 2], [1, 0])})),
-    "vector": ("function", "an array of shape (2,)", lambda: bind(lambda t, r: t - r["x"],
-                                                                  start=np.zeros(2))),
+    "indexes": (
+        "data",
+        "indexes differ",
+        lambda: bind(data={"x": pd.Series([1.0, 2.0]), "y": pd.Series([1.0, 2], [1, 0])}),
+    ),
+    "vector": (
+        "function",
+        "an array of shape (2,)",
+        lambda: bind(lambda t, r: t - r["x"], start=np.zeros(2)),
+    ),
     "nothing": ("function", "a NoneType", lambda: bind(lambda t, r: None)),
     "integer": ("function", "returns int", lambda: bind(lambda t, r: r["x"].astype(int))),
     "missing column": ("function", "KeyError: 'school'", lambda: bind(lambda t, r: r["school"])),
     "arguments": ("function", "raises TypeError", lambda: bind(lambda t: t)),
     "if": ("function", "jnp.where instead of if", lambda: bind(lambda t, r: t if t > 0 else -t)),
     "numpy": ("function", "jax.numpy instead", lambda: bind(lambda t, r: np.exp(t))),
-    "missing value": ("start", "loss of 2 rows is not finite, the first row 1",
-                      lambda: bind(data={"x": np.array([0.0, np.nan, 1.0, np.inf])})),
-    "outside": ("start", "loss of 3 rows is not finite, the first row 2",
-                lambda: bind(lambda t, r: t - jnp.log(2 - r["x"] * t), start=1.0)),
+    "missing value": (
+        "start",
+        "loss of 2 rows is not finite, the first row 1",
+        lambda: bind(data={"x": np.array([0.0, np.nan, 1.0, np.inf])}),
+    ),
+    "outside": (
+        "start",
+        "loss of 3 rows is not finite, the first row 2",
+        lambda: bind(lambda t, r: t - jnp.log(2 - r["x"] * t), start=1.0),
+    ),
     "endless slope": ("function", "derivatives that are not finite", lambda: bind(root, start=1.0)),
     "quantile": ("function", "ef.losses.Quantile", lambda: bind(pinball, start=2.2)),
-    "hinge": ("function", "softplus",
-              lambda: bind(lambda t, r: jnp.maximum(0.0, 1 - r["x"] * t), start=0.1)),
+    "hinge": (
+        "function",
+        "softplus",
+        lambda: bind(lambda t, r: jnp.maximum(0.0, 1 - r["x"] * t), start=0.1),
+    ),
     "linear": ("function", "start nearer", lambda: bind(flat)),
     "offset": ("offset", "means nothing", lambda: bind(offset=np.zeros(5))),
     "weights": ("weights", "4 entries", lambda: bind(weights=np.ones(4), weight_kind="sampling")),
     "names": ("names", "2 entries", lambda: bind(names=["a", "b"])),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -593,10 +644,16 @@ def test_missing_jax_is_named(monkeypatch):
 
 
 def test_a_column_of_text_is_named_when_the_function_asks_for_it():
-    refused("function", "KeyError: 'plate'", lambda: ef.Criterion(
-        JaxLoss(lambda t, r: r["plate"] * t), doses(), start=0.0))  # fmt: skip
-    refused("function", "not numbers", lambda: ef.Criterion(
-        JaxLoss(lambda t, r: r["plate"] * t), doses(), start=0.0))  # fmt: skip
+    refused(
+        "function",
+        "KeyError: 'plate'",
+        lambda: ef.Criterion(JaxLoss(lambda t, r: r["plate"] * t), doses(), start=0.0),
+    )
+    refused(
+        "function",
+        "not numbers",
+        lambda: ef.Criterion(JaxLoss(lambda t, r: r["plate"] * t), doses(), start=0.0),
+    )
 
 
 def test_separated_data_and_unidentified_parameters_are_errors():
@@ -632,8 +689,11 @@ def looped(theta, row):
 @pytest.mark.parametrize("function", [partial_likelihood, nested, looped])
 def test_a_loss_that_looks_at_other_rows_is_refused(function):
     data = {"t": TIMES, "d": EVENT, "z": Z}
-    refused("function", "an entry for each of 6 rows",
-            lambda: ef.Criterion(JaxLoss(function), data, start=np.zeros(1)))  # fmt: skip
+    refused(
+        "function",
+        "an entry for each of 6 rows",
+        lambda: ef.Criterion(JaxLoss(function), data, start=np.zeros(1)),
+    )
     fewer = {key: value[:5] for key, value in data.items()}
     ef.Criterion(JaxLoss(function), fewer, start=np.zeros(1))  # six constants for five rows
     ef.Criterion(JaxLoss(function, constants=True), data, start=np.zeros(1))
@@ -643,6 +703,9 @@ def test_a_loss_over_pairs_that_looks_at_a_third_row_is_refused():
     def spread(theta, a, b):
         return (theta[0] - (a["z"] - b["z"]) ** 2 / jnp.var(Z)) ** 2
 
-    refused("h", "an entry for each of 6 rows",
-            lambda: ef.Criterion(ef.PairLoss(spread), {"z": Z}, start=np.ones(1)))  # fmt: skip
+    refused(
+        "h",
+        "an entry for each of 6 rows",
+        lambda: ef.Criterion(ef.PairLoss(spread), {"z": Z}, start=np.ones(1)),
+    )
     ef.Criterion(ef.PairLoss(spread, constants=True), {"z": Z}, start=np.ones(1))

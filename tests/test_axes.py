@@ -11,8 +11,8 @@ import xarray as xr
 
 import etafree as ef
 from conftest import refused
-from etafree.axes import in_order
 from etafree.errors import InputError
+from etafree.foundation.arguments import in_order
 
 NAMES, TURNED = ["a", "b", "c"], ["c", "a", "b"]
 RNG = np.random.default_rng(5)
@@ -58,42 +58,61 @@ def turned(value: Any) -> Any:
 PLACES: dict[str, tuple[Any, Any]] = {
     "map": (lambda d: np.asarray(frame(RESULT.map(d))[NAMES]), frame(DRAWS)),
     "inverse": (lambda d: np.asarray(frame(RESULT.map.inverse(d))[NAMES]), frame(DRAWS)),
-    "Draws.of": (lambda d: ef.Draws.of(d, None if hasattr(d, "columns") else NAMES)["b"],
-                 frame(DRAWS)),
+    "Draws.of": (
+        lambda d: ef.Draws.of(d, None if hasattr(d, "columns") else NAMES)["b"],
+        frame(DRAWS),
+    ),
     "Draws.of with names": (lambda d: ef.Draws.of(d, NAMES).array, frame(DRAWS)),
     "calibrate": (lambda d: ef.calibrate(d, CRITERION).draws.array, frame(DRAWS)),
     "calibrate Draws": (
-        lambda d: ef.calibrate(ef.Draws.of(d, None if hasattr(d, "columns") else NAMES),
-                               CRITERION).draws.array, frame(DRAWS)),
+        lambda d: (
+            ef.calibrate(
+                ef.Draws.of(d, None if hasattr(d, "columns") else NAMES), CRITERION
+            ).draws.array
+        ),
+        frame(DRAWS),
+    ),
     "calibrate to a target": (
-        lambda d: ef.calibrate(d, ef.Target.given(POINT, MATRIX, NAMES)).draws.array, frame(DRAWS)),
+        lambda d: ef.calibrate(d, ef.Target.given(POINT, MATRIX, NAMES)).draws.array,
+        frame(DRAWS),
+    ),
     "center": (lambda c: ef.calibrate(DRAWS, CRITERION, center=c).center, series(POINT)),
     "center of a target": (lambda c: ef.target(CRITERION, center=c).center, series(POINT)),
     "center with a covariance": (
-        lambda c: ef.calibrate(frame(DRAWS), center=c, covariance=MATRIX).center, series(POINT)),
+        lambda c: ef.calibrate(frame(DRAWS), center=c, covariance=MATRIX).center,
+        series(POINT),
+    ),
     "covariance": (
         lambda v: ef.calibrate(frame(DRAWS), center=POINT, covariance=v).target.covariance,
-        square(MATRIX)),
+        square(MATRIX),
+    ),
     "hessian": (
-        lambda a: ef.target(CRITERION, hessian=a, correction="HC1").covariance, square(MATRIX)),
+        lambda a: ef.target(CRITERION, hessian=a, correction="HC1").covariance,
+        square(MATRIX),
+    ),
     "meat": (lambda b: ef.target(CRITERION, meat=b).covariance, square(MATRIX)),
     "mean": (lambda m: ef.target(CRITERION, center="mean", mean=m).center, series(POINT)),
-    "Target.given, center": (
-        lambda c: ef.Target.given(c, MATRIX, NAMES).center, series(POINT)),
+    "Target.given, center": (lambda c: ef.Target.given(c, MATRIX, NAMES).center, series(POINT)),
     "Target.given, covariance": (
-        lambda v: ef.Target.given(POINT, v, NAMES).covariance, square(MATRIX)),
+        lambda v: ef.Target.given(POINT, v, NAMES).covariance,
+        square(MATRIX),
+    ),
     "between, mean": (
         lambda m: ef.LocationScaleMap.between(m, MATRIX, POINT, MATRIX, names=NAMES).mean,
-        series(POINT)),
+        series(POINT),
+    ),
     "between, covariance": (
         lambda v: ef.LocationScaleMap.between(POINT, v, POINT, MATRIX, names=NAMES).scale,
-        square(MATRIX)),
+        square(MATRIX),
+    ),
     "between, center": (
         lambda c: ef.LocationScaleMap.between(POINT, MATRIX, c, MATRIX, names=NAMES).offset,
-        series(POINT)),
+        series(POINT),
+    ),
     "between, target": (
         lambda v: ef.LocationScaleMap.between(POINT, MATRIX, POINT, v, names=NAMES).scale,
-        square(MATRIX)),
+        square(MATRIX),
+    ),
     "contains": (lambda t: RESULT.region().contains(t), series(RESULT.center + POINT / 999)),
     "test": (lambda r: RESULT.test(r).statistic, series([1.0, -2.0, 0.5])),
     "test of several": (lambda r: RESULT.test(r).statistic, frame([[1.0, 2, 0], [0, 1.0, 3.0]])),
@@ -102,12 +121,15 @@ PLACES: dict[str, tuple[Any, Any]] = {
     "gradient": (CRITERION.gradient, series(POINT)),
     "minimise": (lambda s: ef.minimise(CRITERION, s).theta, series(POINT)),
     "log_density": (POSTERIOR.log_density, frame(DRAWS)),
-    "X": (lambda x: ef.minimise(ef.Criterion(ef.losses.Squared(), (x, Y), names=NAMES)).theta,
-          frame(X)),
+    "X": (
+        lambda x: ef.minimise(ef.Criterion(ef.losses.Squared(), (x, Y), names=NAMES)).theta,
+        frame(X),
+    ),
     "functional": (
         lambda f: ef.select(CRITERION, "gpc", functional=f, seed=1, draws=100).eta,
-        series([1.0, -2.0, 0.5])),
-}  # fmt: skip
+        series([1.0, -2.0, 0.5]),
+    ),
+}
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -124,8 +146,10 @@ def test_names_that_are_missing_or_no_parameters_are_refused_by_name(place):
     axes = {"index": other} if isinstance(valid, pd.Series) else {"columns": other}
     with pytest.raises(InputError, match="other"):
         call(valid.rename(**axes))
-    more = pd.concat([valid, valid.iloc[..., :1].rename(**{key: {"a": "more"} for key in axes})],
-                     axis=valid.ndim - 1)  # fmt: skip
+    more = pd.concat(
+        [valid, valid.iloc[..., :1].rename(**{key: {"a": "more"} for key in axes})],
+        axis=valid.ndim - 1,
+    )
     with pytest.raises(InputError):
         call(more)
     with pytest.raises(InputError):
@@ -215,14 +239,18 @@ def test_a_matrix_with_names_on_one_axis_has_them_on_both():
 HIDDEN = np.ma.masked_greater(np.arange(60.0), 58.0)
 MASKED: dict[str, Any] = {
     "rows of draws": lambda: ef.Draws.of([np.ma.masked_equal([1.0, 2.0], 2.0)] * 9),
-    "rows of X": lambda: ef.Criterion(ef.losses.Squared(), (
-        [np.ma.array(row, mask=[k == 3, False, False]) for k, row in enumerate(X)], Y)),
+    "rows of X": lambda: ef.Criterion(
+        ef.losses.Squared(),
+        ([np.ma.array(row, mask=[k == 3, False, False]) for k, row in enumerate(X)], Y),
+    ),
     "an entry of y": lambda: ef.Criterion(ef.losses.Squared(), (X, [np.ma.masked, *Y[1:]])),
     "an entry of an object array": lambda: ef.Criterion(
-        ef.losses.Squared(), (X, np.array([np.ma.masked, *Y[1:].tolist()], dtype=object))),
+        ef.losses.Squared(), (X, np.array([np.ma.masked, *Y[1:].tolist()], dtype=object))
+    ),
     "labels": lambda: ef.target(CRITERION, clusters=[np.ma.masked, *range(59)]),
     "labels, one array of several": lambda: ef.target(
-        CRITERION, clusters=[np.arange(60) % 20, HIDDEN]),
+        CRITERION, clusters=[np.arange(60) % 20, HIDDEN]
+    ),
     "strata": lambda: ef.target(CRITERION, strata=[np.ma.masked, *[0] * 29, *[1] * 30]),
     "times": lambda: ef.target(CRITERION, time=HIDDEN),
     "weights": lambda: CRITERION.reweighted([np.ma.masked, *[1] * 59]),
@@ -231,7 +259,7 @@ MASKED: dict[str, Any] = {
     "draws to map": lambda: RESULT.map([np.ma.masked_equal([1.0, 2.0, 3.0], 2.0)]),
     "groups": lambda: ef.RandomIntercept(X, Y, [np.ma.masked, *[k % 9 for k in range(59)]]),
     "rows of a subset": lambda: CRITERION.subset(np.ma.masked_equal([0, 1, 2], 1)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("error")

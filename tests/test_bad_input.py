@@ -72,8 +72,11 @@ def test_one_entry_that_is_no_finite_number_is_refused(where, entry, fragment):
 def test_the_message_says_how_many_entries_are_missing_and_where_the_first_is():
     bad = X.copy()
     bad[7, 1] = bad[9, 2] = np.nan
-    refused("X", "has 2 entries that are NaN or infinite, the first at index (7, 1)",
-            lambda: criterion(X=bad))  # fmt: skip
+    refused(
+        "X",
+        "has 2 entries that are NaN or infinite, the first at index (7, 1)",
+        lambda: criterion(X=bad),
+    )
 
 
 SHAPES = [
@@ -105,7 +108,7 @@ SHAPES = [
     ("names", "has 2 entries for 3", lambda: criterion(names=["a", "b"])),
     ("names", "duplicates", lambda: criterion(names=["a", "b", "a"])),
     ("names", "duplicates", lambda: criterion(X=pd.DataFrame(X, columns=["a", "b", "b"]))),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("argument", "fragment", "call"), SHAPES)
@@ -202,19 +205,31 @@ def quadratic(t):
 PENALTIES = [
     ("width", "above zero", lambda: penalties.huberized_l1(1.0, 0.0)),
     ("Q", "is not symmetric", lambda: criterion(penalty=penalties.Ridge(1.0, Q=np.tri(P)))),
-    ("penalty gradient", "finite differences", lambda: smooth(
-        quadratic, lambda t: t, lambda t: 2 * np.eye(P))),
-    ("penalty Hessian", "finite differences", lambda: smooth(
-        quadratic, lambda t: 2 * t, lambda t: np.eye(P))),
-    ("penalty Hessian", "must have shape (3, 3)", lambda: smooth(
-        quadratic, lambda t: 2 * t, lambda t: 2 * np.ones(P))),
-    ("penalty value", "NaN", lambda: smooth(
-        lambda t: np.nan, lambda t: 2 * t, lambda t: 2 * np.eye(P))),
+    (
+        "penalty gradient",
+        "finite differences",
+        lambda: smooth(quadratic, lambda t: t, lambda t: 2 * np.eye(P)),
+    ),
+    (
+        "penalty Hessian",
+        "finite differences",
+        lambda: smooth(quadratic, lambda t: 2 * t, lambda t: np.eye(P)),
+    ),
+    (
+        "penalty Hessian",
+        "must have shape (3, 3)",
+        lambda: smooth(quadratic, lambda t: 2 * t, lambda t: 2 * np.ones(P)),
+    ),
+    (
+        "penalty value",
+        "NaN",
+        lambda: smooth(lambda t: np.nan, lambda t: 2 * t, lambda t: 2 * np.eye(P)),
+    ),
     ("penalty", "pass ef.penalties.Ridge", lambda: criterion(penalty=0.5)),
     ("penalty", "pass ef.penalties.Ridge", lambda: criterion(penalty=penalties.Ridge)),
     ("loss", "pass a loss", lambda: criterion(loss="huber")),
     ("loss", "pass a loss", lambda: criterion(loss=losses.Huber)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("argument", "fragment", "call"), PENALTIES)
@@ -224,8 +239,15 @@ def test_losses_and_penalties_that_cannot_be_used_are_refused(argument, fragment
 
 def test_a_penalty_that_is_not_convex_is_refused_with_its_eigenvalue():
     indefinite = np.diag([1.0, -2.0, 1.0])
-    refused("Q", "smallest eigenvalue -2", lambda: criterion(penalty=penalties.Ridge(Q=indefinite)),
-            NotPositiveDefiniteError)  # fmt: skip
-    refused("penalty Hessian", "smallest eigenvalue -2", lambda: smooth(
-        lambda t: -quadratic(t), lambda t: -2 * t, lambda t: -2 * np.eye(P)),
-        NotPositiveDefiniteError)  # fmt: skip
+    refused(
+        "Q",
+        "smallest eigenvalue -2",
+        lambda: criterion(penalty=penalties.Ridge(Q=indefinite)),
+        NotPositiveDefiniteError,
+    )
+    refused(
+        "penalty Hessian",
+        "smallest eigenvalue -2",
+        lambda: smooth(lambda t: -quadratic(t), lambda t: -2 * t, lambda t: -2 * np.eye(P)),
+        NotPositiveDefiniteError,
+    )

@@ -17,12 +17,25 @@ from fuzzed_calls import Call, parts, public, questions
 
 #: What people pass by mistake. A function is not among them: what it raises is its author's.
 THINGS: dict[str, Any] = {
-    "None": None, "NaN": np.nan, "infinity": np.inf, "minus one": -1, "text": "x", "no text": "",
-    "three axes": np.ones((2, 2, 2)), "rows of several lengths": [[1.0], [1.0, 2.0]],
-    "a list of text": ["a", "b"], "an empty list": [], "a dict": {"a": 1}, "an object": object(),
-    "pandas' NA": pd.NA, "a masked entry": np.ma.masked, "NaN in an array": np.full(3, np.nan),
-    "a table": pd.DataFrame({"a": [1.0, 2.0]}), "a complex number": 1j, "a huge number": 10**400,
-}  # fmt: skip
+    "None": None,
+    "NaN": np.nan,
+    "infinity": np.inf,
+    "minus one": -1,
+    "text": "x",
+    "no text": "",
+    "three axes": np.ones((2, 2, 2)),
+    "rows of several lengths": [[1.0], [1.0, 2.0]],
+    "a list of text": ["a", "b"],
+    "an empty list": [],
+    "a dict": {"a": 1},
+    "an object": object(),
+    "pandas' NA": pd.NA,
+    "a masked entry": np.ma.masked,
+    "NaN in an array": np.full(3, np.nan),
+    "a table": pd.DataFrame({"a": [1.0, 2.0]}),
+    "a complex number": 1j,
+    "a huge number": 10**400,
+}
 CALLS: dict[str, Call] = {**parts(), **public(), **questions()}
 
 
@@ -89,19 +102,34 @@ def test_tuning_numbers_that_are_none_are_refused_by_name(what, bad):
 FOUND = {
     "a contrast with three axes": ("contrast", lambda r: r.test(np.ones((2, 2, 2)))),
     "draws that are a list": ("values", lambda r: ef.Draws([1.0, 2.0], ("a",))),
-    "a target without names": ("names", lambda r: ef.Target(
-        np.zeros(2), np.eye(2), None, np.full(2, np.inf))),  # type: ignore[arg-type]
-    "degrees of freedom that are NaN": ("dof", lambda r: ef.Target(
-        np.zeros(1), np.eye(1), ("a",), np.array([np.nan]))),
+    "a target without names": (
+        "names",
+        lambda r: ef.Target(np.zeros(2), np.eye(2), None, np.full(2, np.inf)),
+    ),  # type: ignore[arg-type]
+    "degrees of freedom that are NaN": (
+        "dof",
+        lambda r: ef.Target(np.zeros(1), np.eye(1), ("a",), np.array([np.nan])),
+    ),
     "rows that are text": ("rows", lambda r: r.criterion.subset("x")),
-    "clusters that are None": ("clusters", lambda r: ef.Criterion.from_parts(
-        ef.losses.Squared(), [pd.DataFrame({"y": [1.0, 2.0]})], "y ~ 1", clusters=None)),
+    "clusters that are None": (
+        "clusters",
+        lambda r: ef.Criterion.from_parts(
+            ef.losses.Squared(), [pd.DataFrame({"y": [1.0, 2.0]})], "y ~ 1", clusters=None
+        ),
+    ),
     "info that is None": ("info", lambda r: ef.Draws(np.zeros((1, 3, 1)), ("a",), info=None)),
     "points of an outline": ("points", lambda r: r.region().boundary(points=-1)),
-    "chains of a sampler": ("chains", lambda r: ef.RandomIntercept(
-        np.ones((9, 1)), np.arange(9.0), np.arange(9) % 3, tau2=1.0, sigma2=1.0,
-    ).sample(1.0, "appendix", chains=0)),
-}  # fmt: skip
+    "chains of a sampler": (
+        "chains",
+        lambda r: ef.RandomIntercept(
+            np.ones((9, 1)),
+            np.arange(9.0),
+            np.arange(9) % 3,
+            tau2=1.0,
+            sigma2=1.0,
+        ).sample(1.0, "appendix", chains=0),
+    ),
+}
 
 
 @pytest.mark.parametrize("what", FOUND)

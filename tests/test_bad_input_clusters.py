@@ -54,8 +54,11 @@ def test_clusters_that_are_missing_few_or_of_another_length_are_refused(fragment
 @pytest.mark.parametrize("correction", ["CR0", "CR1", "CR1S"])
 def test_one_cluster_is_refused(correction):
     one = ["all"] * N
-    refused("clusters", "one cluster only",
-            lambda: ef.target(CRITERION, clusters=one, correction=correction))  # fmt: skip
+    refused(
+        "clusters",
+        "one cluster only",
+        lambda: ef.target(CRITERION, clusters=one, correction=correction),
+    )
 
 
 def test_a_cluster_that_alone_determines_a_coefficient_is_named():

@@ -102,8 +102,12 @@ def test_a_matrix_of_the_wrong_kind_is_refused_and_its_eigenvalue_said(where):
     refused(argument, "for 3 parameter(s)", lambda: call(np.eye(2)))
     refused(argument, "for 3 parameter(s)", lambda: call(np.empty((0, 0))))
     for bad, eigenvalue in ((INDEFINITE, "-1"), (-EYE, "-1"), (0 * EYE, "0")):
-        refused(argument, f"not positive definite (smallest eigenvalue {eigenvalue})",
-                lambda bad=bad: call(bad), NotPositiveDefiniteError)  # fmt: skip
+        refused(
+            argument,
+            f"not positive definite (smallest eigenvalue {eigenvalue})",
+            lambda bad=bad: call(bad),
+            NotPositiveDefiniteError,
+        )
     nearly = EYE.copy()
     nearly[0, 1] = nearly[1, 0] = 1 - 1e-13
     refused(argument, "correlation condition number", lambda: call(nearly))
@@ -194,9 +198,12 @@ def test_options_that_are_unknown_or_contradict_are_refused(argument, fragment, 
 def test_levels_outside_the_unit_interval_are_refused(bad):
     made = calibrate()
     for call in (
-        lambda: calibrate(level=bad), lambda: made.interval(bad), lambda: made.summary(bad),
-        lambda: made.region(bad), lambda: made.of(lambda t: t["a"]).interval(bad),
-    ):  # fmt: skip
+        lambda: calibrate(level=bad),
+        lambda: made.interval(bad),
+        lambda: made.summary(bad),
+        lambda: made.region(bad),
+        lambda: made.of(lambda t: t["a"]).interval(bad),
+    ):
         refused("level", "strictly between 0 and 1", call)
 
 
@@ -225,15 +232,24 @@ def test_maps_refuse_arrays_of_another_width_and_draws_of_other_parameters(apply
 
 
 BEFORE_WORK = [
-    lambda: calibrate(DRAWS[:2]), lambda: calibrate(root="no"), lambda: calibrate(kind="no"),
-    lambda: calibrate(working="no"), lambda: calibrate(level=2.0), lambda: calibrate(seed="no"),
-    lambda: calibrate(eta=-1.0), lambda: calibrate(clusters=GROUPS[1:]),
-    lambda: calibrate(clusters=spoiled(GROUPS, None)), lambda: calibrate(correction="no"),
-    lambda: calibrate(correction="CR3"), lambda: calibrate(meat=EYE, correction="HC0"),
-    lambda: calibrate(center="no"), lambda: calibrate(center=[1.0]),
-    lambda: ef.sample(POSTERIOR, 0), lambda: ef.sample(POSTERIOR, sampler="no"),
+    lambda: calibrate(DRAWS[:2]),
+    lambda: calibrate(root="no"),
+    lambda: calibrate(kind="no"),
+    lambda: calibrate(working="no"),
+    lambda: calibrate(level=2.0),
+    lambda: calibrate(seed="no"),
+    lambda: calibrate(eta=-1.0),
+    lambda: calibrate(clusters=GROUPS[1:]),
+    lambda: calibrate(clusters=spoiled(GROUPS, None)),
+    lambda: calibrate(correction="no"),
+    lambda: calibrate(correction="CR3"),
+    lambda: calibrate(meat=EYE, correction="HC0"),
+    lambda: calibrate(center="no"),
+    lambda: calibrate(center=[1.0]),
+    lambda: ef.sample(POSTERIOR, 0),
+    lambda: ef.sample(POSTERIOR, sampler="no"),
     lambda: ef.sample(POSTERIOR, seed="no"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("call", BEFORE_WORK)
@@ -241,7 +257,7 @@ def test_what_can_be_refused_at_once_is_refused_before_anything_is_fitted(call, 
     def fit(*arguments):
         pytest.fail("the criterion was minimised before the arguments were checked")
 
-    for module in ("centers", "samplers.variational"):
+    for module in ("sandwich", "samplers.variational"):
         monkeypatch.setattr(f"etafree.{module}.minimise", fit)
     with pytest.raises(InputError):
         call()

@@ -11,13 +11,15 @@ from etafree.errors import EtafreeError
 
 N, P = 40, 3
 RNG = np.random.default_rng(22)
-FRAME = pd.DataFrame({
-    "y": RNG.standard_normal(N),
-    "x": RNG.standard_normal(N),
-    "group": ["u", "v"] * (N // 2),
-    "weight": np.arange(N) - 1.0,
-    "gone": np.full(N, np.nan),
-})  # fmt: skip
+FRAME = pd.DataFrame(
+    {
+        "y": RNG.standard_normal(N),
+        "x": RNG.standard_normal(N),
+        "group": ["u", "v"] * (N // 2),
+        "weight": np.arange(N) - 1.0,
+        "gone": np.full(N, np.nan),
+    }
+)
 DRAWS = RNG.standard_normal((300, P))
 RESULT = ef.calibrate(DRAWS, center=[1.0, 2.0, 3.0], covariance=np.eye(P), names=["a", "b", "c"])
 
@@ -51,14 +53,17 @@ FORMULAS = [
     ("weights", "no column 'w'", lambda: from_formula("y ~ x", weights="w")),
     ("offset", "no column 'o'", lambda: from_formula("y ~ x", offset="o")),
     ("trials", "no column 'm'", lambda: from_formula("y ~ x", trials="m")),
-    ("weights", "negative value -1.0", lambda: from_formula(
-        "y ~ x", weights="weight", weight_kind="sampling")),
+    (
+        "weights",
+        "negative value -1.0",
+        lambda: from_formula("y ~ x", weights="weight", weight_kind="sampling"),
+    ),
     ("weights", "cannot be read", lambda: from_formula("y ~ x", weights="group")),
     ("offset", "NaN", lambda: from_formula("y ~ x", offset="gone")),
     ("weight_kind", "is None", lambda: from_formula("y ~ x", weights=np.ones(N))),
     ("weights", "39 entries for 40 rows", lambda: from_formula("y ~ x", weights=np.ones(N - 1))),
     ("clusters", "are 2 for 2", lambda: ef.target(from_formula("y ~ x"), clusters="group")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("argument", "fragment", "call"), FORMULAS)
@@ -69,8 +74,11 @@ def test_formulas_that_cannot_be_evaluated_are_refused(argument, fragment, call)
 def test_columns_cut_by_missing_values_must_have_a_length_that_fits_one_way_or_the_other():
     holes = FRAME.assign(x=np.where(np.arange(N) < 4, np.nan, FRAME["x"]))
     made = from_formula("y ~ x", holes)
-    refused("clusters", "38 entries for 40 rows (36 in use)",
-            lambda: ef.target(made, clusters=np.arange(38)))  # fmt: skip
+    refused(
+        "clusters",
+        "38 entries for 40 rows (36 in use)",
+        lambda: ef.target(made, clusters=np.arange(38)),
+    )
 
 
 CONTRASTS = [
@@ -142,9 +150,18 @@ def write(path, kind, what=ef.Calibration):
 
 
 NO_SAVES = [
-    "empty", "text", "random bytes", "one byte flipped", "folder", "other arrays", "objects",
-    "{not json", "[1]", "3", "{}",
-]  # fmt: skip
+    "empty",
+    "text",
+    "random bytes",
+    "one byte flipped",
+    "folder",
+    "other arrays",
+    "objects",
+    "{not json",
+    "[1]",
+    "3",
+    "{}",
+]
 
 
 @pytest.mark.parametrize("kind", NO_SAVES)

@@ -312,7 +312,7 @@ def test_refused_before_the_criterion_is_minimised(case, monkeypatch):
     def fit(*a, **k):
         pytest.fail("minimised first")
 
-    monkeypatch.setattr("etafree.centers.minimise", fit)
+    monkeypatch.setattr("etafree.sandwich.minimise", fit)
     monkeypatch.setattr("etafree.samplers.variational.minimise", fit)
     with pytest.raises(EtafreeError):
         LATE[case]()

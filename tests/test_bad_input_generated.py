@@ -162,9 +162,23 @@ MATRIX = (entry, length, dimension, thing, asymmetric, indefinite, singular, zer
 LABELS = (missing_label, length, few_labels)
 SAMPLE = (entry, few_draws, constant, collinear, thing)
 KNOWN = {
-    "affine", "paper", "cholesky", "location-scale", "scale", "draws", "curvature", "map",
-    "one_step", "mean", "frequency", "sampling", "auto", "importance", "elliptical", "quadrature",
-}  # fmt: skip
+    "affine",
+    "paper",
+    "cholesky",
+    "location-scale",
+    "scale",
+    "draws",
+    "curvature",
+    "map",
+    "one_step",
+    "mean",
+    "frequency",
+    "sampling",
+    "auto",
+    "importance",
+    "elliptical",
+    "quadrature",
+}
 
 # --- valid calls: function, its arguments, and how each of them can be spoiled ------------------
 
@@ -203,50 +217,99 @@ def calls(seed, p):
     prior = ef.LogPrior.normal(np.zeros(p), np.eye(p))
     vector, matrix, labels, names = w["vector"], w["matrix"], w["labels"], w["names"]
     return {
-        "Criterion": (build_criterion, {
-            "loss": (losses.Huber(), (wrong_object,)), "X": (w["X"], VECTOR), "y": (w["y"], VECTOR),
-            "weights": (w["weights"], (*VECTOR, negative, zeros)),
-            "weight_kind": ("sampling", (unknown,)), "offset": (w["y"], VECTOR),
-            "penalty": (None, (wrong_object,)), "mu": (vector, VECTOR),
-            "Q": (matrix, (entry, length, dimension, thing, asymmetric, indefinite)),
-            "strength": (0.5, (not_strength,)), "names": (names, (not_names,)),
-        }),
-        "GeneralizedPosterior": (ef.GeneralizedPosterior, {
-            "criterion": (criterion, (wrong_object,)), "eta": (0.5, (not_positive,)),
-            "log_prior": (prior, (wrong_object,)),
-        }),
-        "sample": (ef.sample, {
-            "posterior": (posterior, (wrong_object,)), "draws": (100, (not_count,)),
-            "seed": (1, (not_seed,)), "sampler": ("auto", (unknown,)),
-        }),
-        "target": (lambda criterion, **rest: ef.target(criterion, **rest), {
-            "criterion": (criterion, (wrong_object,)), "center": (vector, (*VECTOR, unknown)),
-            "clusters": (labels, LABELS), "hessian": (matrix, MATRIX),
-            "dof": (5.0, (not_positive_number,)), "correction": ("CR0", (unknown,)),
-        }),
-        "target with a meat": (lambda **rest: ef.target(criterion, **rest), {
-            "center": (vector, (*VECTOR, unknown)), "meat": (matrix, MATRIX),
-        }),
-        "calibrate with a criterion": (ef.calibrate, {
-            "draws": (w["draws"], SAMPLE), "criterion": (criterion, ()),
-            "clusters": (labels, LABELS), "center": ("map", (unknown,)),
-            "correction": ("CR1", (unknown,)), "root": ("affine", (unknown,)),
-            "kind": ("scale", (unknown,)), "working": ("curvature", (unknown,)),
-            "eta": (0.5, (not_positive,)), "level": (0.9, (not_level,)), "seed": (1, (not_seed,)),
-            "names": (names, (not_names,)),
-        }),
-        "calibrate with a covariance": (ef.calibrate, {
-            "draws": (w["draws"], SAMPLE), "center": (vector, (*VECTOR, unknown)),
-            "covariance": (matrix, MATRIX), "dof": (5.0, (not_positive_number,)),
-            "root": ("paper", (unknown,)), "eta": (0.5, (not_positive,)),
-            "level": (0.9, (not_level,)), "names": (names, (not_names,)),
-        }),
-        "LocationScaleMap.between": (ef.LocationScaleMap.between, {
-            "mean": (vector, (entry, length, thing)), "covariance": (matrix, MATRIX),
-            "center": (vector, (entry, length, thing)), "target": (matrix, MATRIX),
-            "root": ("cholesky", (unknown,)), "names": (names, (not_names,)),
-        }),
-    }  # fmt: skip
+        "Criterion": (
+            build_criterion,
+            {
+                "loss": (losses.Huber(), (wrong_object,)),
+                "X": (w["X"], VECTOR),
+                "y": (w["y"], VECTOR),
+                "weights": (w["weights"], (*VECTOR, negative, zeros)),
+                "weight_kind": ("sampling", (unknown,)),
+                "offset": (w["y"], VECTOR),
+                "penalty": (None, (wrong_object,)),
+                "mu": (vector, VECTOR),
+                "Q": (matrix, (entry, length, dimension, thing, asymmetric, indefinite)),
+                "strength": (0.5, (not_strength,)),
+                "names": (names, (not_names,)),
+            },
+        ),
+        "GeneralizedPosterior": (
+            ef.GeneralizedPosterior,
+            {
+                "criterion": (criterion, (wrong_object,)),
+                "eta": (0.5, (not_positive,)),
+                "log_prior": (prior, (wrong_object,)),
+            },
+        ),
+        "sample": (
+            ef.sample,
+            {
+                "posterior": (posterior, (wrong_object,)),
+                "draws": (100, (not_count,)),
+                "seed": (1, (not_seed,)),
+                "sampler": ("auto", (unknown,)),
+            },
+        ),
+        "target": (
+            lambda criterion, **rest: ef.target(criterion, **rest),
+            {
+                "criterion": (criterion, (wrong_object,)),
+                "center": (vector, (*VECTOR, unknown)),
+                "clusters": (labels, LABELS),
+                "hessian": (matrix, MATRIX),
+                "dof": (5.0, (not_positive_number,)),
+                "correction": ("CR0", (unknown,)),
+            },
+        ),
+        "target with a meat": (
+            lambda **rest: ef.target(criterion, **rest),
+            {
+                "center": (vector, (*VECTOR, unknown)),
+                "meat": (matrix, MATRIX),
+            },
+        ),
+        "calibrate with a criterion": (
+            ef.calibrate,
+            {
+                "draws": (w["draws"], SAMPLE),
+                "criterion": (criterion, ()),
+                "clusters": (labels, LABELS),
+                "center": ("map", (unknown,)),
+                "correction": ("CR1", (unknown,)),
+                "root": ("affine", (unknown,)),
+                "kind": ("scale", (unknown,)),
+                "working": ("curvature", (unknown,)),
+                "eta": (0.5, (not_positive,)),
+                "level": (0.9, (not_level,)),
+                "seed": (1, (not_seed,)),
+                "names": (names, (not_names,)),
+            },
+        ),
+        "calibrate with a covariance": (
+            ef.calibrate,
+            {
+                "draws": (w["draws"], SAMPLE),
+                "center": (vector, (*VECTOR, unknown)),
+                "covariance": (matrix, MATRIX),
+                "dof": (5.0, (not_positive_number,)),
+                "root": ("paper", (unknown,)),
+                "eta": (0.5, (not_positive,)),
+                "level": (0.9, (not_level,)),
+                "names": (names, (not_names,)),
+            },
+        ),
+        "LocationScaleMap.between": (
+            ef.LocationScaleMap.between,
+            {
+                "mean": (vector, (entry, length, thing)),
+                "covariance": (matrix, MATRIX),
+                "center": (vector, (entry, length, thing)),
+                "target": (matrix, MATRIX),
+                "root": ("cholesky", (unknown,)),
+                "names": (names, (not_names,)),
+            },
+        ),
+    }
 
 
 #: Where the error may rightly name another argument: the one that no longer fits the spoiled one.

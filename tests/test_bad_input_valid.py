@@ -97,9 +97,18 @@ def test_any_layout_of_response_weights_and_offset_gives_the_same_target(layout)
 
 
 @pytest.mark.parametrize(
-    "turn", [list, tuple, read_only, pd.Categorical, pd.Series, lambda a: a.astype(object),
-             lambda a: a.astype("S"), lambda a: pd.array(a, dtype="string")],
-)  # fmt: skip
+    "turn",
+    [
+        list,
+        tuple,
+        read_only,
+        pd.Categorical,
+        pd.Series,
+        lambda a: a.astype(object),
+        lambda a: a.astype("S"),
+        lambda a: pd.array(a, dtype="string"),
+    ],
+)
 def test_any_kind_of_labels_gives_the_same_clusters(turn):
     labels = np.array([f"region {k}" for k in GROUPS])
     plain = ef.target(criterion(), clusters=GROUPS)

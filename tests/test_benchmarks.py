@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-import benchmarks.timing
 import pytest
+
+import benchmarks.timing
 from benchmarks.__main__ import BENCHMARKS, PAGE, _record
 from benchmarks.record import machine, write_page
 from benchmarks.timing import Row, interleaved_ratios

@@ -7,12 +7,12 @@ import pytest
 
 import etafree as ef
 from conftest import Case, make_case, refused
-from etafree import batched
 from etafree.bootstrap import bootstrap, loss_likelihood_bootstrap, weight_blocks
+from etafree.data.groups import Groups
 from etafree.errors import CalibrationWarning, ConvergenceError
+from etafree.foundation.arguments import as_seeds
+from etafree.optimize import many as batched
 from etafree.q_posterior import QPosterior, q_posterior
-from etafree.sums import Groups
-from etafree.validation import as_seeds
 
 FOUR = np.array([0.0, 1.0, 2.0, 5.0])
 KINDS = {"dirichlet": loss_likelihood_bootstrap, "counts": bootstrap}

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import etafree as ef
-from etafree.report.calibration import calibration_page
-from etafree.report.sweep import FACTORS
+from etafree.report.calibration import FACTORS, calibration_page
 from test_active import sparse
 
 #: Where this is 1, as in .ci/run, a missing browser fails the tests instead of skipping them.
@@ -125,8 +124,13 @@ def test_the_slider_moves_the_uncalibrated_intervals_only(browser, pages) -> Non
         assert len(still) == 3
         visit.focus_slider()
         seen = {}
-        for key, k in (("ArrowRight", own + 1), ("ArrowLeft", own), ("Home", 0),
-                       ("End", len(steps) - 1), ("ArrowLeft", len(steps) - 2)):  # fmt: skip
+        for key, k in (
+            ("ArrowRight", own + 1),
+            ("ArrowLeft", own),
+            ("Home", 0),
+            ("End", len(steps) - 1),
+            ("ArrowLeft", len(steps) - 2),
+        ):
             page.keyboard.press(key)
             assert slider.input_value() == str(k)
             assert slider.get_attribute("aria-valuetext") == steps[k]["label"]

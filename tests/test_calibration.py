@@ -9,9 +9,9 @@ import pytest
 
 import etafree as ef
 from conftest import Case, refused
-from etafree.calibration import student_factors
 from etafree.errors import InputError
-from etafree.linalg import ROOTS, transport
+from etafree.foundation.linalg import ROOTS, transport
+from etafree.map import student_factors
 
 ETAS = (1e-6, 1.0, 1e6)
 
@@ -58,7 +58,7 @@ def test_only_the_affine_root_commutes_with_a_change_of_parameters() -> None:
 
 
 def test_the_affine_root_is_the_formula_of_the_documentation() -> None:
-    from etafree.linalg import symmetric_root
+    from etafree.foundation.linalg import symmetric_root
 
     rng = np.random.default_rng(3)
     S, V = random_covariance(rng, 3), random_covariance(rng, 3)
@@ -132,9 +132,12 @@ def test_a_map_is_exactly_invertible_and_applies_to_new_draws(robust: Case) -> N
 def test_a_saved_map_is_the_same_map(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     made = ef.LocationScaleMap.between(
-        rng.standard_normal(3), random_covariance(rng, 3), rng.standard_normal(3),
-        random_covariance(rng, 3), names=["a", "β", "c d"],
-    )  # fmt: skip
+        rng.standard_normal(3),
+        random_covariance(rng, 3),
+        rng.standard_normal(3),
+        random_covariance(rng, 3),
+        names=["a", "β", "c d"],
+    )
     path = made.save(tmp_path / "map")
     loaded = ef.LocationScaleMap.load(path)
     values = rng.standard_normal((10, 3))
@@ -159,7 +162,7 @@ def test_working_curvature_is_the_papers_population_map(robust: Case) -> None:
     draws = ef.sample(ef.GeneralizedPosterior(criterion, 0.5), draws=3000, seed=10)
     result = ef.calibrate(draws, criterion, working="curvature", root="paper")
     t = result.target
-    from etafree.linalg import symmetric_root
+    from etafree.foundation.linalg import symmetric_root
 
     H0 = 0.5 * t.hessian / t.size
     V = t.size * t.covariance
@@ -276,13 +279,19 @@ def test_a_map_of_many_draws_is_its_formula(p: int) -> None:
 def test_only_invertible_scales_are_taken_in_any_units() -> None:
     zero, names = np.zeros(2), ("a", "b")
     for good in (
-        [[1e-30, 0.0], [0.0, 1e30]], [[0.0, 1e-9], [1e9, 1.0]], [[1.0, 1.0], [1.0, -1.0]],
-        [[1.0, 1e-20], [1.0, 2e-20]], [[1e-20, 1e-20], [1.0, -1.0]],
-    ):  # fmt: skip
+        [[1e-30, 0.0], [0.0, 1e30]],
+        [[0.0, 1e-9], [1e9, 1.0]],
+        [[1.0, 1.0], [1.0, -1.0]],
+        [[1.0, 1e-20], [1.0, 2e-20]],
+        [[1e-20, 1e-20], [1.0, -1.0]],
+    ):
         ef.LocationScaleMap(zero, zero, np.array(good), names)
     for bad in ([[1.0, 1.0], [1e9, 1e9]], [[1.0, 0.0], [2.0, 0.0]], [[0.0, 0.0], [1.0, 2.0]]):
-        refused("scale", "singular", lambda bad=bad: ef.LocationScaleMap(
-            zero, zero, np.array(bad), names))  # fmt: skip
+        refused(
+            "scale",
+            "singular",
+            lambda bad=bad: ef.LocationScaleMap(zero, zero, np.array(bad), names),
+        )
 
 
 def test_the_same_call_gives_the_same_bytes(robust: Case) -> None:

@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 
 import etafree as ef
-from etafree import active, checks, diagnostics, jackknife, result, sandwich
-from etafree.checks import Check, check, run_checks
+from etafree import diagnostics, jackknife, result, sandwich
+from etafree import sandwich as active
+from etafree.foundation import check as checks
+from etafree.foundation.check import Check, check, run_checks
 
 
 def functions_that_check(module):
     """Return the functions of a module that compute checks, by their return type."""
     return [
-        name for name, function in inspect.getmembers(module, inspect.isfunction)
-        if function.__module__ == module.__name__ and name not in ("check", "run_checks", "unknown")
+        name
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__
+        and name not in ("check", "run_checks", "unknown")
         and "Check" in str(inspect.signature(function).return_annotation)
         and not str(inspect.signature(function).return_annotation).startswith("list")
-    ]  # fmt: skip
+    ]
 
 
 def clustered():
@@ -39,8 +43,11 @@ def every_kind_of_result():
     yield lambda: ef.calibrate(draws, post)
     plug_in = ef.Criterion(ef.losses.Huber(), data=(criterion.total.X, criterion.total.y))
     yield lambda: ef.calibrate(draws.values, plug_in, eta=0.5)
-    lasso = ef.Criterion(ef.losses.Squared(), data=(criterion.total.X, criterion.total.y),
-                         penalty=ef.penalties.L1(0.01))  # fmt: skip
+    lasso = ef.Criterion(
+        ef.losses.Squared(),
+        data=(criterion.total.X, criterion.total.y),
+        penalty=ef.penalties.L1(0.01),
+    )
     yield lambda: ef.calibrate(draws.values, lasso, eta=0.5)
     modal = ef.losses.Modal(1.0, target="mode")
     kernel = ef.Criterion(modal, data=(criterion.total.X, criterion.total.y))
@@ -70,8 +77,17 @@ PLACES = [
 
 def test_the_search_finds_the_checks():
     found = {name for _, name in PLACES}
-    assert found >= {"rival_mode", "shape", "few_clusters", "newton_offset", "fragile_selection",
-                     "_agreement", "_checks", "prior_weight", "_smoothing_bias"}  # fmt: skip
+    assert found >= {
+        "rival_mode",
+        "shape",
+        "few_clusters",
+        "newton_offset",
+        "fragile_selection",
+        "_agreement",
+        "_checks",
+        "prior_weight",
+        "_smoothing_bias",
+    }
 
 
 def test_every_check_may_raise_and_every_result_stands(monkeypatch, tmp_path):
@@ -91,9 +107,20 @@ def test_every_check_may_raise_and_every_result_stands(monkeypatch, tmp_path):
         for one in made.checks:
             assert one.advice == "could not be computed: ValueError: this check is broken"
         names |= {c.name for c in made.checks}
-    assert names >= {"rival mode", "shape", "clusters", "effective clusters", "cluster leverage",
-                     "curvature noise", "plug-in scale", "serial dependence", "unscaled prior",
-                     "selection", "smoothing bias", "jackknife"}  # fmt: skip
+    assert names >= {
+        "rival mode",
+        "shape",
+        "clusters",
+        "effective clusters",
+        "cluster leverage",
+        "curvature noise",
+        "plug-in scale",
+        "serial dependence",
+        "unscaled prior",
+        "selection",
+        "smoothing bias",
+        "jackknife",
+    }
 
 
 @pytest.mark.parametrize("name", functions_that_check(diagnostics))

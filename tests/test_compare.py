@@ -11,12 +11,13 @@ from typer.testing import CliRunner
 
 from conftest import refused
 from etafree.cli import app
+from etafree.cli.commands import select_file
 from etafree.learning_rates import METHODS
 from etafree.optimize import minimise
-from etafree.report.compare import overview
-from etafree.studies.compare import WAYS, pace, run_compare
-from etafree.studies.designs import DESIGNS
-from etafree.tabulated import select_file
+from studies.__main__ import app as studies_app
+from studies.compare import WAYS, pace, run_compare
+from studies.compare_page import overview
+from studies.designs import DESIGNS
 
 RECORDED = Path(__file__).parents[1] / "docs" / "compare-500.csv"
 #: Ways that choose one learning rate for all coefficients.
@@ -42,8 +43,16 @@ def test_the_study_resumes_and_ranks_honestly(tmp_path: Path) -> None:
     assert list(dict.fromkeys(first["way"])) == list(WAYS)
     mean = first.groupby("way", sort=False)[["coverage", "width", "eta"]].mean()
     right = 2 * 1.96 * 2 / np.sqrt(1000)
-    for way in ("magnitude", "lyddon", "gpc", "matsubara", "bootstrap", "Q-posterior",
-                "loss-likelihood bootstrap", "location-scale"):  # fmt: skip
+    for way in (
+        "magnitude",
+        "lyddon",
+        "gpc",
+        "matsubara",
+        "bootstrap",
+        "Q-posterior",
+        "loss-likelihood bootstrap",
+        "location-scale",
+    ):
         assert mean.loc[way, "width"] == pytest.approx(right, rel=0.05), way
         assert mean.loc[way, "coverage"] > 0.8, way
     assert mean.loc["eta = 1", "width"] == pytest.approx(right / 2, rel=0.05)
@@ -62,9 +71,9 @@ def test_slow_ways_are_known() -> None:
 def test_the_command_writes_table_picture_and_page(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = CliRunner().invoke(
-        app, ["compare", "--out", str(out), "--datasets", "2", "--only", "variance", "--workers",
-              "1"],
-    )  # fmt: skip
+        studies_app,
+        ["compare", "--out", str(out), "--datasets", "2", "--only", "variance", "--workers", "1"],
+    )
     assert done.exit_code == 0, done.output
     assert {"compare.csv", "compare.png", "report.html"} <= {p.name for p in out.iterdir()}
     table = pd.read_csv(out / "compare.csv")
@@ -86,9 +95,20 @@ def data(tmp_path: Path) -> Path:
 
 def test_select_prints_every_method_and_the_calibrated_interval(data: Path) -> None:
     done = CliRunner().invoke(
-        app, ["select", str(data), "--formula", "y ~ x", "--loss", "squared", "--clusters", "group",
-              "--prior-sd", "10"],
-    )  # fmt: skip
+        app,
+        [
+            "select",
+            str(data),
+            "--formula",
+            "y ~ x",
+            "--loss",
+            "squared",
+            "--clusters",
+            "group",
+            "--prior-sd",
+            "10",
+        ],
+    )
     assert done.exit_code == 0, done.output
     for word in ("magnitude", "gpc", "holmes_walker", "safebayes", "calibrated", "Intercept"):
         assert word in done.output

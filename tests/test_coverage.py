@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import refused
-from etafree.cli import app
 from etafree.optimize import minimise
-from etafree.studies import families
-from etafree.studies.coverage import ETAS, METHODS, run_coverage
-from etafree.studies.scenarios import SCENARIOS, SLOW, simulate
+from studies import families
+from studies.__main__ import app as studies_app
+from studies.coverage import ETAS, METHODS, run_coverage
+from studies.scenarios import SCENARIOS, SLOW, simulate
 
 RECORDED = Path(__file__).parents[1] / "docs" / "coverage-2000.csv"
 
@@ -69,8 +69,12 @@ def test_the_study_resumes_and_covers(tmp_path: Path) -> None:
     again = run_coverage(tmp_path / "a", workers=2, **options)
     pd.testing.assert_frame_equal(first, again)
     assert set(first["method"]) == {
-        *METHODS, "location-scale, Wald", "frequentist", "by row only, CR3", "by column only, CR3"
-    }  # fmt: skip
+        *METHODS,
+        "location-scale, Wald",
+        "frequentist",
+        "by row only, CR3",
+        "by column only, CR3",
+    }
     moving = first[first["method"].isin(METHODS)]
     assert sorted(moving["eta"].unique()) == list(ETAS)
     calibrated = first[first["method"] == "location-scale, draws"]
@@ -87,7 +91,7 @@ def test_the_study_resumes_and_covers(tmp_path: Path) -> None:
 def test_the_command_writes_table_picture_and_page(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = CliRunner().invoke(
-        app,
+        studies_app,
         [
             "coverage",
             "--out",

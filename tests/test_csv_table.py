@@ -16,10 +16,9 @@ from typer.testing import CliRunner
 
 from conftest import refused
 from etafree.cli import app
-from etafree.csv_table import CsvTable
+from etafree.cli.commands import column, select_file
+from etafree.cli.csv_table import CsvTable
 from etafree.errors import InputError
-from etafree.files import column
-from etafree.tabulated import select_file
 
 
 def written(folder: Path, text: str | bytes) -> Path:
@@ -40,11 +39,12 @@ CELLS = st.one_of(
 )
 TABLES = st.integers(1, 4).flatmap(
     lambda wide: st.tuples(
-        st.lists(st.text("abcü,\n ", min_size=1, max_size=4), min_size=wide, max_size=wide,
-                 unique=True).filter(lambda names: any(name.strip() for name in names)),
+        st.lists(
+            st.text("abcü,\n ", min_size=1, max_size=4), min_size=wide, max_size=wide, unique=True
+        ).filter(lambda names: any(name.strip() for name in names)),
         st.lists(st.lists(CELLS, min_size=wide, max_size=wide), min_size=1, max_size=8),
     )
-)  # fmt: skip
+)
 SETTINGS = settings(
     max_examples=300,
     deadline=None,
@@ -57,9 +57,13 @@ SETTINGS = settings(
 @given(TABLES, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.booleans(), st.integers(0, 2))
 @SETTINGS
 def test_files_read_as_python_s_csv_module_and_arrow_read_them(
-    tmp_path: Path, table: tuple[list[str], list[list[str]]], end: str, mark: bool, every: bool,
+    tmp_path: Path,
+    table: tuple[list[str], list[list[str]]],
+    end: str,
+    mark: bool,
+    every: bool,
     blank: int,
-) -> None:  # fmt: skip
+) -> None:
     """Quoted commas, quotes and newlines, either line end, a byte-order mark, blank last lines."""
     header, rows = table
     text = io.StringIO()
@@ -158,8 +162,23 @@ def test_an_empty_label_is_refused_with_its_line_unless_its_row_is_not_used(tmp_
 
 # --- labels and numbers -------------------------------------------------------------------------
 
-ALIKE = ["01", "1", "1e3", "1000", "1000.0", "123456789012345678", "123456789012345679", "NA",
-         "nan", "None", "null", "True", "true", " a", "a"]  # fmt: skip
+ALIKE = [
+    "01",
+    "1",
+    "1e3",
+    "1000",
+    "1000.0",
+    "123456789012345678",
+    "123456789012345679",
+    "NA",
+    "nan",
+    "None",
+    "null",
+    "True",
+    "true",
+    " a",
+    "a",
+]
 
 
 def test_labels_that_a_reader_of_numbers_would_merge_stay_apart(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import statsmodels.api as sm
 
 import etafree as ef
 from conftest import refused
-from etafree.dependence import find_dependence
-from etafree.rows import Rows
-from etafree.serial import bartlett, cosines, newey_west_lag
+from etafree.data.rows import Rows
+from etafree.dependence.base import find_dependence
+from etafree.dependence.time import bartlett, cosines, newey_west_lag
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,13 @@ def test_two_ways_of_a_logistic_fit_agree_with_statsmodels(petersen) -> None:
 def test_every_form_of_two_ways_is_the_same(petersen, panel) -> None:
     firm, year = petersen["firm"], petersen["year"]
     forms = [
-        ["firm", "year"], ("firm", year.to_numpy()), petersen[["firm", "year"]],
-        {"a": firm, "b": year}, petersen[["firm", "year"]].to_numpy(), [firm, year],
-    ]  # fmt: skip
+        ["firm", "year"],
+        ("firm", year.to_numpy()),
+        petersen[["firm", "year"]],
+        {"a": firm, "b": year},
+        petersen[["firm", "year"]].to_numpy(),
+        [firm, year],
+    ]
     first = ef.target(panel, clusters=forms[0]).covariance
     for form in forms[1:]:
         np.testing.assert_array_equal(ef.target(panel, clusters=form).covariance, first)
@@ -137,8 +141,9 @@ def test_ways_do_not_depend_on_units_or_the_order_of_rows() -> None:
     first = ef.target(criterion, clusters=ways)
     np.testing.assert_allclose(
         ef.target(other, clusters=ways).covariance * np.outer(scale, scale),
-        first.covariance, rtol=1e-8,
-    )  # fmt: skip
+        first.covariance,
+        rtol=1e-8,
+    )
     np.testing.assert_allclose(
         ef.target(mixed, clusters=ways[order]).covariance, first.covariance, rtol=1e-8
     )
@@ -196,8 +201,9 @@ def test_a_stratum_with_one_psu_is_named_or_centred() -> None:
     criterion = small()
     strata = np.array(["a"] * 50 + ["b"] * 50 + ["lonely"] * 20)
     psus = np.concatenate([np.arange(100) // 10, np.full(20, 99)])
-    refused("strata", "single PSU in lonely", lambda: ef.target(
-        criterion, clusters=psus, strata=strata))  # fmt: skip
+    refused(
+        "strata", "single PSU in lonely", lambda: ef.target(criterion, clusters=psus, strata=strata)
+    )
     made = ef.target(criterion, clusters=psus, strata=strata, single_psu="center")
     assert "1 single-PSU strata" in made.describe()
     scores = criterion.total.scores(made.center)
@@ -253,10 +259,16 @@ def test_bad_survey_designs_are_refused() -> None:
     refused("strata", "missing labels", build(strata=[None, *strata[1:]]))
     refused("single_psu", "error", build(single_psu="adjust"))
     refused("clusters", "several ways", build(clusters=[psus, strata]))
-    refused("single_psu", "pass strata=",
-            lambda: ef.target(criterion, clusters=psus, single_psu="center"))  # fmt: skip
-    refused("strata", "degrees of freedom",
-            lambda: ef.target(criterion, strata=np.arange(120), single_psu="center"))  # fmt: skip
+    refused(
+        "single_psu",
+        "pass strata=",
+        lambda: ef.target(criterion, clusters=psus, single_psu="center"),
+    )
+    refused(
+        "strata",
+        "degrees of freedom",
+        lambda: ef.target(criterion, strata=np.arange(120), single_psu="center"),
+    )
 
 
 # --- time ---------------------------------------------------------------------------------------
@@ -379,19 +391,22 @@ def test_newey_and_west_leave_the_intercept_out_in_parts_too(formula) -> None:
     assert first is None or newey_west_lag(scores, 0) != newey_west_lag(scores, None)
 
 
-@pytest.mark.parametrize(("times", "missing", "example"), [
-    ([1, 2, 3, 4], 0, ""),
-    ([1, 2, 4, 5], 1, "after 2"),
-    ([1, 2, 5, 6, 9], 4, "after 2"),
-    ([0.0, 0.5, 1.0, 2.5], 2, "after 1.0"),
-    ([1, 9], 0, ""),  # two say nothing of a step
-    ([0.0, 1.0, 2.4, 3.4, 9.0], 1, "after 3.4"),  # no even step: long ones only
-    ([0.0, 1.0, 2.4, 3.4, 5.4], 1, "after 3.4"),
-    ([0.0, 1.0, 2.0, 4.7, 5.7], 1, "after 2.0"),
-    ([0.0, 1.0, 2.1, 3.0, 4.1], 0, ""),
-    (np.array(["2020-01", "2020-02", "2020-03", "2020-04"], "M8[M]").astype("M8[D]"), 0, ""),
-    (np.array(["2020-01-01", "2020-01-02", "2020-01-05"], "M8[D]"), 2, "after 2020-01-02"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("times", "missing", "example"),
+    [
+        ([1, 2, 3, 4], 0, ""),
+        ([1, 2, 4, 5], 1, "after 2"),
+        ([1, 2, 5, 6, 9], 4, "after 2"),
+        ([0.0, 0.5, 1.0, 2.5], 2, "after 1.0"),
+        ([1, 9], 0, ""),  # two say nothing of a step
+        ([0.0, 1.0, 2.4, 3.4, 9.0], 1, "after 3.4"),  # no even step: long ones only
+        ([0.0, 1.0, 2.4, 3.4, 5.4], 1, "after 3.4"),
+        ([0.0, 1.0, 2.0, 4.7, 5.7], 1, "after 2.0"),
+        ([0.0, 1.0, 2.1, 3.0, 4.1], 0, ""),
+        (np.array(["2020-01", "2020-02", "2020-03", "2020-04"], "M8[M]").astype("M8[D]"), 0, ""),
+        (np.array(["2020-01-01", "2020-01-02", "2020-01-05"], "M8[D]"), 2, "after 2020-01-02"),
+    ],
+)
 def test_steps_left_out_of_a_series_are_counted(times, missing, example) -> None:
     times = np.asarray(times)
     order = np.random.default_rng(0).permutation(len(times))
@@ -420,8 +435,11 @@ def test_designs_are_read_from_rows() -> None:
     fractions = np.where(strata == 5, 0.25, 1.0)
     assert find_dependence(rows, psus, strata=strata, fpc=fractions).population.tolist() == [8, 1]
     refused("strata", "single PSU in 7", lambda: find_dependence(rows, psus, strata=strata))
-    refused("strata", "single PSU in 7", lambda: find_dependence(
-        rows, psus, strata=strata, fpc=np.full(7, 2.0)))  # fmt: skip
+    refused(
+        "strata",
+        "single PSU in 7",
+        lambda: find_dependence(rows, psus, strata=strata, fpc=np.full(7, 2.0)),
+    )
     census = find_dependence(rows, strata=strata > 5, fpc=np.where(strata > 5, 3.0, 4.0))
     assert census.population.tolist() == [4.0, 3.0]
     pair = find_dependence(Rows(4), strata=[0, 0, 1, 1], fpc=[2.0, 2.0, 2.0, 2.0])
@@ -440,8 +458,9 @@ def test_ways_are_cells_with_a_code_for_each_way() -> None:
     assert found.names == ("a", "b")
     rows = found.row_groups()
     assert {name: groups.codes.tolist() for name, groups in rows.items()} == {
-        "a": [0, 0, 1, 1, 0], "b": [0, 1, 0, 0, 0],
-    }  # fmt: skip
+        "a": [0, 0, 1, 1, 0],
+        "b": [0, 1, 0, 0, 0],
+    }
     unnamed = find_dependence(Rows(5), [a, b])
     assert unnamed.names == ("way 1", "way 2")
     assert find_dependence(Rows(5), np.column_stack([b, b + 1])).names == ("way 1", "way 2")
@@ -500,9 +519,13 @@ def test_draws_carry_every_structure_whatever_eta(kind: str, tmp_path) -> None:
     offset, weights = rng.standard_normal(120), rng.uniform(0.5, 2, 120)
     y = X @ [1.0, 2.0, 0.0] + offset + rng.standard_t(3, 120)
     criterion = ef.Criterion(
-        ef.losses.Huber(1.345), (X, y), ef.penalties.Ridge(0.1), weights=weights, offset=offset,
+        ef.losses.Huber(1.345),
+        (X, y),
+        ef.penalties.Ridge(0.1),
+        weights=weights,
+        offset=offset,
         weight_kind="sampling",
-    )  # fmt: skip
+    )
     expected = ef.target(criterion, **STRUCTURES[kind])
     for eta in (0.1, 10.0):
         draws = ef.sample(ef.GeneralizedPosterior(criterion, eta), draws=1000, seed=1)
@@ -524,11 +547,19 @@ def test_structures_by_name_survive_dropped_rows(petersen) -> None:
     criterion = ef.Criterion.from_formula("y ~ x", holed, ef.losses.Squared())
     kept = holed.dropna()
     plain = ef.Criterion.from_formula("y ~ x", kept, ef.losses.Squared())
-    for options in ({"clusters": ["firm", "year"]}, {"clusters": "firm", "strata": "year"},
-                    {"time": "year", "units": "firm", "bandwidth": 5}):  # fmt: skip
-        by_name = {key: kept[value] if isinstance(value, str) else
-                   kept[value] if isinstance(value, list) else value
-                   for key, value in options.items()}  # fmt: skip
+    for options in (
+        {"clusters": ["firm", "year"]},
+        {"clusters": "firm", "strata": "year"},
+        {"time": "year", "units": "firm", "bandwidth": 5},
+    ):
+        by_name = {
+            key: kept[value]
+            if isinstance(value, str)
+            else kept[value]
+            if isinstance(value, list)
+            else value
+            for key, value in options.items()
+        }
         np.testing.assert_allclose(
             ef.target(criterion, **options).covariance, ef.target(plain, **by_name).covariance
         )

@@ -61,9 +61,12 @@ def fit(variables, obs=False):
         long = "obs" if obs and values.shape[2:] == (N,) else f"{name}_dim_0"
         made[name] = (("chain", "draw", long)[: values.ndim], values)
     losses = {"y": (("chain", "draw", "obs"), LIKELIHOOD)}
-    return xr.DataTree.from_dict({
-        "posterior": xr.Dataset(made), "log_likelihood": xr.Dataset(losses),
-    })  # fmt: skip
+    return xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(made),
+            "log_likelihood": xr.Dataset(losses),
+        }
+    )
 
 
 def answer(tree, names):
@@ -117,8 +120,9 @@ def test_deterministic_variables_of_pymc():
     losses = fit(PARAMETERS)["log_likelihood"].to_dataset()
     for chosen in (["a"], ["a", "b"], ["a", "b", "sigma"]):
         covariances = [
-            answer(xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": losses}),
-                   chosen)[0]
+            answer(
+                xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": losses}), chosen
+            )[0]
             for posterior in (plain, every)
-        ]  # fmt: skip
+        ]
         np.testing.assert_allclose(covariances[1], covariances[0], rtol=1e-6)

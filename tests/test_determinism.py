@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import etafree as ef
 from etafree.cli import app
-from etafree.storage import made_with
+from etafree.foundation.storage import made_with
 
 #: Samplers, and the number of parameters that they are asked for.
 SAMPLERS = {"importance": 4, "elliptical": 4, "quadrature": 1, "nuts": 2}
@@ -84,8 +84,9 @@ def _on(threads: int) -> dict[str, str]:
     if hasattr(os, "sched_setaffinity"):
         code += f"os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[:threads]}); "
     code += f"runpy.run_path({__file__!r}, run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True,
-                          text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     made: dict[str, str] = json.loads(done.stdout)
     return made
@@ -101,9 +102,9 @@ def test_one_thread_or_two_give_the_same_bytes() -> None:
 
 def _written(folder: Path, workers: int) -> dict[str, bytes]:
     """Return the files of three small studies; times are left out, nothing else."""
-    from etafree.studies.compare import write_compare
-    from etafree.studies.coverage import write_coverage
-    from etafree.studies.figure1 import write_figure1
+    from etafree.paper.figure1 import write_figure1
+    from studies.compare import write_compare
+    from studies.coverage import write_coverage
 
     how: dict[str, Any] = {"workers": workers, "seed": 3, "progress": False}
     write_figure1(folder / "figure1", datasets=2, iterations=30, burn_in=10, **how)
@@ -127,8 +128,14 @@ def alone(folder: Path) -> dict[str, bytes]:
 def test_one_worker_or_two_write_the_same_files(alone: dict[str, bytes], folder: Path) -> None:
     """Tables, pictures and pages to the byte, in all three studies."""
     both = _written(folder / "two", 2)
-    assert {"figure1/figure1.svg", "figure1/report.html", "coverage/coverage.png",
-            "coverage/coverage.csv", "coverage/study.json", "compare"} <= set(alone)  # fmt: skip
+    assert {
+        "figure1/figure1.svg",
+        "figure1/report.html",
+        "coverage/coverage.png",
+        "coverage/coverage.csv",
+        "coverage/study.json",
+        "compare",
+    } <= set(alone)
     assert {name for name in alone if alone[name] != both[name]} == set()
 
 
@@ -186,13 +193,16 @@ def test_results_say_how_they_were_made(tmp_path: Path) -> None:
 def test_seeds_that_nobody_chose_are_told_and_give_the_same_draws() -> None:
     posterior = ef.GeneralizedPosterior(criterion(3, 400), 0.5)
     few = posterior.criterion
-    for draw in (lambda seed: ef.sample(posterior, 100, seed=seed),
-                 lambda seed: ef.bootstrap(few, 50, seed=seed)):  # fmt: skip
+    for draw in (
+        lambda seed: ef.sample(posterior, 100, seed=seed),
+        lambda seed: ef.bootstrap(few, 50, seed=seed),
+    ):
         for seed in (None, np.random.SeedSequence(7, spawn_key=(2,))):
             first = draw(seed)
             told = str(first.info["seed"])
-            entropy, key = re.fullmatch(r"SeedSequence\(([^()]*?)(?:, spawn_key=\((.*)\))?\)",
-                                        told).groups()  # fmt: skip
+            entropy, key = re.fullmatch(
+                r"SeedSequence\(([^()]*?)(?:, spawn_key=\((.*)\))?\)", told
+            ).groups()
             entropy = json.loads(entropy)
             again = np.random.SeedSequence(entropy, spawn_key=(2,) if key else ())
             assert draw(again).values.tobytes() == first.values.tobytes(), told
@@ -204,8 +214,19 @@ def test_what_is_printed_says_how_it_was_made(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal(60)
     pd.DataFrame({"x": x, "y": x + rng.standard_normal(60)}).to_csv(tmp_path / "data.csv")
-    done = CliRunner().invoke(app, ["select", str(tmp_path / "data.csv"), "--formula", "y ~ x",
-                                    "--loss", "squared", "--seed", "4"])  # fmt: skip
+    done = CliRunner().invoke(
+        app,
+        [
+            "select",
+            str(tmp_path / "data.csv"),
+            "--formula",
+            "y ~ x",
+            "--loss",
+            "squared",
+            "--seed",
+            "4",
+        ],
+    )
     assert done.output.splitlines()[-1] == f"seed 4, level 0.95; {made_with()}"
     for name in ("numpy", "scipy", "numba"):
         assert f"{name} {version(name)}" in made_with()

@@ -17,8 +17,8 @@ import engine_work
 from conftest import local_cluster, refused
 from engine_work import cells
 from etafree.errors import InputError
-from etafree.storage import load_arrays
-from etafree.studies.engine import Cell, StudyError, cell_seed, run_study
+from etafree.foundation.storage import load_arrays
+from etafree.paper.study import Cell, StudyError, cell_seed, run_study
 
 
 def run(out, table, work=engine_work.draw, settings=None, **options):
@@ -137,8 +137,10 @@ def test_an_unreachable_scheduler_is_refused_and_leaves_nothing(tmp_path) -> Non
 def started(out, marks, workers):
     return subprocess.Popen(
         [sys.executable, engine_work.__file__, str(out), str(workers), "0.15", str(marks)],
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def gone(pid):
@@ -232,8 +234,11 @@ def test_a_folder_of_another_study_is_refused(tmp_path) -> None:
     out = tmp_path / "out"
     run(out, cells(2))
     refused("settings", "entry 'n' is 6 but was 5", lambda: run(out, cells(2), settings={"n": 6}))
-    refused("settings", "'m' is null but was absent",
-            lambda: run(out, cells(2), settings={"n": 5, "m": None}))  # fmt: skip
+    refused(
+        "settings",
+        "'m' is null but was absent",
+        lambda: run(out, cells(2), settings={"n": 5, "m": None}),
+    )
     refused("settings", "'n' is absent but was 5", lambda: run(out, cells(2), settings={"m": 5}))
     refused("seed", "it is 2 but was 1", lambda: run(out, cells(2), seed=2))
     other = lambda: run_study("b", {"n": 5}, cells(2), engine_work.draw, out, seed=1)  # noqa: E731

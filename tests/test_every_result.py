@@ -41,21 +41,25 @@ def stored(kind):
     import xarray as xr
 
     dims = ("chain", "draw")
-    return xr.DataTree.from_dict({
-        "posterior": xr.Dataset({"b": ((*dims, "k"), draws)}),
-        "log_likelihood": xr.Dataset({"y": ((*dims, "i"), likelihood)}),
-    })  # fmt: skip
+    return xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset({"b": ((*dims, "k"), draws)}),
+            "log_likelihood": xr.Dataset({"y": ((*dims, "i"), likelihood)}),
+        }
+    )
 
 
 RESULTS = {
-    **{name: lambda name=name: sampled(name)
-       for name in ("importance", "elliptical", "quadrature", "nuts")},
+    **{
+        name: lambda name=name: sampled(name)
+        for name in ("importance", "elliptical", "quadrature", "nuts")
+    },
     "array": lambda: ef.calibrate(drawn()[0], posterior().criterion, clusters=SCHOOL),
     "chains": lambda: ef.calibrate(drawn(), posterior().criterion, eta=0.5, clusters=SCHOOL),
     "covariance": lambda: ef.calibrate(drawn(), center=[1.0], covariance=[[0.1]]),
     "xarray": lambda: ef.calibrate(stored("xarray"), clusters=SCHOOL),
     "arviz": lambda: ef.calibrate(stored("arviz"), clusters=SCHOOL),
-}  # fmt: skip
+}
 
 #: How each public method is called, and on which results it has nothing to answer.
 CALLS = {
@@ -80,8 +84,11 @@ NEEDS_CRITERION = ("wild_bootstrap", "cluster_table", "paper")
 
 
 def test_every_public_method_is_called():
-    public = {name for name in dir(ef.Calibration)
-              if not name.startswith("_") and callable(getattr(ef.Calibration, name))}  # fmt: skip
+    public = {
+        name
+        for name in dir(ef.Calibration)
+        if not name.startswith("_") and callable(getattr(ef.Calibration, name))
+    }
     assert public == set(CALLS)
 
 
@@ -109,8 +116,11 @@ def test_every_result_pickles_and_copies(kind):
 
 @pytest.mark.parametrize("name", ["normal", "from_penalty"])
 def test_log_priors_pickle(name):
-    prior = (ef.LogPrior.normal([1.0, 0.0], np.eye(2)) if name == "normal"
-             else ef.LogPrior.from_penalty(ef.penalties.Ridge(0.5), 2))  # fmt: skip
+    prior = (
+        ef.LogPrior.normal([1.0, 0.0], np.eye(2))
+        if name == "normal"
+        else ef.LogPrior.from_penalty(ef.penalties.Ridge(0.5), 2)
+    )
     again, at = pickle.loads(pickle.dumps(prior)), np.array([0.3, -0.4])
     assert again.value(at, 5.0) == prior.value(at, 5.0)
     np.testing.assert_array_equal(again.gradient(at, 5.0), prior.gradient(at, 5.0))

@@ -45,9 +45,10 @@ def test_the_table_says_what_happens(found):
     refused = {
         (extreme.strip(), step, loss, value): message.strip(" `")
         for extreme, values, losses, steps, message in rows
-        for value, loss, step in product(*(text.strip().split(", ")
-                                           for text in (values, losses, steps)))
-    }  # fmt: skip
+        for value, loss, step in product(
+            *(text.strip().split(", ") for text in (values, losses, steps))
+        )
+    }
     assert refused
     for (extreme, step), line in found.items():
         assert f"| {extreme} | {step} |" in told

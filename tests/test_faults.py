@@ -22,16 +22,17 @@ import pytest
 
 import engine_work
 import etafree as ef
-import etafree.storage
+import etafree.foundation.storage
 import fault_work
 from conftest import local_cluster, refused
-from etafree.adapters.trees import read_tree
-from etafree.cli import main
+from etafree.cli import app, run
 from etafree.errors import EtafreeError, InputError
-from etafree.storage import load_arrays
-from etafree.studies import compare
-from etafree.studies.engine import StudyError, run_study
+from etafree.fits.trees import read_tree
+from etafree.foundation.storage import load_arrays
+from etafree.paper.study import StudyError, run_study
 from fault_work import FORMULA, WRITERS, Fatal
+from studies import compare
+from studies.__main__ import app as studies_app
 from test_engine import gone, saved, wait_for
 
 MOMENTS = ("bytes", "fsync", "replace")
@@ -41,9 +42,13 @@ MOMENTS = ("bytes", "fsync", "replace")
 def started(*arguments, **options):
     """Run work for faults in a process of its own, which ends with the block."""
     with subprocess.Popen(
-        [sys.executable, fault_work.__file__, *map(str, arguments)], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True, **options,
-    ) as process:  # fmt: skip
+        [sys.executable, fault_work.__file__, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    ) as process:
         try:
             yield process
         finally:
@@ -148,7 +153,7 @@ def test_where_files_need_a_name_the_rest_holds(tmp_path, monkeypatch) -> None:
 def full_disk(after=0):
     """Let no file grow beyond 100 bytes, from the file after so many on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    replacing, count = etafree.storage._replacing, 0
+    replacing, count = etafree.foundation.storage._replacing, 0
 
     @contextlib.contextmanager
     def counted(path):
@@ -163,7 +168,7 @@ def full_disk(after=0):
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(etafree.storage, "_replacing", counted)
+        patch.setattr(etafree.foundation.storage, "_replacing", counted)
         yield
 
 
@@ -188,7 +193,7 @@ def command(monkeypatch, capsys, *arguments, code=2):
     """Run a command of the command line here; return the last line of what it says."""
     monkeypatch.setattr(sys, "argv", ["etafree", *map(str, arguments)])
     with pytest.raises(SystemExit) as info:
-        main()
+        run(studies_app if arguments[0] in ("coverage", "compare") else app)
     assert info.value.code == code
     told = capsys.readouterr().err.splitlines()
     return told[-1] if told else ""
@@ -201,13 +206,22 @@ def test_commands_on_a_full_disk(tmp_path, monkeypatch, capsys) -> None:
 
     loss = -0.5 * (theta - y) ** 2
     dims = ("chain", "draw")
-    tree = xr.DataTree.from_dict({
-        "posterior": xr.Dataset({"mu": (dims, theta[..., 0] / 7)}),
-        "log_likelihood": xr.Dataset({"y": ((*dims, "obs"), loss)}),
-    })  # fmt: skip
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset({"mu": (dims, theta[..., 0] / 7)}),
+            "log_likelihood": xr.Dataset({"y": ((*dims, "obs"), loss)}),
+        }
+    )
     tree.to_netcdf(tmp_path / "fit.nc", engine="h5netcdf")
-    arguments = ["calibrate", tmp_path / "fit.nc", "-o", tmp_path / "out.nc", "--report",
-                 tmp_path / "page.html", "--quiet"]  # fmt: skip
+    arguments = [
+        "calibrate",
+        tmp_path / "fit.nc",
+        "-o",
+        tmp_path / "out.nc",
+        "--report",
+        tmp_path / "page.html",
+        "--quiet",
+    ]
     with full_disk():
         told = command(monkeypatch, capsys, *arguments)
     assert told.startswith("etafree: ")
@@ -265,8 +279,11 @@ def test_what_is_printed_onto_a_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", "from etafree.cli import main; main()", "version"],
-            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 2
     assert done.stderr == "etafree: [Errno 28] No space left on device\n"
 
@@ -276,8 +293,11 @@ def test_what_is_printed_onto_a_full_disk_is_one_line() -> None:
 
 def test_truncated_files_are_refused_wherever_they_end(tmp_path) -> None:
     result = fault_work.calibrated()
-    readers = {"Calibration.save": ef.Calibration.load, "netCDF": ef.calibrate,
-               "cell of a study": lambda path: load_arrays(path, "cell")}  # fmt: skip
+    readers = {
+        "Calibration.save": ef.Calibration.load,
+        "netCDF": ef.calibrate,
+        "cell of a study": lambda path: load_arrays(path, "cell"),
+    }
     for kind, read in readers.items():
         name, write = WRITERS[kind]
         path = tmp_path / name
@@ -411,8 +431,11 @@ def test_a_parquet_file_that_is_truncated_between_two_passes(folder, tmp_path) -
 
 def test_a_folder_in_the_way_is_refused(tmp_path) -> None:
     (tmp_path / "page.html").mkdir()
-    refused("path", "is a folder",
-            lambda: fault_work.calibrated().report(tmp_path / "page.html", force=True))  # fmt: skip
+    refused(
+        "path",
+        "is a folder",
+        lambda: fault_work.calibrated().report(tmp_path / "page.html", force=True),
+    )
     assert list(tmp_path.rglob("*")) == [tmp_path / "page.html"]
 
 

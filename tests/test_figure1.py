@@ -12,8 +12,8 @@ import pytest
 
 import etafree as ef
 from etafree.errors import InputError
-from etafree.studies.figure1 import ETAS, deviations, published_curves, run_figure1
-from etafree.studies.random_intercept import Design
+from etafree.paper.figure1 import ETAS, deviations, published_curves, run_figure1
+from etafree.paper.random_intercept import Design
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -80,7 +80,7 @@ def test_the_table_has_a_row_for_everything(table: pd.DataFrame) -> None:
 
 def test_calibrated_limits_are_those_of_the_library() -> None:
     """The study's scalar map against `calibrate` on the same draws."""
-    from etafree.studies.figure1 import _calibrated
+    from etafree.paper.figure1 import _calibrated
 
     model = Design().model(np.random.default_rng(3))
     draws = model.sample(0.3, draws=500, seed=1)

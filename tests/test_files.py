@@ -47,8 +47,17 @@ def run(*arguments: object, code: int = 0) -> str:
 
 def test_files_in_and_files_out(folder: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "calibrated.nc", tmp_path / "page.html"
-    told = run(folder / "fit.nc", "--clusters", f"{folder / 'data.csv'}:name", "--var", "be.*",
-               "-o", out, "--report", page)  # fmt: skip
+    told = run(
+        folder / "fit.nc",
+        "--clusters",
+        f"{folder / 'data.csv'}:name",
+        "--var",
+        "be.*",
+        "-o",
+        out,
+        "--report",
+        page,
+    )
     assert "beta[x]" in told
     assert "40 clusters, CR1" in told
     assert "reading" in told
@@ -69,8 +78,9 @@ def test_files_in_and_files_out(folder: Path, tmp_path: Path) -> None:
 
 
 def test_tempered_fits_and_levels(folder: Path) -> None:
-    told = run(folder / "fit.nc", "--var", "beta", "--eta", "0.5", "--level", "0.9", "--correction",
-               "HC0")  # fmt: skip
+    told = run(
+        folder / "fit.nc", "--var", "beta", "--eta", "0.5", "--level", "0.9", "--correction", "HC0"
+    )
     assert "eta = 0.5" in told
     assert "HC0" in told
 

@@ -15,16 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 
 import etafree as ef
-import etafree.parts
+import etafree.data.sources
 from conftest import refused
 
 SQUARED = ef.losses.Squared()
 N = 300
 RNG = np.random.default_rng(21)
-FRAME = pd.DataFrame({
-    "x": RNG.standard_normal(N), "z": RNG.integers(0, 9, N), "g": np.arange(N) % 30,
-    "kind": RNG.choice(["a", "b", "c"], N),
-})  # fmt: skip
+FRAME = pd.DataFrame(
+    {
+        "x": RNG.standard_normal(N),
+        "z": RNG.integers(0, 9, N),
+        "g": np.arange(N) % 30,
+        "kind": RNG.choice(["a", "b", "c"], N),
+    }
+)
 FRAME["y"] = FRAME.x + RNG.standard_normal(N)
 THIRDS = [FRAME[:100], FRAME[100:200], FRAME[200:]]
 
@@ -107,8 +111,14 @@ def test_types_that_hold_the_same_are_read_as_one(tmp_path) -> None:
     decimals = pa.array([Decimal(int(v)) for v in FRAME.z[:100]], pa.decimal128(9, 2))
     first = pa.Table.from_pandas(THIRDS[0], preserve_index=False)
     money = first.set_column(first.column_names.index("z"), "z", decimals)
-    for k, other in enumerate([THIRDS[0].astype({"z": "float64"}), THIRDS[0].astype({"z": "uint8"}),
-                               THIRDS[0].astype({"z": "float32"}), money]):  # fmt: skip
+    for k, other in enumerate(
+        [
+            THIRDS[0].astype({"z": "float64"}),
+            THIRDS[0].astype({"z": "uint8"}),
+            THIRDS[0].astype({"z": "float32"}),
+            money,
+        ]
+    ):
         same(folder_of(tmp_path / f"{k}", other, *THIRDS[1:]))
         same(folder_of(tmp_path / f"-{k}", *THIRDS[1:], other), pd.concat([*THIRDS[1:], THIRDS[0]]))
     coded = THIRDS[0].astype({"kind": "category"})
@@ -188,8 +198,13 @@ def test_names_with_a_dot_or_an_underscore_are_not_data(tmp_path) -> None:
 @pytest.mark.parametrize("many", [1, 3])
 def test_a_flipped_bit_in_a_page_is_found_by_its_checksum(many, tmp_path) -> None:
     for k in range(many):
-        write(tmp_path / f"{k}.parquet", FRAME, write_page_checksum=True, use_dictionary=False,
-              compression="none")  # fmt: skip
+        write(
+            tmp_path / f"{k}.parquet",
+            FRAME,
+            write_page_checksum=True,
+            use_dictionary=False,
+            compression="none",
+        )
     assert criterion(tmp_path, "y ~ x + kind")().n == many * N
     file = tmp_path / f"{many - 1}.parquet"
     damaged = bytearray(file.read_bytes())
@@ -215,13 +230,13 @@ def test_many_small_files_are_put_together(tmp_path, monkeypatch) -> None:
     tiny(tmp_path, 100)
     order = [int(p.stem) for p in sorted(tmp_path.iterdir(), key=str)]
     frame = pd.concat([FRAME.iloc[3 * k : 3 * (k + 1)] for k in order])
-    counted, read = [], etafree.parts._batches
+    counted, read = [], etafree.data.sources._batches
 
     def counting(piece, *rest, **options):
         counted.append(len(piece))
         return read(piece, *rest, **options)
 
-    monkeypatch.setattr(etafree.parts, "_batches", counting)
+    monkeypatch.setattr(etafree.data.sources, "_batches", counting)
     made = ef.Criterion.from_parquet(SQUARED, tmp_path, "y ~ x + kind", clusters="g")
     target = ef.target(made, clusters="g")
     assert counted == [100] * 3  # a look at the formula, its levels, the first pass
@@ -238,7 +253,7 @@ def test_many_small_files_are_put_together(tmp_path, monkeypatch) -> None:
 
 def test_rows_that_are_kept_have_a_limit(tmp_path, monkeypatch) -> None:
     tiny(tmp_path, 100)
-    monkeypatch.setattr(etafree.parts, "KEPT", 100)
+    monkeypatch.setattr(etafree.data.sources, "KEPT", 100)
     made = criterion(tmp_path, "y ~ x + kind")()
     assert made.total.source.kept == {}
     assert np.isfinite(made.value(np.zeros(made.p)))
@@ -270,7 +285,7 @@ def test_a_thousand_small_files_take_seconds(tmp_path) -> None:
 
 
 def test_batches_keep_their_order_and_their_dictionaries() -> None:
-    from etafree.columns import together
+    from etafree.data.labels import together
 
     sizes = [1, 2, 30, 40, 1, 1, 0, 50, 3]
     codes = np.arange(sum(sizes))

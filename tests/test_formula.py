@@ -8,8 +8,8 @@ import pytest
 
 import etafree as ef
 from conftest import refused
+from etafree.data.formula import screened
 from etafree.errors import InputError
-from etafree.screening import screened
 
 
 @pytest.fixture
@@ -138,11 +138,19 @@ COLUMNS = ["y", "x", "g", "a b", "x.1", "exp", "x.__class__"]
 @pytest.mark.parametrize(
     "formula",
     [
-        "y ~ x", "y ~ log(x)+C(g)", "np.log1p(y) ~ `a b` + poly(x, degree=2)", "y ~ .",
-        "y ~ C(g, Treatment('a')) * x - 1", "y~(x+exp)**2", "y ~ I(x**2)", "y ~ bs(x, df=4)",
-        "y ~ `x.1` + exp", "y ~ 0 + x:g", "y ~ x + 1.5e3*x",
+        "y ~ x",
+        "y ~ log(x)+C(g)",
+        "np.log1p(y) ~ `a b` + poly(x, degree=2)",
+        "y ~ .",
+        "y ~ C(g, Treatment('a')) * x - 1",
+        "y~(x+exp)**2",
+        "y ~ I(x**2)",
+        "y ~ bs(x, df=4)",
+        "y ~ `x.1` + exp",
+        "y ~ 0 + x:g",
+        "y ~ x + 1.5e3*x",
     ],
-)  # fmt: skip
+)
 def test_formulas_of_columns_and_listed_functions_pass(formula: str) -> None:
     assert screened(formula, COLUMNS) == formula
 
@@ -150,18 +158,37 @@ def test_formulas_of_columns_and_listed_functions_pass(formula: str) -> None:
 @pytest.mark.parametrize(
     "formula",
     [
-        "y ~ {__import__('os').system('x')}", "y ~ os", "y ~ x.__class__", "y ~ open('f')",
-        "y ~ eval('1')", "y ~ I(9**9**9)", "y ~ (lambda: 1)()", "y ~ [x for x in x]",
-        "y ~ getattr(x,'a')", "y ~ x.1", "y ~ `zz`", "y ~ np.load('f')", "y ~ Q('x')",
-        "y ~ C(g, contr.treatment('a'))", "y ~ x; import os", "y ~ f'{x}'", "y ~ 'a{b}'",
-        "y ~ x\n__import__", "y ~ np.linalg.inv(x)", "y ~ I(((x**9)**9)**9)**9**9", "y ~ x" * 1000,
+        "y ~ {__import__('os').system('x')}",
+        "y ~ os",
+        "y ~ x.__class__",
+        "y ~ open('f')",
+        "y ~ eval('1')",
+        "y ~ I(9**9**9)",
+        "y ~ (lambda: 1)()",
+        "y ~ [x for x in x]",
+        "y ~ getattr(x,'a')",
+        "y ~ x.1",
+        "y ~ `zz`",
+        "y ~ np.load('f')",
+        "y ~ Q('x')",
+        "y ~ C(g, contr.treatment('a'))",
+        "y ~ x; import os",
+        "y ~ f'{x}'",
+        "y ~ 'a{b}'",
+        "y ~ x\n__import__",
+        "y ~ np.linalg.inv(x)",
+        "y ~ I(((x**9)**9)**9)**9**9",
+        "y ~ x" * 1000,
     ],
-)  # fmt: skip
+)
 def test_formulas_that_could_run_code_are_refused(formula: str) -> None:
     refused("formula", "", lambda: screened(formula, COLUMNS))
 
 
 def test_columns_of_the_same_name_are_refused() -> None:
     table = pd.DataFrame(np.ones((3, 3)), columns=["y", "x", "x"])
-    refused("data", "several columns named ['x']",
-            lambda: ef.Criterion.from_formula("y ~ x", table, ef.losses.Squared()))  # fmt: skip
+    refused(
+        "data",
+        "several columns named ['x']",
+        lambda: ef.Criterion.from_formula("y ~ x", table, ef.losses.Squared()),
+    )

@@ -10,9 +10,9 @@ import pytest
 
 import etafree as ef
 from conftest import refused
-from etafree import claims
-from etafree.formula import design
-from etafree.tabulated import select_file
+from etafree.cli.commands import select_file
+from etafree.data.formula import design
+from etafree.foundation import storage as claims
 
 N = 60
 
@@ -32,12 +32,24 @@ def table() -> pd.DataFrame:
 @pytest.mark.parametrize(
     "term",
     [
-        "I(big**9)", "I(big**7 * big)", "np.power(big, 8)", "I(tiny * tiny)", "I(tiny * 100)",
-        "tiny:big", "I(-unsigned)", "I(unsigned - 5)", "big.cumprod()", "I(maybe**9)",
-        "I(when * when)", "poly(big, 3, raw=True)", "I(big**9) + C(big)", "I(tiny + big)",
-        "np.multiply(tiny, tiny)", "I(big**9 / 10**20)",
+        "I(big**9)",
+        "I(big**7 * big)",
+        "np.power(big, 8)",
+        "I(tiny * tiny)",
+        "I(tiny * 100)",
+        "tiny:big",
+        "I(-unsigned)",
+        "I(unsigned - 5)",
+        "big.cumprod()",
+        "I(maybe**9)",
+        "I(when * when)",
+        "poly(big, 3, raw=True)",
+        "I(big**9) + C(big)",
+        "I(tiny + big)",
+        "np.multiply(tiny, tiny)",
+        "I(big**9 / 10**20)",
     ],
-)  # fmt: skip
+)
 def test_whole_numbers_are_computed_with_as_numbers(table: pd.DataFrame, term: str) -> None:
     names = ["big", "tiny", "unsigned", "maybe", "when"]
     floats = table.astype(dict.fromkeys(names, float))
@@ -68,9 +80,19 @@ def test_data_in_parts_do_not_overflow_either(table: pd.DataFrame) -> None:
 
 
 @pytest.mark.parametrize(
-    "term", ["C(id)", "C(id + 1)", "C(I(id))", "C(np.floor(id))", "y:C(id * 2)", "C(text)", "text",
-             "C(text.str[:9])", "C(id, Sum)"],
-)  # fmt: skip
+    "term",
+    [
+        "C(id)",
+        "C(id + 1)",
+        "C(I(id))",
+        "C(np.floor(id))",
+        "y:C(id * 2)",
+        "C(text)",
+        "text",
+        "C(text.str[:9])",
+        "C(id, Sum)",
+    ],
+)
 def test_labels_without_end_are_refused_and_few_labels_of_many_pass(term: str) -> None:
     n = 25_000
     many = pd.DataFrame({"y": np.arange(n) % 7.0, "id": np.arange(n)})
@@ -82,7 +104,7 @@ def test_labels_without_end_are_refused_and_few_labels_of_many_pass(term: str) -
 def test_columns_that_memory_cannot_hold_are_refused(
     table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from etafree import expressions
+    from etafree.data import formula as expressions
 
     assert expressions.memory is claims.memory
     monkeypatch.setattr(expressions, "memory", lambda: (10**4, 10**4))
@@ -100,11 +122,15 @@ def test_a_reference_that_is_no_label_of_a_file_says_how_to_write_it(
     told = f"write '{number}' in quotes, as labels of a file are text"
     formula = f"y ~ C(g, Treatment({reference}))"
     refused("formula", told, lambda: select_file(path, formula, "squared"))
-    refused("formula", "; name one of the column's labels",
-            lambda: select_file(path, "y ~ C(g, Treatment('9'))", "squared"))  # fmt: skip
+    refused(
+        "formula",
+        "; name one of the column's labels",
+        lambda: select_file(path, "y ~ C(g, Treatment('9'))", "squared"),
+    )
     assert design("y ~ C(g, Treatment(1))", table).names[1:] == (
-        "C(g, Treatment(1))[T.0]", "C(g, Treatment(1))[T.2]",
-    )  # fmt: skip
+        "C(g, Treatment(1))[T.0]",
+        "C(g, Treatment(1))[T.2]",
+    )
 
 
 def test_long_formulas_are_not_repeated_in_full(table: pd.DataFrame) -> None:

@@ -15,12 +15,22 @@ import fuzzing
 from etafree.cli import app
 from etafree.errors import InputError
 from fuzzed import TARGETS, frame, stored
+from studies.__main__ import app as studies_app
 
 #: Inputs of each target; the costly ones get fewer.
 SHORT = {
-    "names": 4, "zarr": 4, "command": 6, "select": 4, "parquet": 12, "npz_contents": 15,
-    "bad_netcdf": 15, "bad_zarr": 5, "bad_npz": 6, "bad_parquet": 3, "bad_text": 10,
-}  # fmt: skip
+    "names": 4,
+    "zarr": 4,
+    "command": 6,
+    "select": 4,
+    "parquet": 12,
+    "npz_contents": 15,
+    "bad_netcdf": 15,
+    "bad_zarr": 5,
+    "bad_npz": 6,
+    "bad_parquet": 3,
+    "bad_text": 10,
+}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # h5netcdf's
@@ -143,23 +153,53 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 COMMANDS = {
-    "calibrate": ("{}/a fit ü.nc", "--clusters", "{}/the data ü.csv:x", "--correction", "CR0",
-                  "--conditional", "-o", "{}/out ü.nc", "--report", "{}/page ü.html"),
+    "calibrate": (
+        "{}/a fit ü.nc",
+        "--clusters",
+        "{}/the data ü.csv:x",
+        "--correction",
+        "CR0",
+        "--conditional",
+        "-o",
+        "{}/out ü.nc",
+        "--report",
+        "{}/page ü.html",
+    ),
     "calibrate Stan": ("{}/a chain ü.csv", "--correction", "HC0", "-o", "{}/stan ü.nc"),
     "select": ("{}/a table ü.csv", "--formula", "y ~ x", "--clusters", "g"),
     "coverage": ("--out", "{}/coverage ü", "--quick", "--only", "Poisson", "--workers", "1"),
-    "compare": ("--out", "{}/compare ü", "--quick", "--datasets", "2", "--only", "correctly",
-                "--workers", "1"),
-    "figure1": ("--out", "{}/figure1 ü", "--datasets", "2", "--iterations", "20", "--burn-in",
-                "5", "--workers", "1"),
-}  # fmt: skip
+    "compare": (
+        "--out",
+        "{}/compare ü",
+        "--quick",
+        "--datasets",
+        "2",
+        "--only",
+        "correctly",
+        "--workers",
+        "1",
+    ),
+    "figure1": (
+        "--out",
+        "{}/figure1 ü",
+        "--datasets",
+        "2",
+        "--iterations",
+        "20",
+        "--burn-in",
+        "5",
+        "--workers",
+        "1",
+    ),
+}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_paths_with_spaces_and_other_scripts_work(command, folder):
     arguments = [word.replace("{}", str(folder)) for word in COMMANDS[command]]
-    done = CliRunner().invoke(app, [command.split()[0], *arguments])
+    commands = studies_app if command in ("coverage", "compare") else app
+    done = CliRunner().invoke(commands, [command.split()[0], *arguments])
     assert done.exit_code in (0, 3), (done.output, done.exception)
     for word in arguments:
         if "ü" in word and not word.endswith(":x"):

@@ -10,7 +10,8 @@ from scipy import stats
 
 import etafree as ef
 from conftest import refused
-from etafree.marginal import (
+from etafree.data.pytrees import double_precision
+from etafree.fits.marginal import (
     GroupRows,
     closed_form,
     gauss_hermite,
@@ -18,7 +19,6 @@ from etafree.marginal import (
     is_quadratic,
     touch,
 )
-from etafree.pytrees import double_precision
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
@@ -109,13 +109,19 @@ def test_derivatives_of_the_quadrature():
     with double_precision():
         slope = jax.jit(jax.jacfwd(losses))
     slopes = evaluated(slope, theta)
-    known = np.stack([(by_brute_force(theta + h * e) - by_brute_force(theta - h * e)) / (2 * h)
-                      for e in np.eye(3)], axis=1)  # fmt: skip
+    known = np.stack(
+        [
+            (by_brute_force(theta + h * e) - by_brute_force(theta - h * e)) / (2 * h)
+            for e in np.eye(3)
+        ],
+        axis=1,
+    )
     np.testing.assert_allclose(slopes, known, atol=1e-7)
     bent = evaluated(jax.hessian(lambda t: losses(t).sum()), theta)
     with double_precision():
-        rows = [(slope(theta + h * e) - slope(theta - h * e)).sum(axis=0) / (2 * h)
-                for e in np.eye(3)]  # fmt: skip
+        rows = [
+            (slope(theta + h * e) - slope(theta - h * e)).sum(axis=0) / (2 * h) for e in np.eye(3)
+        ]
     np.testing.assert_allclose(bent, rows, atol=1e-5)
 
 
@@ -128,10 +134,15 @@ def test_rows_without_effects_and_effects_without_rows():
     groups = group_effects(touch(lambda u: terms(theta, u), np.ones(3)), 4)
     assert (groups.rows.tolist(), groups.count) == ([0, 0, 1, 2], 3)
     cov = np.eye(2) + 4.0
-    known = [-stats.multivariate_normal.logpdf([0.0, 1.0], [0.5, 0.5], cov),
-             -stats.norm.logpdf(2.0, 0.5, np.sqrt(5.0)), -stats.norm.logpdf(3.0, 0.5)]  # fmt: skip
-    for made in (closed_form(terms, groups, np.ones(3), np.ones(3)),
-                 gauss_hermite(terms, groups, np.ones(3), 41)):  # fmt: skip
+    known = [
+        -stats.multivariate_normal.logpdf([0.0, 1.0], [0.5, 0.5], cov),
+        -stats.norm.logpdf(2.0, 0.5, np.sqrt(5.0)),
+        -stats.norm.logpdf(3.0, 0.5),
+    ]
+    for made in (
+        closed_form(terms, groups, np.ones(3), np.ones(3)),
+        gauss_hermite(terms, groups, np.ones(3), 41),
+    ):
         np.testing.assert_allclose(evaluated(made, theta), known, rtol=1e-12)
 
 
@@ -139,8 +150,9 @@ def test_labels_per_observation_become_labels_per_group():
     rows = GroupRows(5, members=np.array([0, 1, 0, 2, 1]))
     assert rows.used == 3
     assert rows.align([5, 6, 5, 5, 6], "clusters").tolist() == [5, 6, 5]
-    refused("clusters", "within the group of row 2",
-            lambda: rows.align([5, 6, 7, 5, 6], "clusters"))  # fmt: skip
+    refused(
+        "clusters", "within the group of row 2", lambda: rows.align([5, 6, 7, 5, 6], "clusters")
+    )
     refused("clusters", "3 entries for 5", lambda: rows.align([5, 6, 7], "clusters"))
 
 
@@ -154,7 +166,7 @@ def correlated():
     """Random intercepts and slopes with a correlation, not centred, in PyMC, around lme4's fit."""
     pm = pytest.importorskip("pymc")
     xr = pytest.importorskip("xarray")
-    from etafree.adapters.pymc import pymc_fit
+    from etafree.fits.pymc import pymc_fit
 
     with pm.Model() as model:
         beta = pm.Normal("beta", [250, 10], [100, 50], shape=2)
@@ -170,19 +182,28 @@ def correlated():
         "beta": np.array([251.0, 10.5]) + np.array([7.0, 1.5]) * rng.standard_normal((*size, 2)),
         "sigma": 25 * np.exp(0.1 * rng.standard_normal(size)),
         "chol": np.array([24.0, 0.5, 5.7]) * np.exp(0.1 * rng.standard_normal((*size, 3))),
-        "offset": offsets, "effect": 20 * offsets,
-    }  # fmt: skip
-    data = {k: (("chain", "draw", *(f"{k}{j}" for j in range(v.ndim - 2))), v)
-            for k, v in posterior.items()}  # fmt: skip
+        "offset": offsets,
+        "effect": 20 * offsets,
+    }
+    data = {
+        k: (("chain", "draw", *(f"{k}{j}" for j in range(v.ndim - 2))), v)
+        for k, v in posterior.items()
+    }
     return pymc_fit(xr.DataTree.from_dict({"posterior": xr.Dataset(data)}), model)
 
 
 def test_the_marginal_likelihood_is_that_of_a_mixed_model(correlated):
-    known = sm.MixedLM.from_formula("Reaction ~ Days", SLEEP, groups="Subject",
-                                    re_formula="~Days").fit(reml=False)  # fmt: skip
+    known = sm.MixedLM.from_formula(
+        "Reaction ~ Days", SLEEP, groups="Subject", re_formula="~Days"
+    ).fit(reml=False)
     lower = np.linalg.cholesky(known.cov_re)
-    theta = [*known.fe_params, 0.5 * np.log(known.scale),
-             np.log(lower[0, 0]), lower[1, 0], np.log(lower[1, 1])]  # fmt: skip
+    theta = [
+        *known.fe_params,
+        0.5 * np.log(known.scale),
+        np.log(lower[0, 0]),
+        lower[1, 0],
+        np.log(lower[1, 1]),
+    ]
     total = correlated.criterion.total
     assert correlated.criterion.n == 18
     assert -total.values(np.array(theta)).sum() == pytest.approx(known.llf, abs=1e-8)
@@ -217,7 +238,7 @@ def test_scores_are_those_of_the_multivariate_normal(correlated):
 def bambi_sleep():
     bmb = pytest.importorskip("bambi")
     xr = pytest.importorskip("xarray")
-    from etafree.adapters.bambi import bambi_fit
+    from etafree.fits.bambi import bambi_fit
 
     model = bmb.Model("Reaction ~ Days + (Days|Subject)", SLEEP)
     rng, size = np.random.default_rng(0), (2, 100)
@@ -260,7 +281,7 @@ def test_bambi_group_effects_are_integrated_out(bambi_sleep):
 
 
 def test_bambi_effects_as_parameters_need_their_draws(bambi_sleep):
-    from etafree.adapters.bambi import bambi_fit
+    from etafree.fits.bambi import bambi_fit
 
     model, idata, _ = bambi_sleep
     refused("fit", "omit_offsets=False", lambda: bambi_fit(idata, model, latent=None))
@@ -297,7 +318,7 @@ SIZE, SICK = CBPP["size"].to_numpy(dtype=float), CBPP.incidence.to_numpy(dtype=f
 
 
 def test_one_random_intercept_in_a_generalised_linear_model():
-    from etafree.adapters.numpyro import numpyro_fit
+    from etafree.fits.numpyro import numpyro_fit
 
     args = (HERD, None, SIZE, SICK, "one")
     fit = numpyro_fit(samples(u=15), mixed, args=args)
@@ -314,27 +335,36 @@ def test_one_random_intercept_in_a_generalised_linear_model():
     outer = fit.criterion.rows.align(HERD // 2, "clusters")
     np.testing.assert_array_equal(outer, np.arange(15) // 2)
     assert fit.criterion.total.count == len(CBPP)
-    refused("clusters", "within the group",
-            lambda: ef.target(fit.criterion, clusters=CBPP.period.to_numpy()))  # fmt: skip
+    refused(
+        "clusters",
+        "within the group",
+        lambda: ef.target(fit.criterion, clusters=CBPP.period.to_numpy()),
+    )
 
 
 def test_what_cannot_be_integrated_is_refused_and_may_be_overridden():
-    from etafree.adapters.numpyro import numpyro_fit
+    from etafree.fits.numpyro import numpyro_fit
 
     others = CBPP.period.to_numpy() - 1
     crossed = (HERD, others, SIZE, SICK, "crossed")
-    refused("model", "ties all observations together by u, v",
-            lambda: numpyro_fit(samples(u=15, v=4), mixed, args=crossed))  # fmt: skip
+    refused(
+        "model",
+        "ties all observations together by u, v",
+        lambda: numpyro_fit(samples(u=15, v=4), mixed, args=crossed),
+    )
     nested = (HERD // 2, HERD, SIZE, SICK, "two")
-    refused("model", "3 effects per group in u, v",
-            lambda: numpyro_fit(samples(u=8, v=15), mixed, args=nested))  # fmt: skip
+    refused(
+        "model",
+        "3 effects per group in u, v",
+        lambda: numpyro_fit(samples(u=8, v=15), mixed, args=nested),
+    )
     as_they_are = numpyro_fit(samples(u=15, v=4), mixed, args=crossed, latent=None)
     assert as_they_are.draws.p == 2 + 15 + 4
     assert as_they_are.latent == ()
 
 
 def test_effects_with_a_fixed_prior_are_parameters():
-    from etafree.adapters.numpyro import numpyro_fit
+    from etafree.fits.numpyro import numpyro_fit
 
     fit = numpyro_fit(samples(u=15), mixed, args=(HERD, None, SIZE, SICK, "fixed"))
     assert fit.latent == ()

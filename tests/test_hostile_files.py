@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 import etafree as ef
 import hostile
 from conftest import refused
-from etafree import claims, losses
-from etafree.adapters.stan import read_stan_csv
-from etafree.adapters.trees import read_tree
+from etafree import losses
 from etafree.cli import app
-from etafree.csv_table import CsvTable
+from etafree.cli.csv_table import CsvTable
+from etafree.fits.stan import read_stan_csv
+from etafree.fits.trees import read_tree
+from etafree.foundation import storage as claims
 from fuzzed import frame, result, saved, stored
 
 posix = pytest.mark.skipif(os.name != "posix", reason="FIFOs, links and devices of POSIX")
@@ -51,10 +52,12 @@ def test_dense_arrays_of_a_moderate_size_pass(tmp_path: Path) -> None:
 
     draws = np.random.default_rng(0).standard_normal((2, 500))
     constant = xr.DataArray(np.zeros((5 * 10**6,)), dims="row", name="constant")
-    tree = xr.DataTree.from_dict({
-        "posterior": xr.Dataset({"b": (("chain", "draw"), draws)}),
-        "constant_data": constant.to_dataset(),
-    })  # fmt: skip
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset({"b": (("chain", "draw"), draws)}),
+            "constant_data": constant.to_dataset(),
+        }
+    )
     path = tmp_path / "fit.nc"  # 40 MB of zeros, compressed a thousand times
     dense = {"/constant_data": {"constant": {"zlib": True, "complevel": 9}}}
     tree.to_netcdf(path, engine="h5netcdf", encoding=dense)
@@ -99,7 +102,7 @@ def test_saves_that_were_packed_again_are_the_same(tmp_path: Path) -> None:
 
 
 def test_every_array_of_every_save_is_known(tmp_path: Path) -> None:
-    from etafree.archive import ARRAYS
+    from etafree.result import ARRAYS
 
     with zipfile.ZipFile(result().save(tmp_path / "save.npz")) as file:
         names = {name.removesuffix(".npy") for name in file.namelist()}
@@ -164,11 +167,17 @@ def test_a_file_may_claim_a_hundred_times_its_size_or_a_part_of_memory(
     claims.check_claim("real.nc", 4 << 30, 4 << 30, "draws")  # really that large
     claims.check_claim("real.nc", 400 << 30, 4 << 30, "draws")  # larger than memory, read in parts
     claims.check_claim("dense.nc", 1 << 30, 1 << 20, "draws")
-    refused("draws", "1.05 MB and claims to hold 1.07 GB",
-            lambda: claims.check_claim("bomb.nc", (1 << 30) + 1, 1 << 20, "draws"))  # fmt: skip
+    refused(
+        "draws",
+        "1.05 MB and claims to hold 1.07 GB",
+        lambda: claims.check_claim("bomb.nc", (1 << 30) + 1, 1 << 20, "draws"),
+    )
     claims.check_room("b", 8 << 30, "draws", "thin")
-    refused("draws", "takes 9.66 GB, and 8.59 GB of memory are free; thin",
-            lambda: claims.check_room("b", 9 << 30, "draws", "thin"))  # fmt: skip
+    refused(
+        "draws",
+        "takes 9.66 GB, and 8.59 GB of memory are free; thin",
+        lambda: claims.check_room("b", 9 << 30, "draws", "thin"),
+    )
 
 
 def test_draws_that_memory_cannot_hold_are_refused_and_others_of_the_file_read(
@@ -178,8 +187,11 @@ def test_draws_that_memory_cannot_hold_are_refused_and_others_of_the_file_read(
     path.write_bytes(stored("netcdf"))
     with read_tree(path) as tree:
         monkeypatch.setattr(claims, "memory", lambda: (1 << 30, 1000))
-        refused("draws", "'b' takes 1.28 kB, and 1 kB of memory are free",
-                lambda: ef.calibrate(tree, latent=None))  # fmt: skip
+        refused(
+            "draws",
+            "'b' takes 1.28 kB, and 1 kB of memory are free",
+            lambda: ef.calibrate(tree, latent=None),
+        )
 
 
 def test_memory_is_what_the_system_and_the_limits_of_the_process_leave(

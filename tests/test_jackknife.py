@@ -10,23 +10,26 @@ import numpy as np
 import pytest
 
 import etafree as ef
-import etafree.influence
+import etafree.jackknife
 from conftest import refused
-from etafree.dependence import find_dependence
+from etafree.data.groups import Groups
+from etafree.data.rows import Rows
+from etafree.dependence.base import find_dependence
 from etafree.draws import Draws
 from etafree.errors import NotPositiveDefiniteError
-from etafree.influence import (
+from etafree.jackknife import (
     Curvature,
     PointwiseArray,
+    RowLosses,
+    _agreement,
     batch_edges,
     curvature,
+    influences,
+    jackknife_target,
     scores_by_batch,
     total_losses,
+    without_noise,
 )
-from etafree.jackknife import _agreement, influences, jackknife_target, without_noise
-from etafree.row_losses import RowLosses
-from etafree.rows import Rows
-from etafree.sums import Groups
 
 N, G = 600, 60
 CLUSTERS = np.repeat(np.arange(G), N // G)
@@ -124,7 +127,7 @@ KEYWORDS = {
 def test_every_structure_is_that_of_the_sandwich(name, few, monkeypatch):
     """Exact draws of a linear model: the se are those of exact scores up to their own error."""
     if few:
-        monkeypatch.setattr("etafree.influence.curvature", lambda *_: None)
+        monkeypatch.setattr("etafree.jackknife.curvature", lambda *_: None)
     keywords, correction = KEYWORDS[name]
     criterion, draws, losses = linear(np.random.default_rng(3), shocks=0.8, chains=4)
     dependence = find_dependence(Rows(N), **keywords)
@@ -151,7 +154,7 @@ def test_the_intersection_is_left_out_of_the_noise_too():
 
 
 def test_newey_and_west_choose_one_lag(monkeypatch):
-    monkeypatch.setattr("etafree.influence.curvature", lambda *_: None)
+    monkeypatch.setattr("etafree.jackknife.curvature", lambda *_: None)
     _, draws, losses = linear(np.random.default_rng(4))
     dependence = find_dependence(Rows(N), time=np.arange(N))
     auto = jackknife_target(draws, losses, dependence, correction="Bartlett")
@@ -163,7 +166,7 @@ def test_newey_and_west_choose_one_lag(monkeypatch):
 @pytest.mark.parametrize("rho", [0.0, 0.6])
 def test_the_told_error_is_the_error(rho, monkeypatch):
     """Over 40 posteriors the z-scores of the se have spread one, also in autocorrelated chains."""
-    monkeypatch.setattr("etafree.influence.curvature", lambda *_: None)
+    monkeypatch.setattr("etafree.jackknife.curvature", lambda *_: None)
     rng = np.random.default_rng(5)
     z = []
     for _ in range(40):
@@ -277,10 +280,10 @@ def test_blocks_and_batches_do_not_matter(monkeypatch):
     edges = batch_edges(draws, G * 3)
     whole = scores_by_batch(draws.array, losses, rows, edges)
     totals = total_losses(losses, 400)
-    monkeypatch.setattr("etafree.influence.BLOCK", 7 * N)
+    monkeypatch.setattr("etafree.jackknife.READ_NUMBERS", 7 * N)
     np.testing.assert_allclose(scores_by_batch(draws.array, losses, rows, edges), whole, atol=1e-9)
     np.testing.assert_allclose(total_losses(losses, 400), totals)
-    monkeypatch.setattr("etafree.influence.HELD", 10 * G * 3)
+    monkeypatch.setattr("etafree.jackknife.HELD", 10 * G * 3)
     few = batch_edges(draws, G * 3)
     assert len(few) - 1 == 10
     assert set(few) >= {0, 200, 400}  # no batch runs over two chains
@@ -301,7 +304,7 @@ def _same(one, two):
 def test_rows_of_a_criterion_give_what_stored_losses_give(name, few, monkeypatch):
     """All parameters in the computation, two of them reported (HC1 counts them: all there)."""
     if few:
-        monkeypatch.setattr("etafree.influence.curvature", lambda *_: None)
+        monkeypatch.setattr("etafree.jackknife.curvature", lambda *_: None)
     keywords, correction = KEYWORDS.get(name, ({}, name.removeprefix("rows ")))
     criterion, every, losses = linear(np.random.default_rng(25), draws=800, chains=2)
     rows = RowLosses(criterion.total, every.array, criterion.rows)
@@ -312,10 +315,12 @@ def test_rows_of_a_criterion_give_what_stored_losses_give(name, few, monkeypatch
     np.testing.assert_allclose(*scores, rtol=0, atol=1e-9)
     order = [2, 0, 1] if name == "rows HC1" else [2, 0]
     draws = every.select([every.names[j] for j in order])
-    _same(*(
-        jackknife_target(draws, some, dependence, every=every, correction=correction, eta=0.8)
-        for some in (rows, losses)
-    ))  # fmt: skip
+    _same(
+        *(
+            jackknife_target(draws, some, dependence, every=every, correction=correction, eta=0.8)
+            for some in (rows, losses)
+        )
+    )
 
 
 @pytest.mark.parametrize("correction", ["HC0", "HC1", "CR0", "CR1", "CR1S"])
@@ -328,13 +333,19 @@ def test_frequencies_are_copies_of_rows_in_the_jackknife(correction):
     copied = PointwiseArray(np.repeat(losses.log_likelihood, w, axis=1))
     rows = RowLosses(weighted.total, every.array, weighted.rows)
     pairs = ((rows, CLUSTERS), (copied, np.repeat(CLUSTERS, w)))
-    _same(*(
-        jackknife_target(
-            every, some, correction=correction,
-            dependence=None if "H" in correction else find_dependence(Rows(len(labels)), labels),
+    _same(
+        *(
+            jackknife_target(
+                every,
+                some,
+                correction=correction,
+                dependence=None
+                if "H" in correction
+                else find_dependence(Rows(len(labels)), labels),
+            )
+            for some, labels in pairs
         )
-        for some, labels in pairs
-    ))  # fmt: skip
+    )
 
 
 def test_scores_of_batches_are_their_formula():
@@ -551,22 +562,32 @@ def test_bad_log_likelihoods_are_refused(small):
         (stored.sum(axis=1), "has shape (1000,)"),
         (stored[:, :3], "has 3 observations for 3 parameters"),
     ):
-        refused("log_likelihood", fragment,
-                lambda array=array: ef.calibrate(draws, log_likelihood=array))  # fmt: skip
+        refused(
+            "log_likelihood",
+            fragment,
+            lambda array=array: ef.calibrate(draws, log_likelihood=array),
+        )
     refused("log_likelihood", "plain draws", lambda: ef.calibrate(draws, log_likelihood="y"))
     bad = PointwiseArray(spoil(stored, -np.inf))
-    refused("log_likelihood", "is not finite at 1 observation(s), the first at position 5",
-            lambda: jackknife_target(draws, bad))  # fmt: skip
-    refused("log_likelihood", "does not have the posterior's",
-            lambda: jackknife_target(draws.select(draws.names), PointwiseArray(
-                np.vstack([stored, stored]))))  # fmt: skip
+    refused(
+        "log_likelihood",
+        "is not finite at 1 observation(s), the first at position 5",
+        lambda: jackknife_target(draws, bad),
+    )
+    refused(
+        "log_likelihood",
+        "does not have the posterior's",
+        lambda: jackknife_target(
+            draws.select(draws.names), PointwiseArray(np.vstack([stored, stored]))
+        ),
+    )
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
 def test_the_stored_log_likelihood_is_not_copied(small, kind, monkeypatch):
     draws, stored = small
     many = np.tile(stored.astype(kind), (1, 20))
-    monkeypatch.setattr(etafree.influence, "BLOCK", many.size // 30)
+    monkeypatch.setattr(etafree.jackknife, "READ_NUMBERS", many.size // 30)
     ef.calibrate(draws, log_likelihood=stored)
     tracemalloc.start()
     try:
@@ -582,8 +603,11 @@ def test_parameters_that_no_observation_moves_are_named(small):
     draws, stored = small
     idle = np.random.default_rng(0).standard_normal((1000, 1))
     both = Draws.of(np.hstack([draws.array, idle]), ["a", "b", "c", "idle"])
-    refused("log_likelihood", "moves ['idle'] by no more than the noise",
-            lambda: ef.calibrate(both, log_likelihood=stored))  # fmt: skip
+    refused(
+        "log_likelihood",
+        "moves ['idle'] by no more than the noise",
+        lambda: ef.calibrate(both, log_likelihood=stored),
+    )
 
 
 def test_constant_and_collinear_draws_are_named(small):
@@ -592,9 +616,12 @@ def test_constant_and_collinear_draws_are_named(small):
     still = Draws.of(np.hstack([array, np.ones((1000, 1))]), ["a", "b", "c", "one"])
     refused("draws", "['one'] are constant", lambda: ef.calibrate(still, log_likelihood=stored))
     total = Draws.of(np.hstack([array, array[:, :2].sum(axis=1, keepdims=True)]))
-    refused("draws", "of ['theta[0]', 'theta[1]', 'theta[3]']",
-            lambda: ef.calibrate(total, log_likelihood=stored),
-            kind=(NotPositiveDefiniteError, ef.errors.InputError))  # fmt: skip
+    refused(
+        "draws",
+        "of ['theta[0]', 'theta[1]', 'theta[3]']",
+        lambda: ef.calibrate(total, log_likelihood=stored),
+        kind=(NotPositiveDefiniteError, ef.errors.InputError),
+    )
 
 
 @pytest.fixture(scope="module")

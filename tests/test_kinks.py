@@ -16,10 +16,9 @@ import pytest
 import etafree as ef
 from conftest import LOSSES, make_case, refused
 from etafree.errors import ConvergenceError
-from etafree.newton import newton_minimise
+from etafree.optimize.newton import newton_minimise
+from etafree.optimize.proximal import QuadraticModel, proximal_minimise
 from etafree.penalties import L1, ElasticNet, GroupL1, NoPenalty, Ridge
-from etafree.proximal import proximal_minimise
-from etafree.quadratic import QuadraticModel
 
 #: skglm with its compiler switched off: half a minute of compiling for milliseconds of work.
 REFERENCE = """
@@ -59,8 +58,14 @@ np.savez(sys.argv[2], **out)
 DESIGNS = {"plain": (200, 50, 0.0), "correlated": (200, 50, 0.95), "wide": (60, 100, 0.5)}
 #: Strengths relative to the smallest at which everything is zero.
 STRENGTHS = {"plain": (1.01, 0.5, 0.1, 0.001), "correlated": (0.5, 0.1, 0.01), "wide": (0.5, 0.05)}
-KINDS = [("squared", "l1"), ("squared", "weighted"), ("squared", "net"), ("squared", "group"),
-         ("huber", "l1"), ("huber", "net")]  # fmt: skip
+KINDS = [
+    ("squared", "l1"),
+    ("squared", "weighted"),
+    ("squared", "net"),
+    ("squared", "group"),
+    ("huber", "l1"),
+    ("huber", "net"),
+]
 KEYS = [
     f"{design}:{loss}:{kind}:{s}"
     for design, (loss, kind) in product(DESIGNS, KINDS)
@@ -113,8 +118,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]
     np.savez(folder / "given.npz", **given)
     subprocess.run(
         [sys.executable, "-c", REFERENCE, folder / "given.npz", folder / "out.npz"],
-        check=True, env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-    )  # fmt: skip
+        check=True,
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+    )
     return dict(np.load(folder / "out.npz"))
 
 
@@ -192,8 +198,12 @@ def test_limits_ridge_no_penalty_and_groups_of_one(robust) -> None:
     none = proximal_minimise(robust.criterion(penalty=GroupL1(0.0, groups=[1, 1, 1])))
     np.testing.assert_allclose(none.theta, bare.theta, atol=1e-12)
     np.testing.assert_allclose(none.hessian, bare.hessian, rtol=1e-10)
-    for other in (GroupL1(0.3, groups=[3, 1, 2]), ElasticNet(0.3, mix=1.0),
-                  L1(lambda n: 90.0 / n), L1(0.1, weights=[3, 3, 3])):  # fmt: skip
+    for other in (
+        GroupL1(0.3, groups=[3, 1, 2]),
+        ElasticNet(0.3, mix=1.0),
+        L1(lambda n: 90.0 / n),
+        L1(0.1, weights=[3, 3, 3]),
+    ):
         fit = proximal_minimise(robust.criterion(penalty=other))
         same = proximal_minimise(robust.criterion(penalty=L1(0.3)))
         np.testing.assert_allclose(fit.theta, same.theta, atol=1e-13)
@@ -208,8 +218,9 @@ def test_the_start_does_not_matter_and_units_do_not() -> None:
     np.testing.assert_allclose(far.theta, fit.theta, atol=1e-9)
     assert np.array_equal(far.theta == 0, fit.theta == 0)
     units = 10.0 ** np.linspace(-4, 4, 50)
-    moved = ef.Criterion(ef.losses.Huber(), (bare.total.X * units, bare.total.y),
-                         L1(0.1 * top, weights=units))  # fmt: skip
+    moved = ef.Criterion(
+        ef.losses.Huber(), (bare.total.X * units, bare.total.y), L1(0.1 * top, weights=units)
+    )
     np.testing.assert_allclose(proximal_minimise(moved).theta * units, fit.theta, atol=1e-9)
 
 
@@ -231,8 +242,9 @@ def test_hard_models_a_singular_hessian_and_a_nearly_flat_loss() -> None:
 
 def test_a_model_that_falls_without_end_is_noticed() -> None:
     norms = L1(0.1).kinks_at(2)
-    model = QuadraticModel(np.zeros(2), np.array([-9.0, -9.0]), np.diag([1.0, 1e-30]), norms,
-                           np.ones(2))  # fmt: skip
+    model = QuadraticModel(
+        np.zeros(2), np.array([-9.0, -9.0]), np.diag([1.0, 1e-30]), norms, np.ones(2)
+    )
     assert model.minimiser(room=1000.0) is None
 
 

@@ -14,13 +14,13 @@ from conftest import make_case, refused
 from etafree.bootstrap import bootstrap
 from etafree.errors import ConvergenceError
 from etafree.learning_rates import METHODS, NormalInverseGamma, select
-from etafree.learning_rates.conjugate import prequential_losses
 from etafree.learning_rates.gpc import gpc_limit, weighted_chi_square_quantile
 from etafree.learning_rates.holmes_walker import LIKELIHOODS, simulated
 from etafree.learning_rates.kl_to_bayes import gaussian_rate
 from etafree.learning_rates.lyddon import lyddon_rate
 from etafree.learning_rates.magnitude import magnitude_rate
 from etafree.learning_rates.matsubara import score_matching_rate
+from etafree.learning_rates.safebayes import prequential_losses
 
 J, K = np.diag([1.0, 4.0]), 2 * np.eye(2)
 BOOTSTRAPPED = ("gpc", "matsubara")
@@ -93,7 +93,7 @@ def test_matsubara_of_three_minimisers() -> None:
     theta = np.array([[-0.5], [0.0], [0.5]])
     assert score_matching_rate(4 * theta, np.full(3, 4.0), -theta)[0] == pytest.approx(1.25)
     y = np.array([-2.0, 1.0, 0.0, 1.0])  # mean zero: the same derivatives from a criterion
-    from etafree.batched import batch
+    from etafree.optimize.many import batch
 
     here = batch(mean_of(y).criterion, theta)
     eta, _ = score_matching_rate(here.gradients, here.hessians[:, 0, 0], -theta)
@@ -202,13 +202,18 @@ def test_scalar_adequacy_recommends_calibration() -> None:
 
 def test_results_say_what_they_aim_at() -> None:
     posterior = mean_of(np.random.default_rng(0).standard_normal(40))
-    huber = ef.Criterion(ef.losses.Huber(), (posterior.criterion.total.X,
-                                             posterior.criterion.total.y))  # fmt: skip
+    huber = ef.Criterion(
+        ef.losses.Huber(), (posterior.criterion.total.X, posterior.criterion.total.y)
+    )
     aims = {
-        "magnitude": "coverage", "gpc": "coverage", "matsubara": "coverage",
-        "lyddon": "information", "holmes_walker": "information", "safebayes": "prediction",
+        "magnitude": "coverage",
+        "gpc": "coverage",
+        "matsubara": "coverage",
+        "lyddon": "information",
+        "holmes_walker": "information",
+        "safebayes": "prediction",
         "kl_to_bayes": "reference",
-    }  # fmt: skip
+    }
     assert set(aims) == set(METHODS)
     for method, aim in aims.items():
         source = huber if method == "kl_to_bayes" else posterior
@@ -224,8 +229,9 @@ def test_the_same_seed_gives_the_same_answer() -> None:
     seeds = np.random.SeedSequence(7)
     options = {"gpc": {}, "matsubara": {}, "safebayes": {"permute": True}}
     for method, chosen in options.items():
-        one, two = (select(mean_of([1, -2, 3, 0.5]), method, seed=seeds, **chosen).eta
-                    for _ in range(2))  # fmt: skip
+        one, two = (
+            select(mean_of([1, -2, 3, 0.5]), method, seed=seeds, **chosen).eta for _ in range(2)
+        )
         assert one == two
 
 
@@ -236,9 +242,11 @@ def test_monte_carlo_errors_are_the_spread_over_seeds(method: str) -> None:
     prior = ef.LogPrior.normal([1.0], [[0.1]])
     source = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Poisson(), (X, y)), 1.0, prior)
     options = {
-        "gpc": {"resamples": 400}, "matsubara": {"resamples": 200},
-        "holmes_walker": {"simulations": 50}, "kl_to_bayes": {"draws": 400},
-    }[method]  # fmt: skip
+        "gpc": {"resamples": 400},
+        "matsubara": {"resamples": 200},
+        "holmes_walker": {"simulations": 50},
+        "kl_to_bayes": {"draws": 400},
+    }[method]
     if method == "kl_to_bayes":  # two columns: importance draws, not stratified ones
         X = np.column_stack([X, rng.standard_normal(60)])
         source = ef.Criterion(ef.losses.Poisson(), (X, y))
@@ -295,14 +303,16 @@ def test_robbins_monro_takes_the_papers_steps() -> None:
 def test_gpc_regions_from_draws_agree_where_posteriors_are_normal() -> None:
     y = 2.0 * np.tile([1.0, -1.0], 50)
     posterior = ef.GeneralizedPosterior(
-        ef.Criterion(ef.losses.Huber(50.0), (np.ones((100, 1)), y)), 1.0,
+        ef.Criterion(ef.losses.Huber(50.0), (np.ones((100, 1)), y)),
+        1.0,
         ef.LogPrior.normal([0.0], [[4.0]]),
-    )  # fmt: skip
+    )
     options = {"resamples": 200, "seed": 1}
     laplace = select(posterior, "gpc", **options)
     for functional in (None, "theta[0]"):
-        drawn = select(posterior, "gpc", region="draws", draws=400, functional=functional,
-                       **options)  # fmt: skip
+        drawn = select(
+            posterior, "gpc", region="draws", draws=400, functional=functional, **options
+        )
         assert drawn.eta == pytest.approx(laplace.eta, rel=0.05)
         assert drawn.diagnostics["ess_share"] > 0.5
         assert drawn.diagnostics["failed_posteriors"] == 0
@@ -371,8 +381,7 @@ def prefix_losses(X, y, eta, prior, version):
 
         ends = law.ppf([1e-13, 0.5, 0.99, 0.999999]), np.inf
         parts = [*ends[0], ends[1]]
-        out.append(sum(integrate.quad(inner, lo, hi, limit=200)[0]
-                       for lo, hi in pairwise(parts)))  # fmt: skip
+        out.append(sum(integrate.quad(inner, lo, hi, limit=200)[0] for lo, hi in pairwise(parts)))
     return np.array(out)
 
 
@@ -405,9 +414,13 @@ def test_safebayes_by_draws_agrees_with_the_closed_form(
     criterion = ef.Criterion(ef.losses.Huber(1e6), (x[:, None], y), ef.penalties.Ridge(strength))
     grid = np.array([1.0, 0.25, 0.0625])
     made = select(
-        ef.GeneralizedPosterior(criterion, 1.0, prior), "safebayes", version=version, grid=grid,
-        draws=400, seed=1,
-    )  # fmt: skip
+        ef.GeneralizedPosterior(criterion, 1.0, prior),
+        "safebayes",
+        version=version,
+        grid=grid,
+        draws=400,
+        seed=1,
+    )
     wanted = np.zeros(3)
     for k, eta in enumerate(grid):
         for i in range(60):
@@ -528,8 +541,9 @@ def test_holmes_walker_refuses_bare_losses_and_improper_priors() -> None:
         refused("loss", f"{label} is a loss", lambda c=criterion: select(c, "holmes_walker"))
     poisson = make_case("poisson").criterion()
     refused("log_prior", "averages over the prior", lambda: select(poisson, "holmes_walker"))
-    quartic = ef.LogPrior(lambda t, n: -(t**4).sum(), lambda t, n: -4 * t**3,
-                          lambda t, n: np.diag(-12 * t**2))  # fmt: skip
+    quartic = ef.LogPrior(
+        lambda t, n: -(t**4).sum(), lambda t, n: -4 * t**3, lambda t, n: np.diag(-12 * t**2)
+    )
     posterior = ef.GeneralizedPosterior(poisson, 1.0, quartic)
     refused("log_prior", "averages over the prior", lambda: select(posterior, "holmes_walker"))
 
@@ -544,8 +558,14 @@ def test_kl_finds_the_references_own_rate_when_losses_coincide(direction: str) -
     exact = select(huber, "kl_to_bayes", reference=reference, direction=direction)
     assert exact.diagnostics["computed"] == "normal"
     assert exact.eta == pytest.approx(0.25, rel=1e-8)
-    drawn = select(huber, "kl_to_bayes", reference=reference, direction=direction,
-                   approximation="draws", seed=3)  # fmt: skip
+    drawn = select(
+        huber,
+        "kl_to_bayes",
+        reference=reference,
+        direction=direction,
+        approximation="draws",
+        seed=3,
+    )
     assert drawn.diagnostics["computed"] == "draws"
     assert drawn.status == "converged"
     assert abs(drawn.eta - 0.25) < 4.5 * drawn.mc_error + 1e-4
@@ -560,8 +580,9 @@ def test_kl_by_draws_is_the_minimum_by_quadrature(direction: str) -> None:
     prior = ef.LogPrior.normal([0.0], [[1.0]])
     reference = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), (X, y)), 0.5, prior)
     source = ef.GeneralizedPosterior(huber, 1.0, prior)
-    made = select(source, "kl_to_bayes", reference=reference, direction=direction, draws=8000,
-                  seed=1)  # fmt: skip
+    made = select(
+        source, "kl_to_bayes", reference=reference, direction=direction, draws=8000, seed=1
+    )
     grid = np.linspace(-6, 6, 4001)[:, None]
     step = grid[1, 0] - grid[0, 0]
 
@@ -688,23 +709,26 @@ def test_references_that_do_not_fit_are_refused() -> None:
     other = ef.GeneralizedPosterior(make_case("squared", n=50).criterion(), 1.0)
     refused("reference", "50 rows", lambda: select(criterion, "kl_to_bayes", reference=other))
     fits = ef.GeneralizedPosterior(make_case("squared", n=40).criterion(), 1.0)
-    refused("window", "is 41 of 40",
-            lambda: select(criterion, "kl_to_bayes", reference=fits, window=41))  # fmt: skip
+    refused(
+        "window", "is 41 of 40", lambda: select(criterion, "kl_to_bayes", reference=fits, window=41)
+    )
 
 
 def test_safebayes_refuses_what_has_no_sequence() -> None:
     x, y = np.arange(12.0)[:, None], np.arange(12.0) ** 2
     pairs = ef.Criterion(ef.PairwiseDifference(ef.losses.Squared()), (x, y))
     refused("loss", "over pairs", lambda: select(pairs, "safebayes"))
-    weighted = ef.Criterion(ef.losses.Squared(), (x, y), weights=np.arange(12.0),
-                            weight_kind="sampling")  # fmt: skip
+    weighted = ef.Criterion(
+        ef.losses.Squared(), (x, y), weights=np.arange(12.0), weight_kind="sampling"
+    )
     refused("weights", "sequence", lambda: select(weighted, "safebayes"))
     prior = NormalInverseGamma([0.0], [[1.0]], 1.0, 1.0)
     huber = ef.Criterion(ef.losses.Huber(), (x, y))
     refused("conjugate", "squared loss", lambda: select(huber, "safebayes", conjugate=prior))
     squared = ef.Criterion(ef.losses.Squared(), (x, y))
-    refused("conjugate", "infinite",
-            lambda: select(squared, "safebayes", conjugate=prior, version="I"))  # fmt: skip
+    refused(
+        "conjugate", "infinite", lambda: select(squared, "safebayes", conjugate=prior, version="I")
+    )
 
 
 def test_a_prefix_is_what_weights_of_zero_make_of_it() -> None:

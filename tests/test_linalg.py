@@ -10,7 +10,6 @@ import pytest
 
 import etafree as ef
 from conftest import make_case
-from etafree import linalg
 from etafree.errors import (
     CalibrationWarning,
     ConvergenceError,
@@ -18,6 +17,7 @@ from etafree.errors import (
     InputError,
     NotPositiveDefiniteError,
 )
+from etafree.foundation import linalg
 
 LAPACK = ("cholesky", "eigh", "eigvalsh", "inv", "lstsq", "matrix_rank", "solve", "svd")
 INDEFINITE = np.array([[1.0, 2.0], [2.0, 1.0]])
@@ -206,8 +206,10 @@ def test_a_covariance_is_made_symmetric_and_taken_in_any_units():
     assert linalg.check_covariance(2.5, "covariance").tolist() == [[2.5]]
     assert linalg.check_covariance(2.5, "covariance", 1).tolist() == [[2.5]]
     assert linalg.check_covariance([[2.5]], "covariance", 1).tolist() == [[2.5]]
-    for call in (lambda: linalg.check_covariance(2.5, "covariance", 2),
-                 lambda: linalg.check_covariance([1.0, 2.0], "covariance")):  # fmt: skip
+    for call in (
+        lambda: linalg.check_covariance(2.5, "covariance", 2),
+        lambda: linalg.check_covariance([1.0, 2.0], "covariance"),
+    ):
         with pytest.raises(InputError, match="must be a square matrix"):
             call()
     # A difference is rounding against the two standard deviations, in any units.

@@ -16,12 +16,12 @@ import pytest
 
 import engine_work
 import etafree as ef
-import etafree.machines
-import etafree.parts
+import etafree.data.sources
+import etafree.foundation.machines
 from conftest import local_cluster, refused
+from etafree.data.sources import Sent, parquet
 from etafree.errors import EtafreeError, InputError
-from etafree.folders import Sent, parquet
-from etafree.studies.engine import StudyError, run_study
+from etafree.paper.study import StudyError, run_study
 from fault_work import FORMULA, Fatal
 from test_engine import saved, wait_for
 from test_faults import command, one_line, started
@@ -64,7 +64,7 @@ def worker(address, *state, **options):
 @pytest.fixture
 def hurry(monkeypatch):
     monkeypatch.setenv("ETAFREE_WORKER_TIMEOUT", "3")
-    monkeypatch.setattr(etafree.machines, "LOOK", 0.2)
+    monkeypatch.setattr(etafree.foundation.machines, "LOOK", 0.2)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_a_file_that_a_worker_cannot_find_is_named(cluster, folder, monkeypatch)
     class Elsewhere:
         of = staticmethod(lambda fragment: replace(Sent.of(fragment), path="/nowhere/0.parquet"))
 
-    monkeypatch.setattr(etafree.parts, "Sent", Elsewhere)
+    monkeypatch.setattr(etafree.data.sources, "Sent", Elsewhere)
     refused("data", "'/nowhere/0.parquet'", lambda: fitted(folder, cluster.scheduler_address))
 
 
@@ -154,8 +154,15 @@ def test_waiting_for_a_worker_is_told_and_ends(state, address, folder, hurry, tm
         said = capsys.readouterr().err
         assert said.startswith(f"etafree: waiting for a worker of {address} that can run ({which}")
         with pytest.raises(EtafreeError, match="no worker that can run for 3 s"):
-            run_study("t", {}, engine_work.cells(2), engine_work.draw, tmp_path / "out", seed=1,
-                      scheduler=address)  # fmt: skip
+            run_study(
+                "t",
+                {},
+                engine_work.cells(2),
+                engine_work.draw,
+                tmp_path / "out",
+                seed=1,
+                scheduler=address,
+            )
         assert "t: waiting for a worker" in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
         assert time.monotonic() - start < 30
@@ -170,8 +177,17 @@ def workers(address):
 
 def test_the_command_line_does_not_wait_for_ever(address, hurry, tmp_path, monkeypatch, capsys):
     wait_for(lambda: not workers(address))
-    told = command(monkeypatch, capsys, "figure1", "--out", tmp_path / "out", "--datasets", 2,
-                   "--scheduler", address)  # fmt: skip
+    told = command(
+        monkeypatch,
+        capsys,
+        "figure1",
+        "--out",
+        tmp_path / "out",
+        "--datasets",
+        2,
+        "--scheduler",
+        address,
+    )
     assert told.startswith("etafree: the scheduler tcp://")
     assert "no worker that can run for 3 s" in told
 
@@ -188,8 +204,9 @@ def test_the_last_worker_that_dies_ends_a_study_and_a_fit(address, folder, hurry
         threading.Thread(target=lose, daemon=True).start()
         table = engine_work.cells(40, sleep=0.2)
         with pytest.raises(StudyError, match=r"no worker that can run .*; \d+/40 cells are kept"):
-            run_study("t", {}, table, engine_work.draw, out, seed=1, scheduler=address,
-                      progress=False)  # fmt: skip
+            run_study(
+                "t", {}, table, engine_work.draw, out, seed=1, scheduler=address, progress=False
+            )
         assert len(saved(out)) >= 2
     with pytest.raises(EtafreeError, match="no worker that can run for 3 s") as info:
         ef.minimise(made)
@@ -199,8 +216,9 @@ def test_the_last_worker_that_dies_ends_a_study_and_a_fit(address, folder, hurry
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])
 def test_a_limit_that_is_no_number_of_seconds(text, cluster, folder, monkeypatch) -> None:
     monkeypatch.setenv("ETAFREE_WORKER_TIMEOUT", text)
-    refused("ETAFREE_WORKER_TIMEOUT", f"is {text!r}",
-            lambda: fitted(folder, cluster.scheduler_address))  # fmt: skip
+    refused(
+        "ETAFREE_WORKER_TIMEOUT", f"is {text!r}", lambda: fitted(folder, cluster.scheduler_address)
+    )
 
 
 # A scheduler that dies
@@ -225,7 +243,7 @@ def test_a_scheduler_that_dies_under_a_dask_frame(frame, folder, tmp_path, monke
                 with pytest.raises(EtafreeError, match="scheduler") as info:
                     call()
                 one_line(info.value)
-    monkeypatch.setattr(etafree.parts, "PATIENCE", 1)
+    monkeypatch.setattr(etafree.data.sources, "PATIENCE", 1)
     refused("scheduler", "does not answer", lambda: ef.minimise(files))
 
 
@@ -245,8 +263,16 @@ def test_clients_that_are_opened_here_are_closed_here(cluster, folder, frame, mo
     refused("y", "negative", lambda: fitted(folder, address, loss=poisson))  # on a worker
     refused("formula", "nothing", lambda: fitted(folder, address, "y ~ nothing"))
     with pytest.raises(StudyError):
-        run_study("t", {}, engine_work.cells(5), engine_work.fail, folder.parent / "fails", seed=1,
-                  scheduler=address, progress=False)  # fmt: skip
+        run_study(
+            "t",
+            {},
+            engine_work.cells(5),
+            engine_work.fail,
+            folder.parent / "fails",
+            seed=1,
+            scheduler=address,
+            progress=False,
+        )
     wait_for(lambda: len(others()) == before)
     wait_for(lambda: threading.active_count() <= threads + 1)
 

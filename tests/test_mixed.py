@@ -5,17 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks.gibbs import reference_gibbs
 
 import etafree as ef
+from benchmarks.gibbs import reference_gibbs
 from conftest import refused
-from etafree.models.mixed import robust_variances, whiten
-from etafree.samplers.gibbs import gibbs_chains, update_latents
+from etafree.data.groups import Groups
+from etafree.paper.random_intercept import (
+    Design,
+    pseudo_true,
+    pseudo_true_by_simulation,
+    robust_variances,
+    whiten,
+)
+from etafree.samplers.gibbs import fill_noise, gibbs_chains, update_latents, words_for
 from etafree.samplers.quadrature import distribution
-from etafree.samplers.streams import fill_noise, words_for
 from etafree.samplers.variational import normal_approximation
-from etafree.studies.random_intercept import Design, pseudo_true, pseudo_true_by_simulation
-from etafree.sums import Groups
 
 ETAS = (0.01, 0.1, 1.0, 100.0)
 
@@ -156,10 +160,17 @@ def test_gibbs_agrees_with_a_plain_loop_over_observations() -> None:
     y = x + rng.standard_t(2, 12)
     slow = reference_gibbs(x, y, 0.7, 1.0, 2.0, 2500, rng)[100:]
     fast = gibbs_chains(
-        x[None, :, None], y[None], np.zeros(4, np.intp), np.full(4, 0.7), 1.0,
-        np.full((4, 1, 1), 2.0), np.zeros((4, 1)), draws=10_000, burn_in=100,
+        x[None, :, None],
+        y[None],
+        np.zeros(4, np.intp),
+        np.full(4, 0.7),
+        1.0,
+        np.full((4, 1, 1), 2.0),
+        np.zeros((4, 1)),
+        draws=10_000,
+        burn_in=100,
         seed=np.random.SeedSequence(1),
-    )  # fmt: skip
+    )
     noise = fast.std() * np.sqrt(3 / len(slow))
     assert abs(slow.mean() - fast.mean()) < 4 * noise
     assert abs(np.log(slow.std() / fast.std())) < 0.12

@@ -144,8 +144,9 @@ def test_the_two_targets_are_never_mixed(pulled) -> None:
     draws = ef.sample(posterior, draws=500, seed=1)
     refused("center", "estimand=", lambda: ef.calibrate(draws, posterior, center="mean"))
     refused("kind", "estimand=", lambda: ef.calibrate(draws, posterior, kind="scale"))
-    refused("estimand", "log_prior",
-            lambda: ef.calibrate(draws.array, criterion, estimand="posterior"))  # fmt: skip
+    refused(
+        "estimand", "log_prior", lambda: ef.calibrate(draws.array, criterion, estimand="posterior")
+    )
     refused("estimand", "choose", lambda: ef.calibrate(draws, posterior, estimand="both"))
 
 
@@ -164,7 +165,7 @@ def test_coverage_of_both_targets_under_a_prior_that_moves_the_mode() -> None:
             lambda t, m: -0.2 * m * (t - 3.0),
             lambda t, m: np.array([[-0.2 * m]]),
             "prior at 3",
-        )  # fmt: skip
+        )
         return ef.GeneralizedPosterior(criterion, eta, prior)
 
     for eta in (0.5, 2.0):
@@ -172,8 +173,10 @@ def test_coverage_of_both_targets_under_a_prior_that_moves_the_mode() -> None:
         hits = {"penalized": 0, "posterior": 0}
         for seed in range(400):
             post = posterior(200, 1000 + seed, eta)
-            goals = {"penalized": (ef.target(post.criterion), 1.0),
-                     "posterior": (ef.target(post.energy), truth)}  # fmt: skip
+            goals = {
+                "penalized": (ef.target(post.criterion), 1.0),
+                "posterior": (ef.target(post.energy), truth),
+            }
             for name, (goal, value) in goals.items():
                 hits[name] += abs(goal.center[0] - value) < 1.96 * goal.se[0]
         for name, count in hits.items():

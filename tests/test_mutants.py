@@ -23,7 +23,7 @@ def f(x: Array, axis: int = 0) -> Array:
 def test_changes_are_of_numbers_and_not_of_errors(tmp_path):
     path = tmp_path / "example.py"
     path.write_text(EXAMPLE)
-    found = [one.change.removeprefix("example.f: ") for one in mutants_of(path)]
+    found = [one.change.removeprefix("example.f: ") for one in mutants_of(path, "example")]
     assert found == [
         "x: Array, axis: int=0 -> x: Array, axis: int=1",
         "np.sqrt(x.T @ x).sum(axis=0) -> np.sqrt(x.T @ x).mean(axis=0)",
@@ -44,14 +44,14 @@ def test_changes_are_of_numbers_and_not_of_errors(tmp_path):
 
 def test_mutants_have_names_of_their_own_and_compile():
     for module in mutants.MODULES:
-        some = mutants_of(mutants.SOURCE / f"{module}.py")
+        some = mutants_of(mutants.file_of(module), module)
         assert len({one.name for one in some}) == len(some)
-        some[len(some) // 2].code(mutants.SOURCE / f"{module}.py")
+        some[len(some) // 2].code(mutants.file_of(module))
 
 
 def test_every_equivalent_change_is_still_one_of_them():
     changes = {
-        one.change for name in mutants.MODULES for one in mutants_of(mutants.SOURCE / f"{name}.py")
+        one.change for name in mutants.MODULES for one in mutants_of(mutants.file_of(name), name)
     }
     assert set(mutants.equivalents()) <= changes
 
@@ -59,15 +59,16 @@ def test_every_equivalent_change_is_still_one_of_them():
 def test_whoever_imported_a_function_has_the_changed_one():
     code = (
         "import mutants\n"
-        "from etafree.meat import small_sample_factor\n"
-        "from etafree.calibration import student_factor_grid\n"
-        "def put(change):\n"
-        "    module = change.partition('.')[0]\n"
-        "    every = mutants.mutants_of(mutants.SOURCE / f'{module}.py')\n"
-        "    mutants.put_in(next(one for one in every if one.change == change))\n"
-        "put('meat.small_sample_factor: count / (count - 1) -> count * (count - 1)')\n"
+        "from etafree.dependence.clusters import small_sample_factor\n"
+        "from etafree.map import student_factor_grid\n"
+        "def put(module, change):\n"
+        "    every = mutants.mutants_of(mutants.file_of(module), module)\n"
+        "    mutants.put_in(next(one for one in every if one.change == f'{module}.{change}'))\n"
+        "put('dependence.clusters', "
+        "'small_sample_factor: count / (count - 1) -> count * (count - 1)')\n"
         "assert small_sample_factor('CR1', 5, 9.0, 2) == 20\n"
-        "put('calibration.student_factor_grid: np.arange(count) + 0.5 -> np.arange(count) - 0.5')\n"
+        "put('map', 'student_factor_grid: np.arange(count) + 0.5 "
+        "-> np.arange(count) - 0.5')\n"
         "assert student_factor_grid(4, 3.0)[1] < 0.8\n"  # behind a cache
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=mutants.ROOT / "tests", check=False)

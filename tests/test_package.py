@@ -69,10 +69,22 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = python_of(folder)
     pins = ["-c", ROOT / PINNED] if PINNED else []
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile",
-         *pins, wheel],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            "install",
+            "--quiet",
+            "--no-compile",
+            *pins,
+            wheel,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     unreachable = re.search("NewConnectionError|name resolution|unreachable", done.stderr)
     if done.returncode and unreachable and not BUILT:
         pytest.skip("no package index to install from")
@@ -114,8 +126,11 @@ def test_the_version_is_written_once() -> None:
 
 
 def test_the_files_that_must_be_there_are(dist: Path, wheel: Path) -> None:
-    source = {p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src" / "etafree").rglob("*")
-              if p.is_file() and p.parent.name != "__pycache__"}  # fmt: skip
+    source = {
+        p.relative_to(ROOT / "src").as_posix()
+        for p in (ROOT / "src" / "etafree").rglob("*")
+        if p.is_file() and p.parent.name != "__pycache__"
+    }
     with zipfile.ZipFile(wheel) as archive:
         inside = set(archive.namelist())
     assert {name for name in inside if not name.startswith("etafree-")} == source
@@ -124,9 +139,16 @@ def test_the_files_that_must_be_there_are(dist: Path, wheel: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
     assert {
-        "CITATION.cff", "LICENSE", "Makefile", "README.md", "constraints/3.11.txt",
-        "docs/conf.py", "pyproject.toml", "tests/smoke.py", "src/etafree/py.typed",
-    } <= names  # fmt: skip
+        "CITATION.cff",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "constraints/3.11.txt",
+        "docs/conf.py",
+        "pyproject.toml",
+        "tests/smoke.py",
+        "src/etafree/py.typed",
+    } <= names
     assert not [name for name in names if re.match(r"\.venv|build/|docs/(generated|auto_)", name)]
 
 

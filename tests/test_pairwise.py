@@ -12,11 +12,11 @@ from scipy.optimize import linprog
 
 import etafree as ef
 from conftest import refused
-from etafree import pairs
+from etafree.data.groups import Groups
+from etafree.dependence.time import cosines
 from etafree.errors import EtafreeError, MissingExtraError
-from etafree.pairwise import PairLoss, PairwiseDifference, Wilcoxon
-from etafree.serial import cosines
-from etafree.sums import Groups
+from etafree.totals import pairs
+from etafree.totals.pairs import PairLoss, PairwiseDifference, Wilcoxon
 
 jnp = pytest.importorskip("jax.numpy")
 THETA = np.array([0.8, -0.5])
@@ -139,10 +139,13 @@ def test_hc1_is_the_jackknife_of_the_total_score() -> None:
     X, y = make(40)
     loss = KERNELS["huber"]
     t = ef.target(ef.Criterion(loss, (X, y)))
-    left = np.array([
-        ef.Criterion(loss, (np.delete(X, i, 0), np.delete(y, i))).gradient(t.center) / (39 * 38 / 2)
-        for i in range(40)
-    ])  # fmt: skip
+    left = np.array(
+        [
+            ef.Criterion(loss, (np.delete(X, i, 0), np.delete(y, i))).gradient(t.center)
+            / (39 * 38 / 2)
+            for i in range(40)
+        ]
+    )
     off = (left - left.mean(axis=0)) * (40 * 39 / 2)
     np.testing.assert_allclose(t.meat, 39 / 40 * off.T @ off, rtol=1e-9)
 
@@ -169,13 +172,13 @@ def test_huber_differences_are_those_written_in_jax(kind) -> None:
 
 
 def test_tiles_of_a_jax_loss_add_up(monkeypatch) -> None:
-    import etafree.pairwise
+    import etafree.totals.pairs
 
     X, y = make(60)
     c = ef.Criterion(PairLoss(huber_pairs), {"X": X, "y": y}, start=np.zeros(2))
     whole, points = c.total.row_sums(THETA), THETA + np.arange(6.0).reshape(3, 2)
     values = c.values_at(points)
-    monkeypatch.setattr(etafree.pairwise, "TILE_NUMBERS", 1)
+    monkeypatch.setattr(etafree.totals.pairs, "TILE_NUMBERS", 1)
     for one, two in zip(whole, c.total.row_sums(THETA), strict=True):
         np.testing.assert_allclose(two, one, rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(c.values_at(points), values)
@@ -228,9 +231,10 @@ def test_a_tiny_width_gives_rank_regression(seed) -> None:
     many = len(i)
     made = linprog(
         np.r_[np.zeros(2), np.ones(2 * many)],
-        A_eq=np.hstack([X[i] - X[j], np.eye(many), -np.eye(many)]), b_eq=y[i] - y[j],
+        A_eq=np.hstack([X[i] - X[j], np.eye(many), -np.eye(many)]),
+        b_eq=y[i] - y[j],
         bounds=[(None, None)] * 2 + [(0, None)] * (2 * many),
-    )  # fmt: skip
+    )
     fit = ef.minimise(ef.Criterion(Wilcoxon(1e-5), (X, y)))
     np.testing.assert_allclose(fit.theta, made.x[:2], atol=1e-4)
     assert fit.value == pytest.approx(made.fun, abs=many * 1e-5)
@@ -377,8 +381,10 @@ def test_intervals_cover_and_pairs_taken_as_independent_do_not() -> None:
     for _ in range(replicates):
         X = rng.standard_normal((n, 2))
         y = X @ truth + rng.standard_t(2, n)
-        for name, loss in (("huber", PairwiseDifference(ef.losses.Huber(1.9))),
-                           ("wilcoxon", Wilcoxon())):  # fmt: skip
+        for name, loss in (
+            ("huber", PairwiseDifference(ef.losses.Huber(1.9))),
+            ("wilcoxon", Wilcoxon()),
+        ):
             t = ef.target(ef.Criterion(loss, (X, y)))
             hits[name] += np.abs(t.center - truth) <= 1.959964 * t.se
             if name == "huber":
@@ -400,8 +406,11 @@ def test_pair_level_labels_are_refused() -> None:
     refused("clusters", "66 entries for 12 rows", lambda: ef.target(c, clusters=pair))
     refused("strata", "66 entries for 12 rows", lambda: ef.target(c, strata=pair))
     refused("time", "66 entries for 12 rows", lambda: ef.target(c, time=pair))
-    refused("weights", "66 entries for 12 rows", lambda: ef.Criterion(
-        KERNELS["huber"], (X, y), weights=np.ones(66), weight_kind="sampling"))  # fmt: skip
+    refused(
+        "weights",
+        "66 entries for 12 rows",
+        lambda: ef.Criterion(KERNELS["huber"], (X, y), weights=np.ones(66), weight_kind="sampling"),
+    )
 
 
 @pytest.mark.parametrize("correction", ["HC2", "HC3"])
@@ -443,8 +452,11 @@ def test_data_that_cannot_be_used_are_refused() -> None:
     refused("start", "shape", lambda: ef.Criterion(loss, (X, y), start=np.zeros(3)))
     refused("data", "two units", lambda: ef.Criterion(loss, (X[:1], y[:1])))
     one = np.eye(20)[0]
-    refused("weights", "two units", lambda: ef.Criterion(
-        loss, (X, y), weights=one, weight_kind="frequency"))  # fmt: skip
+    refused(
+        "weights",
+        "two units",
+        lambda: ef.Criterion(loss, (X, y), weights=one, weight_kind="frequency"),
+    )
     refused("width", "vanish", lambda: ef.Criterion(Wilcoxon(), (X, X[:, 0])))
     few = ef.Criterion(KERNELS["squared"], (X[:2, :1], y[:2]))
     refused("correction", "more than 2 units", lambda: ef.target(few))
@@ -494,6 +506,13 @@ def test_labels_and_weights_of_pairs_are_refused() -> None:
     advice = "one value per unit"
     refused("clusters", advice, lambda: ef.target(criterion, clusters=pairs))
     refused("time", advice, lambda: ef.target(criterion, time=pairs))
-    refused("weights", advice, lambda: ef.Criterion(
-        ef.PairwiseDifference(ef.losses.Huber(1.0)), (X, y), weights=1.0 + pairs,
-        weight_kind="sampling"))  # fmt: skip
+    refused(
+        "weights",
+        advice,
+        lambda: ef.Criterion(
+            ef.PairwiseDifference(ef.losses.Huber(1.0)),
+            (X, y),
+            weights=1.0 + pairs,
+            weight_kind="sampling",
+        ),
+    )

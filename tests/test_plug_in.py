@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import etafree as ef
-from etafree.plug_in import scale_effect
-from etafree.sums import Groups
+from etafree.data.groups import Groups
+from etafree.diagnostics import scale_effect
 
 N, G = 200, 40
 

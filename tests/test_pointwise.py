@@ -7,9 +7,9 @@ import pytest
 
 import etafree as ef
 from conftest import make_case, refused
-from etafree import pointwise
-from etafree.pointwise import PointwiseLoss
-from etafree.sums import Groups
+from etafree.data.groups import Groups
+from etafree.totals import vector as pointwise
+from etafree.totals.vector import PointwiseLoss
 
 jnp = pytest.importorskip("jax.numpy")
 
@@ -165,5 +165,8 @@ def test_what_is_refused():
     refused("function", "for 3 observations", lambda: ef.Criterion(short, None, start=[0.0]))
     lost = PointwiseLoss(lambda theta: jnp.log(theta[0] - y), 3, "lost")
     refused("start", "3 rows", lambda: ef.Criterion(lost, None, start=[0.0]))
-    refused("clusters", "has 2 entries", lambda: ef.target(
-        ef.Criterion(good, None, start=[0.0]), clusters=[1, 2]))  # fmt: skip
+    refused(
+        "clusters",
+        "has 2 entries",
+        lambda: ef.target(ef.Criterion(good, None, start=[0.0]), clusters=[1, 2]),
+    )

@@ -24,8 +24,10 @@ def chains(*shape):
 def tree(**variables):
     import xarray as xr
 
-    data = {name: (("chain", "draw", *(f"{name}_{k}" for k in range(a.ndim - 2))), a)
-            for name, a in variables.items()}  # fmt: skip
+    data = {
+        name: (("chain", "draw", *(f"{name}_{k}" for k in range(a.ndim - 2))), a)
+        for name, a in variables.items()
+    }
     return xr.DataTree.from_dict({"posterior": xr.Dataset(data)})
 
 
@@ -166,7 +168,7 @@ def test_damaged_variables_are_refused(tmp_path):
 
 
 def test_a_model_that_does_not_pickle_says_so(tmp_path):
-    from etafree.adapters.portable import Recipe
+    from etafree.fits import Recipe
 
     pytest.importorskip("cloudpickle")
     with open(tmp_path / "log", "w") as file:

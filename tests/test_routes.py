@@ -32,10 +32,14 @@ def tree():
     import xarray as xr
 
     shape = ("chain", "draw")
-    return xr.DataTree.from_dict({
-        "posterior": xr.Dataset({name: (shape, DRAWS[None, :, k]) for k, name in enumerate("ab")}),
-        "log_likelihood": xr.Dataset({"y": ((*shape, "i"), LIKELIHOOD[None])}),
-    })  # fmt: skip
+    return xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(
+                {name: (shape, DRAWS[None, :, k]) for k, name in enumerate("ab")}
+            ),
+            "log_likelihood": xr.Dataset({"y": ((*shape, "i"), LIKELIHOOD[None])}),
+        }
+    )
 
 
 #: What is passed besides the draws on each route.
@@ -94,11 +98,20 @@ PERMISSIONS = {("fit", "latent"), ("fit", "log_likelihood")}
 
 def fingerprint(result):
     t = result.target
-    return repr((
-        result.summary().to_string(), dict(result.settings), t.covariance.tolist(),
-        t.center.tolist(), t.describe(), t.estimand, t.dof.tolist(), result.original.eta,
-        result.diagnostics().to_string(), result.map.scale.tolist(),
-    ))  # fmt: skip
+    return repr(
+        (
+            result.summary().to_string(),
+            dict(result.settings),
+            t.covariance.tolist(),
+            t.center.tolist(),
+            t.describe(),
+            t.estimand,
+            t.dof.tolist(),
+            result.original.eta,
+            result.diagnostics().to_string(),
+            result.map.scale.tolist(),
+        )
+    )
 
 
 def test_there_is_a_value_for_every_argument():
@@ -127,9 +140,19 @@ def test_every_argument_does_something_or_is_refused(route):
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize(
     "argument",
-    ["single_psu", "estimand", "root", "kind", "working", "latent", "filter_vars", "centered",
-     "level", "seed"],
-)  # fmt: skip
+    [
+        "single_psu",
+        "estimand",
+        "root",
+        "kind",
+        "working",
+        "latent",
+        "filter_vars",
+        "centered",
+        "level",
+        "seed",
+    ],
+)
 def test_a_bogus_choice_is_refused_by_name_on_every_route(route, argument):
     draws, given = ROUTES[route]()
     with pytest.raises(InputError, match=f"^{argument}"):
@@ -138,8 +161,11 @@ def test_a_bogus_choice_is_refused_by_name_on_every_route(route, argument):
 
 def test_a_meat_of_your_own_takes_no_structure_that_it_would_ignore():
     meat = 80.0 * np.eye(2)
-    for argument, value in (("time", np.arange(N)), ("strata", VALUES["strata"]),
-                            ("clusters", [SCHOOL, VALUES["strata"]])):  # fmt: skip
+    for argument, value in (
+        ("time", np.arange(N)),
+        ("strata", VALUES["strata"]),
+        ("clusters", [SCHOOL, VALUES["strata"]]),
+    ):
         with pytest.raises(InputError, match=f"{argument}: means nothing with meat="):
             ef.calibrate(DRAWS, criterion(), meat=meat, **{argument: value})
     with pytest.raises(InputError, match="centered: is False, and meat="):
@@ -163,8 +189,11 @@ def test_a_changed_criterion_keeps_everything_else(change, formula):
 
     loss = ef.losses.Huber(1.345)
     frame = pd.DataFrame({"x": X[:, 1], "y": Y})
-    made = (ef.Criterion.from_formula("y ~ x", frame, loss) if formula
-            else ef.Criterion(loss, (X, Y), names=["one", "x"]))  # fmt: skip
+    made = (
+        ef.Criterion.from_formula("y ~ x", frame, loss)
+        if formula
+        else ef.Criterion(loss, (X, Y), names=["one", "x"])
+    )
     made = made.with_plug_ins({"variance of the intercepts": 0.5})
     other = CHANGES[change](made)
     assert other.plug_ins["variance of the intercepts"] == 0.5

@@ -11,10 +11,10 @@ import pytest
 import etafree as ef
 from conftest import THETA, Case, make_case
 from etafree.optimize import minimise
+from etafree.paper.random_intercept import Design
 from etafree.samplers import SAMPLERS
 from etafree.samplers.quadrature import distribution, stratified
 from etafree.samplers.variational import Normal, normal_approximation
-from etafree.studies.random_intercept import Design
 
 Z_LIMIT = 4.0
 
@@ -23,9 +23,12 @@ def one_parameter(case: Case, eta: float) -> ef.GeneralizedPosterior:
     """The slope alone, the rest of the predictor moved into the offset."""
     offset = case.offset + case.X[:, [0, 2]] @ THETA[[0, 2]]
     criterion = ef.Criterion(
-        case.loss, (case.X[:, [1]], case.y), ef.penalties.Ridge(0.05), offset=offset,
+        case.loss,
+        (case.X[:, [1]], case.y),
+        ef.penalties.Ridge(0.05),
+        offset=offset,
         trials=case.trials,
-    )  # fmt: skip
+    )
     return ef.GeneralizedPosterior(criterion, eta)
 
 
@@ -99,9 +102,12 @@ def test_every_sampler_agrees_with_quadrature_at_p_1(case: Case, sampler: str, e
 def test_samplers_agree_with_quadrature_at_p_2(case: Case, sampler: str, eta: float) -> None:
     offset = case.offset + THETA[0]
     criterion = ef.Criterion(
-        case.loss, (case.X[:, 1:], case.y), ef.penalties.Ridge(0.05), offset=offset,
+        case.loss,
+        (case.X[:, 1:], case.y),
+        ef.penalties.Ridge(0.05),
+        offset=offset,
         trials=case.trials,
-    )  # fmt: skip
+    )
     posterior = ef.GeneralizedPosterior(criterion, eta)
     normal = normal_approximation(posterior)
     axis = np.linspace(-9, 9, 181)

@@ -10,13 +10,13 @@ import statsmodels.api as sm
 
 import etafree as ef
 from conftest import Case, make_case
+from etafree.data.groups import Groups
+from etafree.dependence.clusters import cluster_leverages, cluster_parts, effective_clusters
 from etafree.errors import InputError
 from etafree.inference import student_quantile
-from etafree.leverage import cluster_leverages, cluster_parts, effective_clusters
-from etafree.linear import LinearTotal
-from etafree.satterthwaite import sampling_adjustment, working_covariance_of_residuals
-from etafree.sums import Groups
-from etafree.totals import ClusterBlock
+from etafree.target import sampling_adjustment, working_covariance_of_residuals
+from etafree.totals.base import ClusterBlock
+from etafree.totals.linear import LinearTotal
 
 
 @functools.cache
@@ -129,10 +129,14 @@ def test_clusters_without_weight_are_not_there(correction: str, kind: str, robus
     groups = np.arange(300) // 20
     w = np.where(np.isin(groups, [0, 7, 14]), 0.0, 1.0 + np.arange(300) % 3)
     kept = w > 0
-    whole = ef.target(robust.criterion(weights=w, weight_kind=kind), clusters=groups,
-                      correction=correction)  # fmt: skip
-    part = ef.target(robust.criterion(kept, weights=w[kept], weight_kind=kind),
-                     clusters=groups[kept], correction=correction)  # fmt: skip
+    whole = ef.target(
+        robust.criterion(weights=w, weight_kind=kind), clusters=groups, correction=correction
+    )
+    part = ef.target(
+        robust.criterion(kept, weights=w[kept], weight_kind=kind),
+        clusters=groups[kept],
+        correction=correction,
+    )
     np.testing.assert_allclose(whole.covariance, part.covariance, rtol=1e-8)
     np.testing.assert_allclose(whole.dof, part.dof, rtol=1e-8)
     assert whole.clusters == part.clusters == 12
@@ -145,8 +149,9 @@ def test_cr2_of_a_cluster_that_bends_down_is_the_general_one() -> None:
     rng = np.random.default_rng(34)
     y, w, groups = np.append(rng.standard_normal(40), 9.0), rng.gamma(3.0, 1.0, 41), np.arange(41)
     groups[:40] //= 4
-    criterion = ef.Criterion(ef.losses.StudentT(4.0, scale=1.0), (np.ones((41, 1)), y), weights=w,
-                             weight_kind="sampling")  # fmt: skip
+    criterion = ef.Criterion(
+        ef.losses.StudentT(4.0, scale=1.0), (np.ones((41, 1)), y), weights=w, weight_kind="sampling"
+    )
     made = ef.target(criterion, clusters=groups, correction="CR2")
     r = y - made.center
     slopes, bends = -w * 5 * r / (4 + r**2), w * 5 * (4 - r**2) / (4 + r**2) ** 2
@@ -160,8 +165,9 @@ def test_cr2_of_a_cluster_that_bends_down_is_the_general_one() -> None:
 @pytest.mark.parametrize("centered", [True, False])
 def test_cr2_under_sampling_weights_and_a_penalty_adjusts_centred_scores(centered: bool) -> None:
     X, y, w, group = weighted_rows()
-    criterion = ef.Criterion(ef.losses.Squared(), (X, y), ef.penalties.Ridge(0.5), weights=w,
-                             weight_kind="sampling")  # fmt: skip
+    criterion = ef.Criterion(
+        ef.losses.Squared(), (X, y), ef.penalties.Ridge(0.5), weights=w, weight_kind="sampling"
+    )
     made = ef.target(criterion, clusters=group, correction="CR2", centered=centered)
     rows = X * (X @ made.center - y)[:, None]
     rows -= centered * (w @ rows) / w.sum()
@@ -337,8 +343,8 @@ def test_sorted_and_shuffled_clusters_give_the_same_target(
     for correction in ("CR1", "CR2", "CR3"):
         one = ef.target(case.criterion(), clusters=groups, correction=correction)
         with monkeypatch.context() as patch:
-            patch.setattr("etafree.sums.BLOCK", 40)
-            patch.setattr("etafree.linear.COMPILE_FROM", 0)
+            patch.setattr("etafree.data.groups.BLOCK", 40)
+            patch.setattr("etafree.totals.linear.COMPILE_FROM", 0)
             two = ef.target(case.criterion(order), clusters=groups[order], correction=correction)
         np.testing.assert_allclose(one.covariance, two.covariance, rtol=1e-7)
         np.testing.assert_allclose(one.dof, two.dof, rtol=1e-7)
@@ -451,8 +457,13 @@ def test_what_clusters_contribute_is_their_definition(size: int, monkeypatch) ->
     w[codes == 2] *= 0.01
     X = np.column_stack([np.ones(90), rng.standard_normal((90, 2))])
     y = X @ [1.0, -1.0, 0.5] + rng.standard_normal(90)
-    criterion = ef.Criterion(ef.losses.Squared(), (X, y), penalty=ef.penalties.Ridge(0.7),
-                             weights=w, weight_kind="sampling")  # fmt: skip
+    criterion = ef.Criterion(
+        ef.losses.Squared(),
+        (X, y),
+        penalty=ef.penalties.Ridge(0.7),
+        weights=w,
+        weight_kind="sampling",
+    )
     theta, groups = np.array([0.9, -0.8, 0.4]), Groups.of(codes, 90)
     rows = -w[:, None] * X * (y - X @ theta)[:, None]
     A = X.T @ (w[:, None] * X) + 0.7 * w.sum() * np.eye(3)
@@ -580,9 +591,13 @@ def test_a_target_cannot_be_changed(robust: Case) -> None:
 
 @pytest.mark.parametrize(
     "labels",
-    [np.array([-100, 27, 100, 27], dtype=np.int8), 2**63 + np.array([2, 1, 0, 1], dtype=np.uint64),
-     np.array([-(2**63), 2**63 - 1, 0, 0]), np.array([250, 3, 3, 250], dtype=np.uint8)],
-)  # fmt: skip
+    [
+        np.array([-100, 27, 100, 27], dtype=np.int8),
+        2**63 + np.array([2, 1, 0, 1], dtype=np.uint64),
+        np.array([-(2**63), 2**63 - 1, 0, 0]),
+        np.array([250, 3, 3, 250], dtype=np.uint8),
+    ],
+)
 def test_whole_numbers_of_any_width_are_labels(labels):
     groups = Groups.of(labels, 4)
     assert [int(groups.labels[code]) for code in groups.codes] == [int(label) for label in labels]
@@ -628,10 +643,11 @@ def test_cr2_under_sampling_weights_is_unbiased_when_variances_are_equal(seed: i
     expected = sum(
         ef.target(
             ef.Criterion(ef.losses.Squared(), (X, unit), weights=w, weight_kind="sampling"),
-            clusters=group, correction="CR2",
+            clusters=group,
+            correction="CR2",
         ).covariance
         for unit in np.eye(60) + 1e-9 * rng.standard_normal((60, 60))  # no score is zero
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(expected, truth, rtol=1e-6)
 
 
@@ -643,12 +659,16 @@ def test_cr2_under_sampling_weights_by_other_totals() -> None:
     X, y, w, group = weighted_rows()
     table = pd.DataFrame({"y": 1.0 * (y > 0), "x": X[:, 1], "z": X[:, 2], "w": w, "g": group})
     options = {"weights": w, "weight_kind": "sampling"}
-    made = ef.target(ef.Criterion(ef.losses.Logistic(), (X, y > 0), **options), clusters=group,
-                     correction="CR2")  # fmt: skip
+    made = ef.target(
+        ef.Criterion(ef.losses.Logistic(), (X, y > 0), **options), clusters=group, correction="CR2"
+    )
     parts = ef.Criterion.from_parts(
-        ef.losses.Logistic(), [table[k : k + 30] for k in range(0, 100, 30)], "y ~ x + z",
-        weights="w", weight_kind="sampling",
-    )  # fmt: skip
+        ef.losses.Logistic(),
+        [table[k : k + 30] for k in range(0, 100, 30)],
+        "y ~ x + z",
+        weights="w",
+        weight_kind="sampling",
+    )
     written = ef.JaxLoss(
         lambda t, r: jax.numpy.logaddexp(0.0, r["X"] @ t) - r["y"] * (r["X"] @ t), convex=True
     )
@@ -658,8 +678,9 @@ def test_cr2_under_sampling_weights_by_other_totals() -> None:
         np.testing.assert_allclose(other.covariance, made.covariance, rtol=1e-7)
         np.testing.assert_allclose(other.dof, made.dof, rtol=1e-7)
     plain = ef.Criterion(ef.losses.Logistic(), (X, y > 0))
-    equal = ef.Criterion(ef.losses.Logistic(), (X, y > 0), weights=np.full(100, 3.0),
-                         weight_kind="sampling")  # fmt: skip
+    equal = ef.Criterion(
+        ef.losses.Logistic(), (X, y > 0), weights=np.full(100, 3.0), weight_kind="sampling"
+    )
     one, two = (ef.target(c, clusters=group, correction="CR2") for c in (plain, equal))
     np.testing.assert_allclose(one.covariance, two.covariance, rtol=1e-8)
     np.testing.assert_allclose(one.dof, two.dof, rtol=1e-8)

@@ -42,15 +42,29 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = tmp_path_factory.mktemp("tree")
     skipped = shutil.ignore_patterns("auto_gallery", "generated", "__pycache__")
     shutil.copytree(ROOT / "docs", tree / "docs", ignore=skipped)
-    for name in ("src", "tests", "examples", "benchmarks"):
+    for name in ("src", "tests", "examples", "benchmarks", "studies"):
         (tree / name).symlink_to(ROOT / name)
     for path in ROOT.glob("*.md"):
         shutil.copy(path, tree)
     done = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-D", "plot_gallery=0",
-         "-d", tree / "doctrees", tree / "docs", tree / "site"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-W",
+            "--keep-going",
+            "-q",
+            "-D",
+            "plot_gallery=0",
+            "-d",
+            tree / "doctrees",
+            tree / "docs",
+            tree / "site",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return tree / "site"
 
@@ -224,8 +238,11 @@ def test_links_lead_somewhere(site: Path) -> None:
 def test_the_reference_has_every_public_name(site: Path) -> None:
     public = {f"etafree.{name}" for name in ef.__all__ if not name.startswith("_")}
     modules = {"etafree.errors", "etafree.losses", "etafree.penalties"}
-    inside = {f"etafree.{module}.{name}" for module in ("errors", "losses", "penalties")
-              for name in getattr(ef, module).__all__}  # fmt: skip
+    inside = {
+        f"etafree.{module}.{name}"
+        for module in ("errors", "losses", "penalties")
+        for name in getattr(ef, module).__all__
+    }
     shown = {p.stem for p in (site / "generated").glob("*.html")}
     assert (public - modules) | inside <= shown
 

@@ -18,12 +18,19 @@ import xarray as xr
 
 import etafree as ef
 from conftest import refused
-from etafree.adapters import as_fit
-from etafree.adapters.stan import pystan_fit, read_stan_csv, stan_tree
+from etafree.fits import as_fit
+from etafree.fits.stan import pystan_fit, read_stan_csv, stan_tree
 
 N, DRAWS, WARMUP = 80, 300, 40
-STATISTICS = ["lp__", "accept_stat__", "stepsize__", "treedepth__", "n_leapfrog__", "divergent__",
-              "energy__"]  # fmt: skip
+STATISTICS = [
+    "lp__",
+    "accept_stat__",
+    "stepsize__",
+    "treedepth__",
+    "n_leapfrog__",
+    "divergent__",
+    "energy__",
+]
 
 
 def exact_draws(chains=2, seed=0):
@@ -37,8 +44,14 @@ def exact_draws(chains=2, seed=0):
 
 
 X, Y, THETA, STORED = exact_draws()
-HEADER = [*STATISTICS, "a", "beta.1", "beta.2", *(f"log_lik.{i + 1}" for i in range(N)),
-          *(f"y_rep.{i + 1}" for i in range(N))]  # fmt: skip
+HEADER = [
+    *STATISTICS,
+    "a",
+    "beta.1",
+    "beta.2",
+    *(f"log_lik.{i + 1}" for i in range(N)),
+    *(f"y_rep.{i + 1}" for i in range(N)),
+]
 
 CONFIGURATION = """\
 # stan_version_major = 2
@@ -185,8 +198,9 @@ def test_bad_files_are_refused(tmp_path):
 def test_chains_of_different_fits_are_refused(files):
     files[1].write_text(text(1, rows=table(1)[:-1], samples=DRAWS - 1))
     refused("draws", f"has {DRAWS - 1} draws", lambda: ef.calibrate(files))
-    files[1].write_text(text(1, header=[n.replace("a", "alpha", 1) if n == "a" else n
-                                        for n in HEADER]))  # fmt: skip
+    files[1].write_text(
+        text(1, header=[n.replace("a", "alpha", 1) if n == "a" else n for n in HEADER])
+    )
     refused("draws", "has other columns", lambda: ef.calibrate(files))
 
 
@@ -218,8 +232,17 @@ generated quantities {
     + normal_lpdf(y[i] | a + b[1] * x[i] + b[2] * square(x[i]), sigma);
 }
 """
-COLUMNS = ("a", "b.1", "b.2", "sigma", "w.1", "w.2", "w.3", "s2",
-           *(f"log_lik.{i + 1}" for i in range(N)))  # fmt: skip
+COLUMNS = (
+    "a",
+    "b.1",
+    "b.2",
+    "sigma",
+    "w.1",
+    "w.2",
+    "w.3",
+    "s2",
+    *(f"log_lik.{i + 1}" for i in range(N)),
+)
 
 
 def spread(free):
@@ -255,9 +278,14 @@ class FakeFit(dict):
             values = np.concatenate([np.full((2, warmup, values.shape[2]), 9.0), values], axis=1)
         by_draw = np.moveaxis(values, 0, 1).reshape(-1, values.shape[2])  # draw, chain
         super().__init__(
-            a=by_draw[:, :1].T, b=by_draw[:, 1:3].T, sigma=by_draw[:, 3:4].T, w=by_draw[:, 4:7].T,
-            s2=by_draw[:, 7:8].T, log_lik=by_draw[:, 8:].T, lp__=np.zeros((1, len(by_draw))),
-        )  # fmt: skip
+            a=by_draw[:, :1].T,
+            b=by_draw[:, 1:3].T,
+            sigma=by_draw[:, 3:4].T,
+            w=by_draw[:, 4:7].T,
+            s2=by_draw[:, 7:8].T,
+            log_lik=by_draw[:, 8:].T,
+            lp__=np.zeros((1, len(by_draw))),
+        )
         self.sample_and_sampler_param_names = ("lp__",)
         self.constrained_param_names = COLUMNS
         self.num_chains, self.num_thin = 2, 1
@@ -398,7 +426,10 @@ def test_the_real_compiler_agrees():
         pytest.skip("there is no C++ compiler for Stan programs")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", REAL, str(Path(__file__).parent)],
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "agrees" in done.stdout

@@ -14,12 +14,12 @@ import pytest
 import etafree as ef
 import fault_work
 from conftest import refused
-from etafree.adapters.stan import read_stan_csv
-from etafree.adapters.trees import read_tree, write_netcdf
-from etafree.csv_table import CsvTable
+from etafree.cli.commands import calibrate_files
+from etafree.cli.csv_table import CsvTable
 from etafree.errors import EtafreeError
-from etafree.files import calibrate_files
-from etafree.storage import SPECIAL, whole_file, whole_path
+from etafree.fits.stan import read_stan_csv
+from etafree.fits.trees import read_tree, write_netcdf
+from etafree.foundation.storage import SPECIAL, whole_file, whole_path
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs (POSIX)")
 

@@ -18,9 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etafree as ef
-import etafree.parts
-import etafree.passes
-import etafree.streamed
+import etafree.data.sources
+import etafree.totals.chunked
 from conftest import LOSSES, local_cluster, make_case, refused
 from etafree.errors import InputError
 
@@ -49,13 +48,21 @@ def make_table(n=600, seed=3):
     """Return rows in no order, with gaps, weights and categories; `rare` is late and seldom."""
     rng = np.random.default_rng(seed)
     school = rng.integers(0, 40, n)
-    table = pd.DataFrame({
-        "x": rng.standard_normal(n), "z": 0.5 * rng.standard_normal(n), "school": 7 * school,
-        "town": np.array([f"town {k}" for k in range(10)])[school % 10], "population": 100,
-        "kind": rng.choice(["a", "b", "c"], n), "w": rng.integers(0, 4, n).astype(float),
-        "o": 0.1 * rng.standard_normal(n), "t": np.arange(n), "period": np.arange(n) // 20,
-        "unit": np.arange(n) % 20,
-    })  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "x": rng.standard_normal(n),
+            "z": 0.5 * rng.standard_normal(n),
+            "school": 7 * school,
+            "town": np.array([f"town {k}" for k in range(10)])[school % 10],
+            "population": 100,
+            "kind": rng.choice(["a", "b", "c"], n),
+            "w": rng.integers(0, 4, n).astype(float),
+            "o": 0.1 * rng.standard_normal(n),
+            "t": np.arange(n),
+            "period": np.arange(n) // 20,
+            "unit": np.arange(n) % 20,
+        }
+    )
     table.loc[n - 3 :, "kind"] = "rare"
     table["y"] = table.x + (table.kind == "b") + rng.standard_t(3, n) + 0.3 * (school % 3)
     table.loc[rng.choice(n, 12, replace=False), "x"] = np.nan
@@ -102,21 +109,22 @@ def streamed():
 def passes(monkeypatch):
     """Count the passes over the data."""
     counted = []
-    run = etafree.passes.run_pass
+    run = etafree.totals.chunked.run_pass
 
     def count(*args):
         counted.append(args[3])
         return run(*args)
 
-    monkeypatch.setattr(etafree.passes, "run_pass", count)
-    monkeypatch.setattr(etafree.streamed, "run_pass", count)
+    monkeypatch.setattr(etafree.totals.chunked, "run_pass", count)
+    monkeypatch.setattr(etafree.totals.chunked, "run_pass", count)
     return counted
 
 
 WEIGHTS = [
-    {}, {"weights": "w", "weight_kind": "frequency"},
+    {},
+    {"weights": "w", "weight_kind": "frequency"},
     {"weights": "w", "weight_kind": "sampling", "offset": "o"},
-]  # fmt: skip
+]
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -132,7 +140,10 @@ def test_every_sum_is_that_in_memory_whatever_the_cuts(cuts, options, formula, s
     streamed = ef.Criterion.from_parts(HUBER, parts, formula, ef.penalties.Ridge(0.1), **options)
     assert streamed.names == memory.names
     assert (streamed.n, streamed.size, streamed.strength) == (
-        memory.n, pytest.approx(memory.size), memory.strength)  # fmt: skip
+        memory.n,
+        pytest.approx(memory.size),
+        memory.strength,
+    )
     assert streamed.rows.dropped == memory.rows.dropped
     assert streamed.total.count == memory.total.count
     assert streamed.total.copies == memory.total.copies
@@ -142,8 +153,10 @@ def test_every_sum_is_that_in_memory_whatever_the_cuts(cuts, options, formula, s
         at = [c.derivatives(theta, majorize=majorize) for c in (streamed, memory)]
         for a, b in zip(*at, strict=True):
             close(a, b)
-    close(streamed.values_at(np.vstack([theta, 2 * theta])),
-          memory.values_at(np.vstack([theta, 2 * theta])))  # fmt: skip
+    close(
+        streamed.values_at(np.vstack([theta, 2 * theta])),
+        memory.values_at(np.vstack([theta, 2 * theta])),
+    )
     both = [c.total for c in (streamed, memory)]
     for a, b in zip(*(t.expected_derivatives(theta, spread) for t in both), strict=True):
         close(a, b)
@@ -153,8 +166,9 @@ def test_every_sum_is_that_in_memory_whatever_the_cuts(cuts, options, formula, s
     assert groups[0].labels.tolist() == groups[1].labels.tolist()
     assert groups[0].sizes().tolist() == groups[1].sizes().tolist()
     close(groups[0].weights(None), groups[1].weights(memory.total.weights))
-    for a, b in zip(*(t.cluster_totals(theta, g) for t, g in zip(both, groups, strict=True)),
-                    strict=True):  # fmt: skip
+    for a, b in zip(
+        *(t.cluster_totals(theta, g) for t, g in zip(both, groups, strict=True)), strict=True
+    ):
         close(a, b)
     same_target(*(ef.target(c, clusters="school") for c in (streamed, memory)))
 
@@ -169,9 +183,16 @@ def test_every_structure_of_dependence(design, options):
     same_target(*(ef.target(c, **DESIGNS[design]) for c in made))
 
 
-@pytest.mark.parametrize("options", [{"time": "t"}, {"time": "t", "correction": "Bartlett"},
-    {"time": "period", "units": "unit"},
-    {"time": "period", "units": "unit", "correction": "DK"}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"time": "t"},
+        {"time": "t", "correction": "Bartlett"},
+        {"time": "period", "units": "unit"},
+        {"time": "period", "units": "unit", "correction": "DK"},
+    ],
+    ids=str,
+)
 def test_dependence_in_time(options):
     table = TABLE.iloc[::-1]
     made = [
@@ -221,8 +242,9 @@ def test_a_bounded_loss_and_its_bias_check():
 
 
 def test_draws_calibration_and_diagnostics(streamed, memory):
-    draws = [ef.sample(ef.GeneralizedPosterior(c, 0.5), draws=800, seed=1)
-             for c in (streamed, memory)]  # fmt: skip
+    draws = [
+        ef.sample(ef.GeneralizedPosterior(c, 0.5), draws=800, seed=1) for c in (streamed, memory)
+    ]
     close(draws[0].array, draws[1].array)
     for options in ({"clusters": "school"}, {"clusters": ["school", "town"]}, {}):
         a, b = (
@@ -271,14 +293,16 @@ def same_jackknife(made, expected):
 @pytest.mark.parametrize("design", JACKKNIFE)
 def test_the_jackknife_is_that_of_the_stored_log_likelihood(design, few, monkeypatch):
     if few:
-        monkeypatch.setattr("etafree.influence.curvature", lambda *_: None)
+        monkeypatch.setattr("etafree.jackknife.curvature", lambda *_: None)
     table = TABLE.dropna()
     memory = ef.Criterion.from_formula("y ~ x + z", table, HUBER)
     streamed = ef.Criterion.from_parts(HUBER, pieces(table, [9, 9, 200, 414]), "y ~ x + z")
     draws = ef.sample(ef.GeneralizedPosterior(memory, 0.8), draws=600, seed=5)
     options = JACKKNIFE[design]
-    labels = {key: value if key == "correction" else table[value].to_numpy()
-              for key, value in options.items()}  # fmt: skip
+    labels = {
+        key: value if key == "correction" else table[value].to_numpy()
+        for key, value in options.items()
+    }
     if design == "two ways":
         labels["clusters"] = dict(zip(options["clusters"], labels["clusters"].T, strict=True))
     expected = ef.calibrate(draws, log_likelihood=losses_at(memory, draws), **labels)
@@ -287,8 +311,11 @@ def test_the_jackknife_is_that_of_the_stored_log_likelihood(design, few, monkeyp
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)
-@given(cuts=st.lists(st.integers(0, len(TABLE)), max_size=8), options=st.sampled_from(WEIGHTS),
-       design=st.sampled_from(["rows", "clusters"]))  # fmt: skip
+@given(
+    cuts=st.lists(st.integers(0, len(TABLE)), max_size=8),
+    options=st.sampled_from(WEIGHTS),
+    design=st.sampled_from(["rows", "clusters"]),
+)
 def test_the_jackknife_does_not_know_the_cuts_or_the_kind_of_weights(cuts, options, design):
     """Frequency weights are copies of rows; sampling weights multiply losses and shares."""
     memory = ef.Criterion.from_formula("y ~ x + z", TABLE, HUBER, **options)
@@ -314,12 +341,14 @@ def test_the_jackknife_takes_two_passes_and_no_memory_of_rows(passes):
         for k in range(parts):
             rng = np.random.default_rng(k)
             x = rng.standard_normal(2000)
-            yield pd.DataFrame({"x": x, "y": x + rng.standard_normal(2000),
-                                "g": rng.integers(0, 50, 2000)})  # fmt: skip
+            yield pd.DataFrame(
+                {"x": x, "y": x + rng.standard_normal(2000), "g": rng.integers(0, 50, 2000)}
+            )
 
     def peak(parts, **options):
-        made = ef.Criterion.from_parts(ef.losses.Squared(), lambda: tables(parts), "y ~ x",
-                                       clusters="g")  # fmt: skip
+        made = ef.Criterion.from_parts(
+            ef.losses.Squared(), lambda: tables(parts), "y ~ x", clusters="g"
+        )
         some = ef.sample(ef.GeneralizedPosterior(made, 1.0), draws=500, seed=0)
         passes.clear()
         tracemalloc.start()
@@ -342,8 +371,11 @@ def test_what_the_jackknife_of_rows_refuses(streamed, memory):
         return lambda: ef.calibrate(some, log_likelihood=criterion, **options)
 
     refused("draws", "have 2 parameters", jackknife(streamed, draws.select(draws.names[:2])))
-    refused("log_likelihood", "cannot be combined",
-            lambda: ef.calibrate(draws, memory, log_likelihood=streamed))  # fmt: skip
+    refused(
+        "log_likelihood",
+        "cannot be combined",
+        lambda: ef.calibrate(draws, memory, log_likelihood=streamed),
+    )
     refused("correction", "share of the Hessian", jackknife(streamed, correction="HC3"))
     refused("clusters", "column's name", jackknife(streamed, clusters=TABLE.school))
     pairs = ef.Criterion(ef.PairwiseDifference(HUBER), data=(np.eye(4)[:, :2], np.arange(4.0)))
@@ -392,9 +424,9 @@ def test_passes_are_few_and_not_repeated(passes):
 
 
 def test_clusters_too_many_for_one_block_take_more_passes(streamed, memory, monkeypatch):
-    monkeypatch.setattr(etafree.streamed, "BLOCK_NUMBERS", 12 * memory.p**2)
+    monkeypatch.setattr(etafree.totals.chunked, "BLOCK_NUMBERS", 12 * memory.p**2)
     same_target(*(ef.target(c, clusters="school", correction="CR2") for c in (streamed, memory)))
-    monkeypatch.setattr(etafree.streamed, "BLOCK_NUMBERS", memory.p**2)
+    monkeypatch.setattr(etafree.totals.chunked, "BLOCK_NUMBERS", memory.p**2)
     refused("correction", "CR1", lambda: ef.target(streamed, clusters="school"))
     ef.target(streamed, clusters="school", correction="CR1")
 
@@ -405,8 +437,13 @@ def test_memory_does_not_grow_with_rows():
             for k in range(parts):
                 rng = np.random.default_rng(k)
                 x = rng.standard_normal(20_000)
-                yield pd.DataFrame({"x": x, "y": x + rng.standard_normal(20_000),
-                                    "g": rng.integers(0, 100, 20_000)})  # fmt: skip
+                yield pd.DataFrame(
+                    {
+                        "x": x,
+                        "y": x + rng.standard_normal(20_000),
+                        "g": rng.integers(0, 100, 20_000),
+                    }
+                )
 
         tracemalloc.start()
         try:
@@ -429,8 +466,11 @@ def folder(tmp_path_factory):
     """Three files with row groups of their own, in a folder whose name needs care."""
     path = tmp_path_factory.mktemp("täble with spaces")
     for k, part in enumerate(pieces(TABLE, [150, 420])):
-        pq.write_table(pa.Table.from_pandas(part, preserve_index=False), path / f"{k}.parquet",
-                       row_group_size=64)  # fmt: skip
+        pq.write_table(
+            pa.Table.from_pandas(part, preserve_index=False),
+            path / f"{k}.parquet",
+            row_group_size=64,
+        )
     return path
 
 
@@ -438,8 +478,9 @@ def sources(folder):
     import dask.dataframe as dd
 
     whole = pa.Table.from_pandas(TABLE, preserve_index=False)
-    encoded = whole.set_column(whole.column_names.index("town"), "town",
-                               whole["town"].dictionary_encode())  # fmt: skip
+    encoded = whole.set_column(
+        whole.column_names.index("town"), "town", whole["town"].dictionary_encode()
+    )
     return {
         "folder": folder,
         "text path": str(folder),
@@ -454,9 +495,21 @@ def sources(folder):
     }
 
 
-@pytest.mark.parametrize("name", ["folder", "text path", "dataset", "table", "dictionary",
-                                  "arrow parts", "batches", "frame", "dask",
-                                  "dask of parquet"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "folder",
+        "text path",
+        "dataset",
+        "table",
+        "dictionary",
+        "arrow parts",
+        "batches",
+        "frame",
+        "dask",
+        "dask of parquet",
+    ],
+)
 @pytest.mark.parametrize("formula", ["y ~ x + z", FORMULA])
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # of Dask's own making
 def test_every_source(name, formula, folder):
@@ -483,7 +536,7 @@ def test_folders_partitioned_by_name(tmp_path):
 
 def test_a_file_that_begins_with_incomplete_rows(tmp_path):
     late = TABLE.dropna().reset_index(drop=True)
-    gap = pd.concat([late.assign(x=np.nan)] * (etafree.parts.FEW // len(late) + 2) + [late])
+    gap = pd.concat([late.assign(x=np.nan)] * (etafree.data.sources.FEW // len(late) + 2) + [late])
     gap.to_parquet(tmp_path / "late.parquet", index=False)
     made = ef.Criterion.from_parquet(HUBER, tmp_path / "late.parquet", "y ~ x + z", clusters="town")
     memory = ef.Criterion.from_formula("y ~ x + z", late, HUBER)
@@ -492,9 +545,9 @@ def test_a_file_that_begins_with_incomplete_rows(tmp_path):
 
 def test_a_formula_is_read_without_decoding_a_row_group(tmp_path, monkeypatch):
     TABLE.dropna().to_parquet(tmp_path / "one.parquet")
-    source = etafree.parts.as_source(tmp_path / "one.parquet")
-    monkeypatch.setattr(etafree.parts.Arrow, "chunks", None)
-    assert set(etafree.passes.find_recipe(source, "y ~ z", None).columns) == {"y", "z"}
+    source = etafree.data.sources.as_source(tmp_path / "one.parquet")
+    monkeypatch.setattr(etafree.data.sources.Arrow, "chunks", None)
+    assert set(etafree.totals.chunked.find_recipe(source, "y ~ z", None).columns) == {"y", "z"}
 
 
 def test_a_dataset_without_files_is_refused(tmp_path):
@@ -504,19 +557,25 @@ def test_a_dataset_without_files_is_refused(tmp_path):
 
 def test_plain_formulas_go_past_pandas(folder, monkeypatch):
     criterion = ef.Criterion.from_parquet(HUBER, folder, "y ~ x + z")
-    monkeypatch.setattr(etafree.formula, "matrices", None)
+    monkeypatch.setattr(etafree.data.formula, "matrices", None)
     assert np.isfinite(criterion.value(np.zeros(3)))
 
 
 def test_whole_numbers_with_gaps_and_numbers_of_other_kinds():
-    table = pd.DataFrame({"y": [1, 2, 4, 3, 9], "k": pd.array([1, None, 3, 4, 5], dtype="Int64"),
-                          "f": np.float32([1, 2, 3, 5, 4])})  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "y": [1, 2, 4, 3, 9],
+            "k": pd.array([1, None, 3, 4, 5], dtype="Int64"),
+            "f": np.float32([1, 2, 3, 5, 4]),
+        }
+    )
     whole = pa.Table.from_pandas(table)
     for data in (pieces(table, [2]), whole):
         made = ef.Criterion.from_parts(ef.losses.Squared(), data, "y ~ k + f")
         assert (made.n, made.rows.dropped) == (4, 1)
-        expected = np.linalg.lstsq(np.column_stack([np.ones(4), [1, 3, 4, 5], [1, 3, 5, 4]]),
-                                   [1, 4, 3, 9], rcond=None)[0]  # fmt: skip
+        expected = np.linalg.lstsq(
+            np.column_stack([np.ones(4), [1, 3, 4, 5], [1, 3, 5, 4]]), [1, 4, 3, 9], rcond=None
+        )[0]
         close(ef.minimise(made).theta, expected)
 
 
@@ -599,7 +658,7 @@ def test_errors_come_home_from_workers(cluster, folder, monkeypatch):
             ef.target(made)
         told.append(str(info.value))
     assert told[0] == told[1]  # the row has the same number
-    monkeypatch.setattr(etafree.parts, "PATIENCE", 1)
+    monkeypatch.setattr(etafree.data.sources, "PATIENCE", 1)
     refused("scheduler", "does not answer", criterion(folder, scheduler="tcp://127.0.0.1:1"))
     refused("scheduler", "leave it out", criterion([TABLE], scheduler=cluster))
 
@@ -643,8 +702,9 @@ def test_parts_that_cannot_be_read_again_or_change(tmp_path):
     made = criterion(lambda: [TABLE.iloc[: next(sizes)]])()
     refused("data", "must not change", lambda: made.value(np.zeros(2)))
     labels = iter([0, 0, 0, 1])
-    made = criterion(lambda: [TABLE.assign(school=TABLE.school + 7 * next(labels))],
-                     clusters="school")()  # fmt: skip
+    made = criterion(
+        lambda: [TABLE.assign(school=TABLE.school + 7 * next(labels))], clusters="school"
+    )()
     plain = {"clusters": "school", "correction": "CR1", "center": [0.0, 1.0]}
     refused("clusters", "must not change", lambda: ef.target(made, **plain))
 
@@ -656,16 +716,24 @@ def test_columns_that_do_not_fit():
     refused("formula", "not numeric", criterion([TABLE], "kind ~ x"))
     refused("X", "'x' is not numeric", criterion([TABLE, TABLE.assign(x="one")]))
     refused("clusters", "names no column", criterion([TABLE], clusters="nothing"))
-    refused("weights", "names no column", criterion([TABLE], weights="nothing",
-                                                    weight_kind="sampling"))  # fmt: skip
+    refused(
+        "weights", "names no column", criterion([TABLE], weights="nothing", weight_kind="sampling")
+    )
     refused("offset", "column's name", criterion([TABLE], offset=TABLE.o))
     refused("weight_kind", "None", criterion([TABLE], weights="w"))
-    refused("weights", "negative", criterion([TABLE.assign(w=-1.0)], weights="w",
-                                             weight_kind="sampling"))  # fmt: skip
-    refused("weights", "all zero", criterion([TABLE.assign(w=0.0)], weights="w",
-                                             weight_kind="sampling"))  # fmt: skip
-    refused("weights", "whole numbers", criterion([TABLE.assign(w=0.5)], weights="w",
-                                                  weight_kind="frequency"))  # fmt: skip
+    refused(
+        "weights",
+        "negative",
+        criterion([TABLE.assign(w=-1.0)], weights="w", weight_kind="sampling"),
+    )
+    refused(
+        "weights", "all zero", criterion([TABLE.assign(w=0.0)], weights="w", weight_kind="sampling")
+    )
+    refused(
+        "weights",
+        "whole numbers",
+        criterion([TABLE.assign(w=0.5)], weights="w", weight_kind="frequency"),
+    )
     refused("offset", "NaN", criterion([TABLE.assign(o=np.nan)], offset="o"))
     refused("X", "infinite", criterion([TABLE, TABLE.assign(x=np.inf)]))
     refused("y", "negative", criterion([TABLE], loss=ef.losses.Poisson()))
@@ -677,7 +745,7 @@ def test_columns_that_do_not_fit():
 def test_what_needs_all_rows_is_refused_by_name(streamed, monkeypatch):
     for formula in ("y ~ center(x)", "y ~ poly(x, 2)", "y ~ I(x - np.mean(x))", "y ~ lag(x)"):
         refused("formula", "other rows", criterion([TABLE.dropna()], formula))
-    monkeypatch.setattr(etafree.passes, "MOST_LEVELS", 20)
+    monkeypatch.setattr(etafree.totals.chunked, "MOST_LEVELS", 20)
     refused("formula", "more than 20 levels", criterion([TABLE], "y ~ C(school)"))
     refused("scale", "pass a number", criterion([TABLE], loss=ef.losses.Huber(scale="mad")))
     refused("scale", "pass a number", lambda: streamed.with_loss(ef.losses.Huber(scale="mad")))
@@ -686,8 +754,11 @@ def test_what_needs_all_rows_is_refused_by_name(streamed, monkeypatch):
     refused("clusters", "column's name", lambda: ef.target(streamed, clusters=TABLE.school))
     refused("clusters", "names no column", lambda: ef.target(streamed, clusters="nothing"))
     refused("clusters", "must name a column", lambda: ef.target(streamed, strata="town"))
-    refused("clusters", "missing", lambda: ef.target(
-        criterion([TABLE])(), clusters="kind", correction="CR1"))  # fmt: skip
+    refused(
+        "clusters",
+        "missing",
+        lambda: ef.target(criterion([TABLE])(), clusters="kind", correction="CR1"),
+    )
     refused("weights", "in memory", lambda: streamed.reweighted(np.ones(streamed.n)))
     refused("criterion", "in memory", lambda: ef.target(streamed, meat=lambda s: s.T @ s))
     refused("criterion", "in memory", lambda: streamed.total.X)
@@ -700,8 +771,9 @@ def test_a_category_that_comes_late_or_after_the_first_pass():
     memory = ef.Criterion.from_formula(FORMULA, TABLE.sort_values("kind"), HUBER)
     same_target(*(ef.target(c, clusters="school") for c in (made, memory)))
     kinds = iter(["a", "a", "a", "a", "new"])
-    made = criterion(lambda: [TABLE.assign(kind=TABLE.kind.fillna("a").replace("a", next(kinds)))],
-                     "y ~ kind")()  # fmt: skip
+    made = criterion(
+        lambda: [TABLE.assign(kind=TABLE.kind.fillna("a").replace("a", next(kinds)))], "y ~ kind"
+    )()
     refused("formula", "categories", lambda: made.value(np.zeros(made.p)))
 
 
@@ -721,8 +793,9 @@ def same_fit(data, table, formula="y ~ x", **options):
     made = criterion(data, formula, clusters="school", **options)()
     memory = ef.Criterion.from_formula(formula, table, HUBER, **options)
     for correction in ("CR1", "CR3"):
-        same_target(*(ef.target(c, clusters="school", correction=correction)
-                      for c in (made, memory)))  # fmt: skip
+        same_target(
+            *(ef.target(c, clusters="school", correction=correction) for c in (made, memory))
+        )
 
 
 def test_files_whose_columns_have_other_types(tmp_path):
@@ -762,11 +835,17 @@ def test_a_sorted_table_does_not_hide_a_formula_that_looks_at_other_rows():
     same_fit(pieces(table, [600, 1200]), table, "y ~ I(year - 2001) + np.exp(x)")
 
 
-@pytest.mark.parametrize("numbers", [
-    2**53 + np.arange(40), 2**63 - 41 + np.arange(40),
-    np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 40),
-    np.uint64(2**63) + np.arange(40, dtype=np.uint64), np.arange(-120, 120, 6, dtype=np.int8),
-], ids=["2**53", "2**63", "hashes", "unsigned", "int8"])  # fmt: skip
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        2**53 + np.arange(40),
+        2**63 - 41 + np.arange(40),
+        np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 40),
+        np.uint64(2**63) + np.arange(40, dtype=np.uint64),
+        np.arange(-120, 120, 6, dtype=np.int8),
+    ],
+    ids=["2**53", "2**63", "hashes", "unsigned", "int8"],
+)
 def test_whole_numbers_as_labels_stay_apart(numbers, tmp_path):
     table = TABLE.assign(school=numbers[TABLE.school // 7])
     for data in (pieces(table, [150]), folder_of(tmp_path / "f", table[:99], table[99:])):
@@ -789,7 +868,7 @@ def test_labels_whose_type_differs_by_part():
 
 
 def test_labels_that_read_the_same_are_refused_wherever_they_settle(monkeypatch):
-    from etafree.labels import Column, Tally
+    from etafree.data.labels import Column, Tally
 
     parts = [np.array([2, "a"], dtype=object), np.array([1, 3]), np.array(["1"], dtype=object)]
     for often in (False, True):
@@ -815,8 +894,11 @@ def test_columns_and_datasets_that_are_not_what_they_seem(folder, tmp_path):
     arrow = pa.Table.from_pandas(TABLE)
     refused("data", "several columns", criterion(arrow.append_column("x", arrow["y"])))
     refused("data", "filter", criterion(ds.dataset(folder).filter(ds.field("x") > 0)))
-    refused("weights", "not numeric", criterion([TABLE.assign(w=TABLE.w.astype(str))], weights="w",
-                                                weight_kind="sampling"))  # fmt: skip
+    refused(
+        "weights",
+        "not numeric",
+        criterion([TABLE.assign(w=TABLE.w.astype(str))], weights="w", weight_kind="sampling"),
+    )
     same_fit(
         [TABLE.rename(columns={"t": 0}).assign(schema=1)], TABLE
     )  # names that are not asked for
@@ -851,11 +933,11 @@ def test_a_file_of_arrows_own_that_is_written_anew(tmp_path):
 
 def test_a_file_that_changes_during_a_pass(tmp_path, monkeypatch):
     path = folder_of(tmp_path / "f", TABLE[:300], TABLE[300:])
-    made, read = criterion(path)(), etafree.parts._batches
+    made, read = criterion(path)(), etafree.data.sources._batches
 
     def touching(piece, *rest, **options):
         (path / "0.parquet").touch()
         return read(piece, *rest, **options)
 
-    monkeypatch.setattr(etafree.parts, "_batches", touching)
+    monkeypatch.setattr(etafree.data.sources, "_batches", touching)
     refused("data", "0.parquet' has changed", lambda: made.value(np.zeros(2)))

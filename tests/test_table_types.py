@@ -176,11 +176,16 @@ def test_decimals_and_truth_values_of_a_database_in_memory() -> None:
 @pytest.mark.parametrize("other", ["text", "dictionary", "stamp"])
 def test_tables_whose_types_do_not_go_together_are_refused_by_column(other, formula) -> None:
     every = {**NUMBERS, **CATEGORIES, **TIMES}
-    for parts in ([table_of(every["int8"]), table_of(every[other])],
-                  [table_of(every[other]), table_of(every["int8"])]):  # fmt: skip
+    for parts in (
+        [table_of(every["int8"]), table_of(every[other])],
+        [table_of(every[other]), table_of(every["int8"])],
+    ):
         for data in (parts, [part.to_pandas() for part in parts]):
-            refused("data", "column 'c' holds",
-                    lambda d=data: ef.Criterion.from_parts(SQUARED, d, formula))  # fmt: skip
+            refused(
+                "data",
+                "column 'c' holds",
+                lambda d=data: ef.Criterion.from_parts(SQUARED, d, formula),
+            )
 
 
 def test_tables_whose_types_go_together(tmp_path) -> None:
@@ -202,8 +207,11 @@ def test_tables_whose_types_go_together(tmp_path) -> None:
 @pytest.mark.parametrize("other", ["stamp", "zoned", "day"])
 def test_labels_that_cannot_be_compared_are_refused(other) -> None:
     parts = [table_of(NUMBERS["int8"]), table_of({**CATEGORIES, **TIMES}[other])]
-    refused("clusters", "cannot be compared",
-            lambda: ef.Criterion.from_parts(SQUARED, parts, "y ~ x", clusters="c"))  # fmt: skip
+    refused(
+        "clusters",
+        "cannot be compared",
+        lambda: ef.Criterion.from_parts(SQUARED, parts, "y ~ x", clusters="c"),
+    )
 
 
 @pytest.mark.parametrize("formula", ["y ~ x + C(c)", "y ~ x:c"])

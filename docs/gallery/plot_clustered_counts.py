@@ -36,8 +36,11 @@ center = height.mean()
 with pm.Model(coords={"year": years}) as model:
     level = pm.Normal("level", 0, 5, dims="year")
     slope = pm.Normal("slope", 0, 5)
-    pm.Poisson("ticks", pm.math.exp(level[year] + slope * (height - center)),
-               observed=chicks["TICKS"].to_numpy())  # fmt: skip
+    pm.Poisson(
+        "ticks",
+        pm.math.exp(level[year] + slope * (height - center)),
+        observed=chicks["TICKS"].to_numpy(),
+    )
     fit = pm.sample(DRAWS, tune=500, chains=2, cores=1, random_seed=1, progressbar=False)
 
 result = ef.calibrate(fit, model=model, clusters=chicks["BROOD"])

@@ -36,9 +36,14 @@ criterion = ef.Criterion.from_formula(formula, scaled, ef.losses.Squared())
 prior = ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal(np.zeros(5), 100 * np.eye(5)))
 student = criterion.with_loss(ef.losses.StudentT(4.0, scale="mad"))
 options = {
-    "magnitude": {}, "gpc": {}, "matsubara": {}, "lyddon": {}, "holmes_walker": {}, "safebayes": {},
+    "magnitude": {},
+    "gpc": {},
+    "matsubara": {},
+    "lyddon": {},
+    "holmes_walker": {},
+    "safebayes": {},
     "kl_to_bayes": {"reference": ef.GeneralizedPosterior(student, 1.0)},
-}  # fmt: skip
+}
 rates = {}
 for name, kw in options.items():
     source = prior if name in ("holmes_walker", "safebayes") else criterion
@@ -70,8 +75,16 @@ top.set_ylim(15, 103)
 aims = {"coverage": AFTER, "information": BEFORE, "prediction": "black", "reference": "0.5"}
 for height, rate in enumerate(rates.values()):
     bottom.plot(rate.eta, height, "o", color=aims[rate.aim], ms=7)
-    bottom.annotate(f"aims at {rate.aim}", (rate.eta, height), (-8, 0), va="center", ha="right",
-                    fontsize=8, textcoords="offset points", color=aims[rate.aim])  # fmt: skip
+    bottom.annotate(
+        f"aims at {rate.aim}",
+        (rate.eta, height),
+        (-8, 0),
+        va="center",
+        ha="right",
+        fontsize=8,
+        textcoords="offset points",
+        color=aims[rate.aim],
+    )
 bottom.set_yticks(range(len(rates)), rates)
 bottom.set_ylim(6.6, -0.6)
 bottom.set_ylabel("method")

@@ -38,10 +38,14 @@ print(table[["estimate", "se", "statsmodels se", "lower", "upper", "ratio"]].rou
 
 # %%
 labels = {
-    "hospital": "a stay in hospital", "chronic": "a chronic condition", "poor": "poor health",
-    "excellent": "excellent health", "male": "male", "school": "a year of schooling",
+    "hospital": "a stay in hospital",
+    "chronic": "a chronic condition",
+    "poor": "poor health",
+    "excellent": "excellent health",
+    "male": "male",
+    "school": "a year of schooling",
     "insured": "private insurance",
-}  # fmt: skip
+}
 fig, ax = plt.subplots(figsize=(7.5, 4), layout="constrained")
 for height, name in enumerate(labels):
     for shift, side, colour in ((-0.13, "_before", BEFORE), (0.13, "", AFTER)):

@@ -60,8 +60,9 @@ ranked = np.sort(tides["SeaLevel"])
 observed = 1 / (1 - np.arange(1, len(ranked) + 1) / (len(ranked) + 1))
 T = years[:-1]
 for ax, eta in zip(axes, (0.3, 10.0), strict=True):
-    ax.fill_between(T, *before[eta][:, :-1], color=BEFORE, alpha=0.45, lw=0,
-                    label="posterior as it came, 95 %")  # fmt: skip
+    ax.fill_between(
+        T, *before[eta][:, :-1], color=BEFORE, alpha=0.45, lw=0, label="posterior as it came, 95 %"
+    )
     ax.plot(T, after[eta][:, :-1].T, color=AFTER, lw=2, label=["calibrated, 95 %", None])
     ax.plot(T, levels[eta].estimate[:-1], color="black", lw=1, label="estimate")
     ax.plot(observed, ranked, "o", color="black", mfc="white", ms=4, label="yearly maxima")

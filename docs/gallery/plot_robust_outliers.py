@@ -49,9 +49,12 @@ for height, ((name, design), row) in enumerate(rows.items()):
     ends = [(-0.14, "_before", BEFORE), (0.14, "", AFTER)]
     for shift, side, colour in ends:
         right.plot(
-            row[[f"lower{side}", f"upper{side}"]], [height + shift] * 2,
-            color=colour, lw=4, solid_capstyle="butt",
-        )  # fmt: skip
+            row[[f"lower{side}", f"upper{side}"]],
+            [height + shift] * 2,
+            color=colour,
+            lw=4,
+            solid_capstyle="butt",
+        )
     ticks.append(f"{name} loss,\nunits: {design}")
 right.plot([], [], color=BEFORE, lw=4, label="posterior, η = 1")
 right.plot([], [], color=AFTER, lw=4, label="calibrated")

@@ -62,8 +62,9 @@ row = table.loc["catholic"]
 for height, side, colour in ((0, "_before", BEFORE), (1, "", AFTER)):
     lower, upper = row[f"lower{side}"], row[f"upper{side}"]
     right.plot([lower, upper], [height, height], color=colour, lw=5, solid_capstyle="butt")
-    right.text((lower + upper) / 2, height - 0.08, f"{lower:.2f} to {upper:.2f}", ha="center",
-               color=colour)  # fmt: skip
+    right.text(
+        (lower + upper) / 2, height - 0.08, f"{lower:.2f} to {upper:.2f}", ha="center", color=colour
+    )
 right.axvline(0, color="0.6", lw=0.8)
 right.set_yticks([0, 1], ["posterior", "calibrated"])
 right.set_ylim(1.5, -0.5)

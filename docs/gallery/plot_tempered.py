@@ -38,9 +38,17 @@ for shift, side, colour, ha, label in (
     for place, low, high in zip(x, lower, upper, strict=True):
         for end, va in ((low, "top"), (high, "bottom")):
             gap = (-5 if ha == "right" else 5, 0)
-            ax.annotate(f"{end:.2f}", (place, end), gap, textcoords="offset points",
-                        ha=ha, va=va, color=colour, fontsize=8,
-                        bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
+            ax.annotate(
+                f"{end:.2f}",
+                (place, end),
+                gap,
+                textcoords="offset points",
+                ha=ha,
+                va=va,
+                color=colour,
+                fontsize=8,
+                bbox={"fc": "white", "ec": "none", "pad": 0.5},
+            )
 ax.axhline(0, color="0.6", lw=0.8, zorder=0)
 ax.set_xscale("log")
 ax.set_xticks(table.index, [f"{eta:g}" for eta in table.index])

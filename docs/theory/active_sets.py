@@ -65,10 +65,12 @@ def coverage(eta: float, n: int = 400, datasets: int = 300, seed: int = 1) -> Co
         plain = problem.with_penalty(ef.penalties.NoPenalty())
         full = ef.target(plain, center=result.center).se[ACTIVE]
         array = before.array[:, ACTIVE]
-        ways = [(result.target.center, 1.959964 * result.target.se),
-                (result.target.center, 1.959964 * full),
-                (array.mean(axis=0), 1.959964 * result.target.se),
-                (array.mean(axis=0), 1.959964 * array.std(axis=0, ddof=1))]  # fmt: skip
+        ways = [
+            (result.target.center, 1.959964 * result.target.se),
+            (result.target.center, 1.959964 * full),
+            (array.mean(axis=0), 1.959964 * result.target.se),
+            (array.mean(axis=0), 1.959964 * array.std(axis=0, ddof=1)),
+        ]
         for k, (center, half) in enumerate(ways):
             inside[k] += np.abs(center - truth) <= half
             width[k] += 2 * half
@@ -103,9 +105,12 @@ def main(folder: Path = Path(__file__).parent) -> None:
     made = {eta: coverage(eta) for eta in etas}
     shown = " ".join(f"{value:.3f}" for value in theta)
     head = "".join(f"{f'eta = {eta:g}':>11}" for eta in etas)
-    lines = [f"minimiser of the expected penalized loss: {shown}",
-             f"active set found in {made[1.0].selected:.1%} of data sets (n = 400)", "",
-             f"{'coverage of active coefficients':<34}{head}   width at 1"]  # fmt: skip
+    lines = [
+        f"minimiser of the expected penalized loss: {shown}",
+        f"active set found in {made[1.0].selected:.1%} of data sets (n = 400)",
+        "",
+        f"{'coverage of active coefficients':<34}{head}   width at 1",
+    ]
     for k, way in enumerate(WAYS):
         numbers = "".join(f"{c.coverage[k]:>11.3f}" for c in made.values())
         lines.append(f"{way:<34}{numbers}{made[1.0].width[k]:>13.3f}")
@@ -126,8 +131,13 @@ def main(folder: Path = Path(__file__).parent) -> None:
     left.set_ylim(0, 1.02)
     left.legend(frameon=False, fontsize=8)
     x = np.linspace(-20, 20, 401)
-    right.hist(inactive_draws(6400, 10.0, 20000), bins=np.linspace(-20, 20, 81), density=True,
-               color="#c9d9ea", label="draws, n = 6,400, η = 10")  # fmt: skip
+    right.hist(
+        inactive_draws(6400, 10.0, 20000),
+        bins=np.linspace(-20, 20, 81),
+        density=True,
+        color="#c9d9ea",
+        label="draws, n = 6,400, η = 10",
+    )
     right.plot(x, laplace(x, float(pull[-1])), color="#1f5a94", label="two-sided exponential")
     right.set_xlabel("η n × an inactive coefficient, before calibration")
     right.set_ylabel("density")

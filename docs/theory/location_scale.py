@@ -80,13 +80,21 @@ def main(folder: Path = Path(__file__).parent) -> None:
     from matplotlib.figure import Figure
 
     target, rows = sweep()
-    lines = [f"sandwich standard error of the slope: {target.se[1]:.5f}", "",
-             f"{'eta':>8}{'sd before':>12}{'sd mapped':>12}{'covariance gap':>16}"
-             f"{'mean - centre, se':>19}"]  # fmt: skip
-    lines += [f"{r.eta:>8.3g}{r.sd_before:>12.5f}{r.sd_mapped:>12.5f}{r.gap:>16.0e}{r.shift:>19.2f}"
-              for r in rows]  # fmt: skip
-    lines += ["", f"squared loss, eta = 1e-6, 1, 1e6 from the same normals: calibrated draws "
-                  f"differ by {same_normals():.0e} se"]  # fmt: skip
+    lines = [
+        f"sandwich standard error of the slope: {target.se[1]:.5f}",
+        "",
+        f"{'eta':>8}{'sd before':>12}{'sd mapped':>12}{'covariance gap':>16}"
+        f"{'mean - centre, se':>19}",
+    ]
+    lines += [
+        f"{r.eta:>8.3g}{r.sd_before:>12.5f}{r.sd_mapped:>12.5f}{r.gap:>16.0e}{r.shift:>19.2f}"
+        for r in rows
+    ]
+    lines += [
+        "",
+        f"squared loss, eta = 1e-6, 1, 1e6 from the same normals: calibrated draws "
+        f"differ by {same_normals():.0e} se",
+    ]
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     etas = [r.eta for r in rows]

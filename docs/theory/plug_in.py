@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 import etafree as ef
-from etafree.studies.random_intercept import Design
+from etafree.paper.random_intercept import Design
 
 SIZES = (100, 400, 1600, 6400)
 ETA, SLOPE, SHAPE = 0.2, 0.5, 2.0
@@ -54,8 +54,13 @@ def errors(n: int, datasets: int = 200, draws: int = 4000, seed: int = 1) -> Err
         after = ef.calibrate(before, target).draws
         assert target.hessian is not None
         V, S = n * target.covariance[0, 0], before.covariance()[0, 0]
-        made.append([V / limit, ETA * target.hessian[0, 0] * S,
-                     after.covariance()[0, 0] / target.covariance[0, 0]])  # fmt: skip
+        made.append(
+            [
+                V / limit,
+                ETA * target.hessian[0, 0] * S,
+                after.covariance()[0, 0] / target.covariance[0, 0],
+            ]
+        )
     return Errors(*(float(e) for e in np.mean(np.abs(np.array(made) - 1), axis=0)))
 
 
@@ -104,16 +109,22 @@ def main(folder: Path = Path(__file__).parent) -> None:
 
     made = {n: errors(n) for n in SIZES}
     lines = [f"{'mean relative error':<48}" + "".join(f"{f'n = {n:,}':>11}" for n in SIZES)]
-    labels = ("estimated V against V*", "draws' variance against 1 / (eta A)",
-              "calibrated draws' variance against estimated V")  # fmt: skip
+    labels = (
+        "estimated V against V*",
+        "draws' variance against 1 / (eta A)",
+        "calibrated draws' variance against estimated V",
+    )
     for k, label in enumerate(labels):
         lines.append(f"{label:<48}" + "".join(f"{e[k]:>11.1e}" for e in made.values()))
     lines += ["", f"{'printed over centred variance':<48}{'measured':>11}{'predicted':>11}"]
     for groups in (100, 400, 1600):
         ratio, predicted = printed_meat(groups)
         lines.append(f"{f'{groups:,} groups of 5':<48}{ratio:>11.3f}{predicted:>11.3f}")
-    lines += ["", f"{'scale as a plug-in':<25}{'sd / se':>19}{'coverage':>19}",
-              f"{'':<25}" + f"{'location':>10}{'slope':>9}" * 2]  # fmt: skip
+    lines += [
+        "",
+        f"{'scale as a plug-in':<25}{'sd / se':>19}{'coverage':>19}",
+        f"{'':<25}" + f"{'location':>10}{'slope':>9}" * 2,
+    ]
     for skewed, errors_are in ((False, "t errors"), (True, "exponential errors")):
         for plug_in, way in ((True, "MAD"), (False, "given")):
             found = nuisance(skewed, plug_in)
@@ -123,8 +134,13 @@ def main(folder: Path = Path(__file__).parent) -> None:
     figure = Figure(figsize=(7.5, 4), layout="constrained")
     ax = figure.subplots()
     for k, (label, colour) in enumerate(zip(labels[:2], ("#1f5a94", "#c77d2e"), strict=True)):
-        ax.loglog(SIZES, [e[k] for e in made.values()], "o-", color=colour,
-                  label=label.replace("eta", "η"))  # fmt: skip
+        ax.loglog(
+            SIZES,
+            [e[k] for e in made.values()],
+            "o-",
+            color=colour,
+            label=label.replace("eta", "η"),
+        )
     ax.loglog(SIZES, 3 * np.array(SIZES) ** -0.5, ":", color="0.6", label="slope −1/2")
     ax.loglog(SIZES, 0.6 / np.array(SIZES), "--", color="0.6", label="slope −1")
     ax.set_xticks(SIZES, [f"{n:,}" for n in SIZES])

@@ -110,8 +110,12 @@ def main(folder: Path = Path(__file__).parent) -> None:
     lines = [f"{'posterior':<31}{'eta':>5}" + "".join(f"{n:>9,}" for n in SIZES) + "  exponent"]
     figure = Figure(figsize=(11, 4), layout="constrained")
     axes = figure.subplots(1, 3, sharey=True)
-    panels = {"Poisson mean": 0, "logistic slope, ridge": 1, "logistic, fixed prior": 2,
-              "logistic, ridge as a prior": 2}  # fmt: skip
+    panels = {
+        "Poisson mean": 0,
+        "logistic slope, ridge": 1,
+        "logistic, fixed prior": 2,
+        "logistic, ridge as a prior": 2,
+    }
     for case in CASES:
         for eta in ETAS:
             means, _ = distances(case, eta)
@@ -120,10 +124,14 @@ def main(folder: Path = Path(__file__).parent) -> None:
             if case in panels and (panels[case] < 2 or eta == 0.1):
                 second = "as a prior" in case
                 label = case.removeprefix("logistic, ") if panels[case] == 2 else f"η = {eta:g}"
-                axes[panels[case]].loglog(SIZES, means, "s--" if second else "o-", ms=4,
-                                          color=colours[eta], label=label)  # fmt: skip
-    titles = ("Poisson mean", "logistic slope with a ridge",
-              "priors that η (here 0.1) does not multiply")  # fmt: skip
+                axes[panels[case]].loglog(
+                    SIZES, means, "s--" if second else "o-", ms=4, color=colours[eta], label=label
+                )
+    titles = (
+        "Poisson mean",
+        "logistic slope with a ridge",
+        "priors that η (here 0.1) does not multiply",
+    )
     for ax, title in zip(axes, titles, strict=True):
         ax.loglog(SIZES, 1.2 * np.array(SIZES) ** -0.5, ":", color="0.6", label="slope −1/2")
         ax.set_title(title, fontsize=10)

@@ -2,22 +2,22 @@
 
 from etafree import errors, losses, penalties
 from etafree._version import __version__
-from etafree.api import calibrate
-from etafree.autodiff import JaxLoss
 from etafree.bootstrap import bootstrap, loss_likelihood_bootstrap
-from etafree.calibration import LocationScaleMap
+from etafree.calibrate import calibrate
 from etafree.criterion import Criterion
 from etafree.draws import Draws
 from etafree.learning_rates import LearningRate, select
-from etafree.models.mixed import RandomIntercept
+from etafree.map import LocationScaleMap
 from etafree.optimize import Fit, minimise
-from etafree.pairwise import PairLoss, PairwiseDifference, Wilcoxon
+from etafree.paper.random_intercept import RandomIntercept
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.q_posterior import q_posterior
 from etafree.result import Calibration
 from etafree.samplers import sample
 from etafree.sandwich import target
-from etafree.targets import Target
+from etafree.target import Target
+from etafree.totals.jax import JaxLoss
+from etafree.totals.pairs import PairLoss, PairwiseDifference, Wilcoxon
 
 __all__ = [
     "Calibration",

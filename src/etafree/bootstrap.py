@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from etafree.batched import minimisers
 from etafree.criterion import Criterion
-from etafree.dependence import Clusters, find_dependence
+from etafree.data.groups import Groups
+from etafree.dependence.base import Clusters, find_dependence
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, InputError
-from etafree.linear import LinearTotal, PredictorTotal
+from etafree.foundation.arguments import Array, as_count, as_seeds, told_seed
+from etafree.foundation.threads import own_settings
 from etafree.optimize import Fit, minimise
+from etafree.optimize.many import minimisers
 from etafree.penalties import KinkedPenalty
-from etafree.sums import Groups
-from etafree.threads import own_settings
-from etafree.validation import Array, as_count, as_seeds, told_seed
+from etafree.totals.linear import LinearTotal, PredictorTotal
 
 __all__ = [
     "Resamples",
@@ -67,32 +67,42 @@ def refuse_kinks(criterion: Criterion, purpose: str) -> None:
     """Refuse a penalty that sets coefficients to zero: their estimators have no normal limit."""
     if isinstance(criterion.penalty, KinkedPenalty):
         raise InputError(
-            "penalty", f"{type(criterion.penalty).__name__} has a kink: coefficients at zero have "
+            "penalty",
+            f"{type(criterion.penalty).__name__} has a kink: coefficients at zero have "
             f"no normal limit, which {purpose} relies on",
             "use ef.calibrate, which works on the active block",
-        )  # fmt: skip
+        )
 
 
 def cluster_groups(criterion: Criterion, clusters: Any) -> Groups | None:
     """Return the clusters that are resampled as wholes, None for independent rows."""
     if isinstance(criterion.total, PredictorTotal) and not isinstance(criterion.total, LinearTotal):
-        raise InputError("criterion", "reads its data in parts, and resampling needs every row",
-                         "use data in memory")  # fmt: skip
+        raise InputError(
+            "criterion",
+            "reads its data in parts, and resampling needs every row",
+            "use data in memory",
+        )
     found = find_dependence(criterion.rows, clusters)
     if found is None:
         return None
     if not isinstance(found, Clusters):
-        raise InputError("clusters", "has several ways, and no bootstrap resamples crossed "
-                         "clusters", "pass one set of labels")  # fmt: skip
+        raise InputError(
+            "clusters",
+            "has several ways, and no bootstrap resamples crossed clusters",
+            "pass one set of labels",
+        )
     if len(found.groups) < 2:
         raise InputError("clusters", "has one cluster only", "at least two must vary")
     return found.groups
 
 
 def weight_blocks(
-    criterion: Criterion, count: int, groups: Groups | None, seeds: np.random.SeedSequence,
+    criterion: Criterion,
+    count: int,
+    groups: Groups | None,
+    seeds: np.random.SeedSequence,
     kind: str,
-) -> Iterator[tuple[Array, str]]:  # fmt: skip
+) -> Iterator[tuple[Array, str]]:
     """Yield `count` weight vectors in blocks (b, n), and which kind of weights they are.
 
     The same seeds yield the same weights. Frequency weights of the criterion count copies, which
@@ -135,9 +145,13 @@ def _counts(units: Array, many: int, rng: np.random.Generator) -> Array:
 
 @own_settings
 def resamples(
-    criterion: Criterion, fit: Fit, count: int, groups: Groups | None,
-    seeds: np.random.SeedSequence, kind: str = "counts",
-) -> Resamples:  # fmt: skip
+    criterion: Criterion,
+    fit: Fit,
+    count: int,
+    groups: Groups | None,
+    seeds: np.random.SeedSequence,
+    kind: str = "counts",
+) -> Resamples:
     """Return the minimisers of `count` resamples, by Newton steps from the full-data fit."""
     parts = [
         minimisers(criterion, fit, weights, weight_kind)
@@ -281,6 +295,9 @@ def _drawn(criterion: Criterion, draws: int, clusters: Any, seed: Any, kind: str
             CalibrationWarning,
             stacklevel=3,
         )
-    info = {"failed": made.failed, "clusters": None if groups is None else len(groups),
-            "seed": told_seed(seed, seeds)}  # fmt: skip
+    info = {
+        "failed": made.failed,
+        "clusters": None if groups is None else len(groups),
+        "seed": told_seed(seed, seeds),
+    }
     return Draws(made.thetas[None], criterion.names, None, float(len(made.thetas)), name, info)

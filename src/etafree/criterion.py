@@ -1,39 +1,293 @@
 r"""Criterion = data + loss + penalty: the penalized total loss and its derivatives.
 
-:math:`L(\theta) = M(\theta) + \lambda_n s_n\rho(\theta)`, sums over observations throughout.
+:math:`L(\theta) = M(\theta) + \lambda_n s_n\rho(\theta)`, sums over observations throughout. Data
+are arrays, a table with a formula, or a table that is read in parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.axes import in_order, renamed
+from etafree.data.formula import design
+from etafree.data.labels import StreamedRows, column_name
+from etafree.data.rows import KINDS, Rows, checked_arrays, checked_weights, shared_index
+from etafree.data.sources import BATCH, as_source
 from etafree.errors import InputError
-from etafree.linear import LinearTotal, PredictorTotal
-from etafree.losses import LinearLoss, Loss
-from etafree.penalties import NoPenalty, Penalty
-from etafree.rows import Rows, checked_arrays, shared_index
-from etafree.tables import FromTables, check_penalty
-from etafree.totals import Derivatives, GeneralLoss, Total
-from etafree.validation import (
+from etafree.foundation.arguments import (
     Array,
     as_array,
     as_bool,
+    as_choice,
+    as_count,
     as_mapping,
     as_names,
     as_number,
+    in_order,
     owned,
     refuse_masked,
+    renamed,
 )
-from etafree.weights import checked_weights
+from etafree.losses import LinearLoss, Loss
+from etafree.penalties import KinkedPenalty, NoPenalty, Penalty
+from etafree.totals.base import Derivatives, GeneralLoss, Total
+from etafree.totals.chunked import Reader, StreamedTotal, find_recipe
+from etafree.totals.linear import LinearTotal, PredictorTotal
 
-__all__ = ["Criterion"]
+__all__ = ["Criterion", "FromTables", "check_penalty"]
+
+
+class FromTables:
+    """The ways from a table to a `Criterion`, which inherits them."""
+
+    @classmethod
+    def from_formula(
+        cls,
+        formula: str,
+        data: Any,
+        loss: LinearLoss,
+        penalty: Penalty | None = None,
+        *,
+        weights: Any = None,
+        weight_kind: str | None = None,
+        offset: Any = None,
+        trials: Any = None,
+        penalize_intercept: bool = False,
+        context: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the criterion of a formula such as ``"y ~ x1 + C(region)"`` and a DataFrame.
+
+        Rows with missing values are dropped, and a printed calibration says how many; whatever is
+        passed later with one value per original row (clusters, say) is cut to the same rows, and
+        may be a column name too. Categories that no row has make no column.
+
+        Parameters
+        ----------
+        formula : str
+            Response and terms; an intercept is added unless the formula has ``- 1``.
+        data : DataFrame
+            With a row per observation.
+        loss : LinearLoss
+            For example ``ef.losses.Huber(1.345)``.
+        penalty : Penalty, optional
+            For example ``ef.penalties.Ridge(0.5)``.
+        weights, offset, trials : (n,) array or column name, optional
+            As for the criterion.
+        weight_kind : {"frequency", "sampling"}
+            What weights are.
+        penalize_intercept : bool
+            By default ridge and kinked penalties leave the intercept alone (a ridge with an
+            explicit Q, and any other penalty, is taken as it is).
+        context : mapping, optional
+            Functions of your own that the formula calls.
+
+        Returns
+        -------
+        Criterion
+            Its names are those of the design matrix.
+
+        Examples
+        --------
+        >>> import etafree as ef, pandas as pd
+        >>> df = pd.DataFrame({"y": [1.0, 2.0, 4.0], "x": [0.0, 1.0, 2.0]})
+        >>> ef.Criterion.from_formula("y ~ x", df, ef.losses.Squared()).names
+        ('Intercept', 'x')
+        """
+        as_bool(penalize_intercept, "penalize_intercept")
+        made = design(formula, data, context)
+
+        def column(value: Any, argument: str) -> Any:
+            return None if value is None else made.rows.align(value, argument)
+
+        intercept = None if penalize_intercept else made.intercept
+        if isinstance(penalty, Penalty):
+            penalty = penalty.fitted_to(len(made.names), intercept)
+        criterion: Any = cls(  # type: ignore[call-arg]
+            loss,
+            (made.X, made.y),
+            penalty,
+            weights=column(weights, "weights"),
+            weight_kind=weight_kind,
+            offset=column(offset, "offset"),
+            trials=column(trials, "trials"),
+            names=made.names,
+        )
+        made_rows = replace(made.rows, advice=criterion.rows.advice)
+        criterion = criterion._replaced(rows=made_rows, intercept=intercept)
+        made_criterion: Self = criterion
+        return made_criterion
+
+    @classmethod
+    def from_parts(
+        cls,
+        loss: LinearLoss,
+        data: Any,
+        formula: str,
+        penalty: Penalty | None = None,
+        *,
+        clusters: str | Sequence[str] = (),
+        weights: str | None = None,
+        weight_kind: str | None = None,
+        offset: str | None = None,
+        trials: str | None = None,
+        penalize_intercept: bool = False,
+        context: Mapping[str, Any] | None = None,
+        batch: int = BATCH,
+        scheduler: Any = None,
+    ) -> Self:
+        """Return the criterion of a formula and a table larger than memory, read in parts.
+
+        Everything is a sum over parts, so results are those of `from_formula`. What needs all rows
+        at once is refused: arrays with a value per row (name a column), scale="mad", kinks.
+
+        Parameters
+        ----------
+        loss : LinearLoss
+            For example ``ef.losses.Huber(1.345)``.
+        data : path, Arrow dataset or table, Dask DataFrame, or DataFrames
+            Parquet files or folders; an iterable of DataFrames that can be run through again, or a
+            function that returns one. A Dask DataFrame is worked on where its partitions are.
+        formula : str
+            As for `from_formula`.
+        penalty : Penalty, optional
+            A smooth one.
+        clusters : str or sequence of str
+            Columns whose labels the first pass collects; others take a pass when they are used.
+        weights, offset, trials : str, optional
+            Columns.
+        weight_kind, penalize_intercept, context : optional
+            As for `from_formula`.
+        batch : int
+            Most rows of a part of a Parquet file or Arrow table.
+        scheduler : distributed.Client or address, optional
+            Where the parts of a Parquet file or Dask DataFrame are worked on. A client stays open.
+
+        Returns
+        -------
+        Criterion
+            Every evaluation is a pass over the parts.
+
+        Raises
+        ------
+        InputError
+            A column is missing, the loss or penalty needs all rows, or a file cannot be read.
+
+        Examples
+        --------
+        >>> import etafree as ef, pandas as pd
+        >>> parts = [pd.DataFrame({"y": [1.0, 2.0]}), pd.DataFrame({"y": [6.0]})]
+        >>> criterion = ef.Criterion.from_parts(ef.losses.Squared(), parts, "y ~ 1")
+        >>> criterion.n, ef.minimise(criterion).theta
+        (3, array([3.]))
+        """
+        if not isinstance(loss, LinearLoss):
+            raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
+        check_penalty(penalty)
+        if isinstance(penalty, KinkedPenalty):
+            raise InputError(
+                "penalty",
+                f"{type(penalty).__name__} has kinks, and the data are read in parts",
+                "use ef.penalties.huberized_l1",
+            )
+        if trials is not None and not loss.takes_trials:
+            raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
+        if weights is not None or weight_kind is not None:
+            as_choice(weight_kind, "weight_kind", KINDS)
+        source = as_source(data, as_count(batch, "batch"), scheduler)
+        named = {"weights": weights, "offset": offset, "trials": trials}
+        for argument, name in named.items():
+            if name is not None:
+                column_name(name, source.columns, argument)
+        as_bool(penalize_intercept, "penalize_intercept")
+        if not isinstance(clusters, Iterable) or getattr(clusters, "ndim", 1) == 0:
+            raise InputError(
+                "clusters", f"is {clusters!r}", "pass names of columns, or leave it out"
+            )
+        labels = (clusters,) if isinstance(clusters, str) else tuple(clusters)
+        found = {column_name(name, source.columns, "clusters"): "clusters" for name in labels}
+        recipe = find_recipe(source, formula, context)
+        reader = Reader(recipe, weights, weight_kind != "sampling", offset, trials)
+        total, known = StreamedTotal.of(loss, source, reader, found)
+        rows = StreamedRows(
+            total.census.rows,
+            table=source.columns,
+            in_use=total.n,
+            find=total.groups,
+            known=known,
+            missing=total.census.rows - total.n,
+        )
+        intercept = None if penalize_intercept else recipe.intercept
+        criterion: Any = cls.__new__(cls)
+        fitted = (penalty or NoPenalty()).fitted_to(total.p, intercept)
+        criterion._set(total, fitted, as_names(recipe.names, total.p), rows, intercept)
+        made: Self = criterion
+        return made
+
+    @classmethod
+    def from_parquet(
+        cls,
+        loss: LinearLoss,
+        path: Any,
+        formula: str,
+        penalty: Penalty | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return the criterion of a Parquet file or folder, or of several.
+
+        Every file's footer is read first: one that is cut short, or has not the columns that are
+        used, is an error that names it.
+
+        Parameters
+        ----------
+        loss : LinearLoss
+            For example ``ef.losses.Huber(1.345)``.
+        path : str or path, or a list of them
+            A file, or a folder of files.
+        formula : str
+            As for `from_formula`.
+        penalty : Penalty, optional
+            A smooth one.
+        **options : optional
+            As for `from_parts`.
+
+        Returns
+        -------
+        Criterion
+            As of `from_parts`.
+
+        Raises
+        ------
+        InputError
+            `path` is none, or what `from_parts` refuses.
+
+        Examples
+        --------
+        >>> import etafree as ef, pandas as pd, pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "y.parquet")
+        ...     pd.DataFrame({"y": [1.0, 2.0, 6.0]}).to_parquet(path)
+        ...     criterion = ef.Criterion.from_parquet(ef.losses.Squared(), path, "y ~ 1")
+        ...     ef.minimise(criterion).theta
+        array([3.])
+        """
+        several = path if isinstance(path, list | tuple) and path else [path]
+        if not all(isinstance(name, str | os.PathLike) for name in several):
+            raise InputError(
+                "path", f"is a {type(path).__name__}", "pass a path, or use from_parts"
+            )
+        return cls.from_parts(loss, path, formula, penalty, **options)
+
+
+def check_penalty(penalty: Any) -> None:
+    """Refuse what is neither a penalty nor None."""
+    if penalty is not None and not isinstance(penalty, Penalty):
+        raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -135,8 +389,11 @@ class Criterion(FromTables):
         if isinstance(loss, GeneralLoss):
             for argument, value in (("offset", offset), ("trials", trials)):
                 if value is not None:
-                    raise InputError(argument, f"means nothing to {type(loss).__name__}",
-                                     "let the loss take it from the data")  # fmt: skip
+                    raise InputError(
+                        argument,
+                        f"means nothing to {type(loss).__name__}",
+                        "let the loss take it from the data",
+                    )
             self._bind(loss, data, penalty, weights, weight_kind, names, start)
             return
         if start is not None:
@@ -165,9 +422,15 @@ class Criterion(FromTables):
         self._set(total, (penalty or NoPenalty()).fitted_to(p), as_names(names, p), rows)
 
     def _bind(
-        self, loss: GeneralLoss, data: Any, penalty: Penalty | None, weights: Any,
-        weight_kind: str | None, names: Sequence[str] | None, start: Any,
-    ) -> None:  # fmt: skip
+        self,
+        loss: GeneralLoss,
+        data: Any,
+        penalty: Penalty | None,
+        weights: Any,
+        weight_kind: str | None,
+        names: Sequence[str] | None,
+        start: Any,
+    ) -> None:
         """Fill in the criterion of a loss that makes its own total."""
         check_penalty(penalty)
         n = loss.count(data)
@@ -179,14 +442,22 @@ class Criterion(FromTables):
         total, first, found = loss.bind(data, start, w, frequency)
         known = as_names(found if names is None else names, total.p)
         if found is not None and known != tuple(found) and set(known) & set(found):
-            raise InputError("names", f"are {list(known)}, the loss has {list(found)}",
-                             "leave them out, or pass new names")  # fmt: skip
+            raise InputError(
+                "names",
+                f"are {list(known)}, the loss has {list(found)}",
+                "leave them out, or pass new names",
+            )
         self._set(total, (penalty or NoPenalty()).fitted_to(total.p), known, rows, start=first)
 
     def _set(
-        self, total: Total, penalty: Penalty, names: tuple[str, ...], rows: Rows,
-        intercept: int | None = None, start: Array | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        total: Total,
+        penalty: Penalty,
+        names: tuple[str, ...],
+        rows: Rows,
+        intercept: int | None = None,
+        start: Array | None = None,
+    ) -> None:
         put = object.__setattr__
         put(self, "start", start)
         put(self, "intercept", intercept)
@@ -229,8 +500,9 @@ class Criterion(FromTables):
             rows = np.zeros(0, dtype=np.intp)
         whole = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
         if not whole or rows.min() < 0 or rows.max() >= self.n:
-            raise InputError("rows", "are not numbers of rows",
-                             f"pass whole numbers from 0 to {self.n - 1}")  # fmt: skip
+            raise InputError(
+                "rows", "are not numbers of rows", f"pass whole numbers from 0 to {self.n - 1}"
+            )
         if not isinstance(self.total, LinearTotal):
             return self.reweighted(np.bincount(rows, minlength=self.n))
         kept = rows if self.rows.kept is None else self.rows.kept[rows]
@@ -252,8 +524,11 @@ class Criterion(FromTables):
         if not isinstance(self.total, PredictorTotal):
             raise InputError("loss", f"cannot replace {self.loss!r}", "build a new Criterion")
         if self.total.trials and not loss.takes_trials:
-            raise InputError("loss", f"{type(loss).__name__} has no use for the data's trials",
-                             "build a new Criterion without them")  # fmt: skip
+            raise InputError(
+                "loss",
+                f"{type(loss).__name__} has no use for the data's trials",
+                "build a new Criterion without them",
+            )
         return self._replaced(total=self.total.with_loss(loss))
 
     def with_penalty(self, penalty: Penalty) -> Criterion:

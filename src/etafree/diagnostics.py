@@ -1,4 +1,16 @@
-"""When not to trust a calibration: named checks with thresholds and advice in words."""
+r"""When not to trust a calibration: named checks with thresholds and advice in words.
+
+What a scale that was estimated beforehand does to standard errors.
+
+The median absolute residual :math:`m=0.6745s` and the estimate solve equations together. To first
+order, with d the change of the gradient and e that of :math:`\log m`,
+
+.. math:: A\,\delta\theta + d\,\delta\log s = -\sum_i\psi_i,\qquad
+   \delta\log s = e'\delta\theta + \sum_i\frac{1\{|r_i|>m\}-1/2}{n f(m) m},
+
+so the influence of a row is :math:`-(A+de')^{-1}(\psi_i+d\,\iota_i)` instead of
+:math:`-A^{-1}\psi_i`. For errors symmetric about zero d vanishes and the two agree.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +20,83 @@ from typing import Any
 
 import numpy as np
 
-from etafree import linalg
-from etafree.checks import Check, check, run_checks, unknown
 from etafree.criterion import Criterion
-from etafree.dependence import Dependence
+from etafree.data.groups import Groups
+from etafree.dependence.base import Dependence
+from etafree.dependence.clusters import PLAIN_CR, cluster_leverages, effective_clusters
 from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
-from etafree.leverage import cluster_leverages, effective_clusters
-from etafree.linalg import relative_eigenvalues
-from etafree.linear import LinearTotal, PredictorTotal
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array
+from etafree.foundation.check import Check, check, run_checks, unknown
+from etafree.foundation.linalg import relative_eigenvalues
 from etafree.losses import ResidualLoss
-from etafree.meat import PLAIN_CR
+from etafree.losses.residual import MEDIAN
 from etafree.optimize import minimise, subset_starts
-from etafree.plug_in import scale_effect
 from etafree.posterior import GeneralizedPosterior
-from etafree.sums import Groups
-from etafree.targets import Target
-from etafree.totals import Total
-from etafree.validation import Array
+from etafree.target import Target
+from etafree.totals.base import Total
+from etafree.totals.linear import LinearTotal, PredictorTotal
 
-__all__ = ["checks_of_criterion", "checks_of_draws", "prior_weight"]
+__all__ = ["checks_of_criterion", "checks_of_draws", "prior_weight", "scale_effect"]
+
+#: Step of the log scale.
+STEP = 1e-4
+
+
+def scale_effect(criterion: Criterion, target: Target, groups: Groups | None) -> tuple[Check, ...]:
+    """Return how far standard errors are off for taking an estimated scale as known; or nothing.
+
+    References
+    ----------
+    Huber, P. J. and Ronchetti, E. M. (2009). Robust Statistics, 2nd ed., section 6.4. Wiley.
+    """
+    loss, total = criterion.loss, criterion.total
+    if not (isinstance(loss, ResidualLoss) and loss.estimated and isinstance(total, LinearTotal)):
+        return ()
+    if target.hessian is None:
+        return ()
+    theta, scale = target.center, loss.scale_value
+    ends = [
+        total.with_loss(loss.with_scale(scale * np.exp(h))).derivatives(theta).gradient
+        for h in (STEP, -STEP)
+    ]
+    d = (ends[0] - ends[1]) / (2 * STEP)
+    influence, e = _of_the_median(total, theta, MEDIAN * scale)
+    if groups is None:
+        groups = Groups(np.arange(total.n), np.arange(total.n))
+    sums = total.cluster_totals(theta, groups).sums
+    sums = sums - sums.mean(axis=0)
+    both = sums + np.outer(np.bincount(groups.codes, influence, len(groups)), d)
+    plain = linalg.solve(target.hessian, sums.T, "Hessian")
+    joint = linalg.solve(target.hessian + np.outer(d, e), both.T, "joint Hessian")
+    ratio = np.sqrt(np.square(joint).sum(axis=1) / np.square(plain).sum(axis=1))
+    worst = int(np.argmax(np.abs(np.log(ratio))))
+    return (
+        check(
+            "plug-in scale",
+            float(np.abs(np.log(ratio[worst]))),
+            0.1,
+            f"the scale was estimated and is taken as known: the standard error of "
+            f"{target.names[worst]!r} should be {ratio[worst]:.2f} times as large; pass scale= as "
+            "a number",
+        ),
+    )
+
+
+def _of_the_median(total: LinearTotal, theta: Array, m: float) -> tuple[Array, Array]:
+    """Return influences (n,) on the log of the median absolute residual m, and its slope."""
+    w = np.ones(total.n) if total.weights is None else total.weights / total.weights.mean()
+    moved = total.y if total.offset is None else total.y - total.offset
+    residual = moved - total.X @ theta
+    size = np.abs(residual)
+    reach = m * len(size) ** -0.2
+    near = w * (np.abs(size - m) <= reach)
+    density = near.sum() / (2 * reach * w.sum())
+    influence = w * ((size > m) - 0.5) / (w.sum() * density * m)
+    slope = -(near * np.sign(residual)) @ total.X / (near.sum() * m)
+    return influence, slope
+
 
 TAILS = (0.025, 0.5, 0.975)
 
@@ -60,9 +129,11 @@ def effective_draws(original: Draws) -> Check:
     """Compare the number of effective draws with what quantiles need."""
     need, ess = max(400.0, 20.0 * original.p), original.effective_size()
     return check(
-        "draws: needed over effective", need / ess, 1.0,
+        "draws: needed over effective",
+        need / ess,
+        1.0,
         f"{ess:.0f} effective draws are few for quantiles; draw at least {need:.0f}",
-    )  # fmt: skip
+    )
 
 
 def heavy_weights(original: Draws) -> tuple[Check, ...]:
@@ -94,10 +165,12 @@ def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Chec
     worst = int(np.argmax(gap.max(axis=0)))
     noise = float(np.sqrt(4.2 / original.effective_size()))
     return check(
-        "shape", float(gap.max()), max(0.1 + noise, 3.5 * noise),
+        "shape",
+        float(gap.max()),
+        max(0.1 + noise, 3.5 * noise),
         f"the draws of {target.names[worst]!r} are not near normal at this learning rate (eta n is "
         "small): use interval(kind='wald'), or draw at a larger eta",
-    )  # fmt: skip
+    )
 
 
 def curvature_agreement(original: Draws, hessian: Array, eta: float) -> Check:
@@ -106,11 +179,13 @@ def curvature_agreement(original: Draws, hessian: Array, eta: float) -> Check:
     value = float(np.max(np.abs(np.log(ratios))))
     threshold = 0.25 + 2 * np.sqrt(original.p / original.effective_size())
     return check(
-        "draws against curvature", value, threshold,
+        "draws against curvature",
+        value,
+        threshold,
         f"the draws' variance is off 1/(eta x Hessian) by up to a factor {np.exp(value):.2g}: "
         "check eta=, the penalty and the loss; a prior not scaled by eta does this too, and so "
         "does a posterior far from normal (see shape)",
-    )  # fmt: skip
+    )
 
 
 def checks_of_criterion(
@@ -143,10 +218,12 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
     except InputError:  # so far off that the loss is flat
         step = np.full(criterion.p, np.inf)
     return check(
-        "Newton offset", float(np.max(np.abs(step) / target.se)), 0.1,
+        "Newton offset",
+        float(np.max(np.abs(step) / target.se)),
+        0.1,
         f"the centre does not solve the penalized estimating equation: use {other} (a posterior "
         "mean is off at small eta, and under a prior that eta does not scale)",
-    )  # fmt: skip
+    )
 
 
 def few_clusters(target: Target) -> Check:
@@ -196,9 +273,11 @@ def dominant_clusters(criterion: Criterion, target: Target, kind: str, groups: G
     named = ", ".join(f"{groups.labels[g]!s} ({leverage[g]:.2f})" for g in worst)
     better = _better(target) or "estimates rest on them; "
     return check(
-        f"{kind} leverage", float(leverage[worst[0]]), 0.25,
+        f"{kind} leverage",
+        float(leverage[worst[0]]),
+        0.25,
         f"a few clusters dominate: {named}; {better}see cluster_table() and a fit without them",
-    )  # fmt: skip
+    )
 
 
 def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None) -> Check:
@@ -213,8 +292,13 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
     total, p = criterion.total, criterion.p
     inverse = linalg.inv(target.hessian, "Hessian")
     if not isinstance(total, PredictorTotal):
-        return check("curvature noise", _hessian_noise(total, target, inverse, groups), 0.15,
-                     advice, fail=0.3)  # fmt: skip
+        return check(
+            "curvature noise",
+            _hessian_noise(total, target, inverse, groups),
+            0.15,
+            advice,
+            fail=0.3,
+        )
     directions = inverse / np.sqrt(np.diagonal(inverse))  # columns v_j with v_j' A v_j = 1
 
     def hold(part: LinearTotal, mass: Array, held: Array) -> None:
@@ -311,10 +395,12 @@ class LagProducts:
 def _serial(products: LagProducts) -> Check:
     value = np.max(np.abs(products.lagged) / np.sqrt(np.maximum(products.square, 1e-300)))
     return check(
-        "serial dependence", float(value), 3.5,
+        "serial dependence",
+        float(value),
+        3.5,
         "neighbouring rows are correlated: if the order of rows is time or groups, independent "
         "observations is the wrong assumption; pass time= or clusters=",
-    )  # fmt: skip
+    )
 
 
 def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
@@ -326,9 +412,11 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
     total = criterion.total
     if isinstance(total, PredictorTotal) and not isinstance(total, LinearTotal):
         return unknown(
-            "rival mode", "not looked for: every start is a fit of several passes over the data; "
-            "fit a sample of the rows in memory and see its diagnostics", 2.5,
-        )  # fmt: skip
+            "rival mode",
+            "not looked for: every start is a fit of several passes over the data; "
+            "fit a sample of the rows in memory and see its diagnostics",
+            2.5,
+        )
     best = criterion.derivatives(target.center).value
     weights = np.ones(total.n) if total.weights is None else total.weights
     kept = weights > 0
@@ -353,10 +441,15 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
         smallest = min(smallest, (fit.value - best) / max(spread, 1e-300))
     verdict = "ok" if smallest >= 2.5 else "warn"
     return Check(
-        "rival mode", float(smallest), 2.5, verdict,
-        "" if verdict == "ok" else "another minimum fits about as well: the estimate may jump "
+        "rival mode",
+        float(smallest),
+        2.5,
+        verdict,
+        ""
+        if verdict == "ok"
+        else "another minimum fits about as well: the estimate may jump "
         "between them, and normal intervals know nothing of it; add a penalty or a convex loss",
-    )  # fmt: skip
+    )
 
 
 def prior_weight(posterior: GeneralizedPosterior, target: Target) -> Check:
@@ -368,7 +461,9 @@ def prior_weight(posterior: GeneralizedPosterior, target: Target) -> Check:
     move = np.max(np.abs(linalg.solve(target.hessian, slope, "Hessian")) / target.se)
     bend = relative_eigenvalues(prior.hessian(target.center, n) / posterior.eta, target.hessian)
     return check(
-        "unscaled prior", float(max(move, np.max(np.abs(bend)))), 0.1,
+        "unscaled prior",
+        float(max(move, np.max(np.abs(bend)))),
+        0.1,
         "the log prior is not weak against eta times the loss: the posterior's own mode moves with "
         "eta; the calibration targets the penalized estimator and uses the draws for shape only",
-    )  # fmt: skip
+    )

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from etafree.axes import renamed
 from etafree.errors import InputError
-from etafree.linalg import check_covariance, correlation_eigenvalues
+from etafree.foundation.arguments import (
+    Array,
+    as_array,
+    as_mapping,
+    as_names,
+    as_number,
+    as_positive,
+    owned,
+    renamed,
+)
+from etafree.foundation.linalg import check_covariance, correlation_eigenvalues
 from etafree.posterior import GeneralizedPosterior
-from etafree.validation import Array, as_array, as_mapping, as_names, as_number, as_positive, owned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,8 +102,11 @@ class Draws:
         if not isinstance(self.sampler, str):
             raise InputError("sampler", f"is a {type(self.sampler).__name__}", "pass its name")
         if not isinstance(self.source, GeneralizedPosterior | None):
-            raise InputError("source", f"is a {type(self.source).__name__}",
-                             "pass the GeneralizedPosterior that was drawn from")  # fmt: skip
+            raise InputError(
+                "source",
+                f"is a {type(self.source).__name__}",
+                "pass the GeneralizedPosterior that was drawn from",
+            )
         object.__setattr__(self, "values", owned(self.values))
         object.__setattr__(self, "info", as_mapping(self.info, "info"))
 
@@ -129,8 +140,9 @@ class Draws:
                 return named
             eta = as_positive(eta, "eta")
             if named.eta is not None and named.eta != eta:
-                raise InputError("eta", f"is {eta:g} but these draws were made at {named.eta:g}",
-                                 "leave it out")  # fmt: skip
+                raise InputError(
+                    "eta", f"is {eta:g} but these draws were made at {named.eta:g}", "leave it out"
+                )
             return replace(named, eta=eta)
         if getattr(values, "ndim", 2) > 1:  # the index of a Series names draws
             values, names = renamed(values, names, "draws")
@@ -206,10 +218,11 @@ class Draws:
         """
         if len(self) < self.p + 2:
             raise InputError(
-                "draws", f"are {len(self)} for {self.p} parameter(s)",
+                "draws",
+                f"are {len(self)} for {self.p} parameter(s)",
                 f"pass at least {self.p + 2}, better thousands (chains of one parameter have shape "
                 "(chain, draw, 1))",
-            )  # fmt: skip
+            )
         array = self.array
         spread = array.max(axis=0) - array.min(axis=0)
         size = np.abs(array).max(axis=0)

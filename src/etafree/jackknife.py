@@ -19,6 +19,18 @@ mean :math:`I_i`, and the same quadratic form Q of the batches' deviations is su
 :math:`Q(I)-\sum_b Q(I_b-I)/\{K(K-1)\}`, which holds for autocorrelated chains too. The same batches
 tell the Monte Carlo error of every standard error.
 
+Influences of observations on posterior means, from draws and pointwise losses.
+
+In coordinates z in which the draws have mean 0 and covariance I, the score of a loss is its
+regression slope :math:`s_i=\mathrm{cov}_d(z,\ell_i)` and its influence :math:`M^{-1}s_i`, with M
+the curvature of the total loss. Everything is computed by batch of draws: deviations of batches
+from their mean say how noisy it is.
+
+Losses of a criterion's rows at every draw, of some rows at a time.
+
+The matrix of all draws and all rows never exists. What is kept is summed: by group of rows, or
+into second moments of independent rows.
+
 References
 ----------
 Giordano, R. and Broderick, T. (2023). The Bayesian infinitesimal jackknife for variance.
@@ -27,37 +39,499 @@ arXiv:2305.06466.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import combinations
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from etafree import linalg
-from etafree.checks import Check, check, run_checks
-from etafree.dependence import Clusters, Dependence, Series, Survey, Ways
+from etafree.data.groups import BLOCK, COMPILE_FROM, Groups, add_group_sums, row_blocks
+from etafree.data.rows import Rows
+from etafree.dependence.base import Clusters, Dependence, Series, Survey, Ways
+from etafree.dependence.clusters import PLAIN_CR, Meat, check_count, clustered, finish
+from etafree.dependence.survey import stratified
+from etafree.dependence.time import AUTOMATIC, long_run, newey_west_lag
+from etafree.dependence.ways import multiway
 from etafree.draws import Draws
 from etafree.errors import InputError
-from etafree.influence import (
-    Curvature,
-    PointwiseLosses,
-    Slopes,
-    find_slopes,
-    group_sums,
-    scores_by_batch,
-)
-from etafree.linalg import check_covariance, correlation_eigenvalues
-from etafree.meat import PLAIN_CR, Meat, check_count, clustered, finish
-from etafree.multiway import multiway
-from etafree.row_losses import RowLosses
-from etafree.serial import AUTOMATIC, long_run, newey_west_lag
-from etafree.sums import Groups
-from etafree.survey import stratified
-from etafree.targets import Target, degrees_of_freedom
-from etafree.threads import own_settings
-from etafree.validation import Array, as_choice, as_positive
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array, as_choice, as_positive
+from etafree.foundation.check import Check, check, run_checks
+from etafree.foundation.linalg import check_covariance, correlation_eigenvalues
+from etafree.foundation.threads import own_settings
+from etafree.target import Target, degrees_of_freedom
+from etafree.totals.linear import LinearTotal, PredictorTotal
 
-__all__ = ["influences", "jackknife_target", "without_noise"]
+__all__ = [
+    "PointwiseArray",
+    "PointwiseLosses",
+    "RowLosses",
+    "Slopes",
+    "batch_edges",
+    "batch_products",
+    "curvature",
+    "find_slopes",
+    "influences",
+    "jackknife_target",
+    "scores_by_batch",
+    "total_losses",
+    "without_noise",
+]
+
+#: Losses that are held at a time: what fits the outer cache.
+HELD_LOSSES = 1 << 17
+
+#: From scores (K, m, p) of m rows by batch to whatever is summed; weights of the rows come along.
+Rowwise = Callable[[Array, Array | None], tuple[Array, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class RowLosses:
+    """Losses of a total over a linear predictor at draws (D, p), in memory or read in parts.
+
+    Attributes
+    ----------
+    total : PredictorTotal
+    thetas : (D, p) array
+    rows : Rows
+        Where labels of the rows are found.
+    estimand : str
+        What the posterior mean estimates, in words.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((2, 1)), np.array([1.0, 3.0])))
+    >>> losses = RowLosses(c.total, np.array([[1.0], [3.0], [2.0]]), c.rows)
+    >>> losses.totals, [block.T.tolist() for _, block in blocks_of_rows(c.total, losses.thetas)]
+    (array([ 0.,  0., -1.]), [[[0.0, 2.0, 0.5], [2.0, 0.0, 0.5]]])
+    """
+
+    total: PredictorTotal
+    thetas: Array
+    rows: Rows
+    estimand: str = ""
+    checks: tuple[Any, ...] = ()
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.total.n
+
+    @cached_property
+    def totals(self) -> Array:
+        """Every draw's total loss less the first draw's, which keeps digits; a pass."""
+        thetas = self.thetas
+
+        def add(part: LinearTotal, out: Array) -> None:
+            made = part.totals(thetas)
+            with np.errstate(invalid="ignore"):  # refused below
+                out += made - made[0]
+
+        (out,) = self.total.fold(add, np.zeros(len(thetas)))
+        made: Array = out
+        if not np.isfinite(made).all():
+            self.total.fold(lambda part: _refuse_infinite(part, thetas))
+        return made
+
+    def group_scores(self, deviation: Array, groups: Groups, edges: NDArray[np.intp]) -> Array:
+        """Return sums over groups of `batch_products` (K, p, G), a pass over the rows."""
+        thetas, many, p = self.thetas, len(edges) - 1, deviation.shape[1]
+        compiled = self.total.n * many * p >= COMPILE_FROM
+
+        def add(part: LinearTotal, out: Array) -> None:
+            codes = part.codes(groups)
+            for rows, losses in blocks_of_rows(part, thetas):
+                made = batch_products(deviation, losses, edges).reshape(many * p, -1)
+                flat = np.ascontiguousarray(made.T)
+                add_group_sums(out, codes[rows], np.ones(len(flat)), flat, compiled)
+
+        (out,) = self.total.fold(add, np.zeros((len(groups), many * p)), groups=groups)
+        made: Array = out.reshape(len(groups), many, p).transpose(1, 2, 0)
+        return made
+
+    def sums_over_rows(
+        self, deviation: Array, edges: NDArray[np.intp], function: Rowwise, *zeros: Array
+    ) -> tuple[Array, ...]:
+        """Return the sums of a function of rows' `batch_products` (K, m, p), a pass over the rows.
+
+        The products are centred: the share of their total is taken off that a row's weight has.
+        """
+        thetas, weight = self.thetas, self.total.weight
+        mean = batch_products(deviation, self.totals[:, None], edges) / weight
+
+        def add(part: LinearTotal, *out: Array) -> None:
+            for rows, losses in blocks_of_rows(part, thetas):
+                w = None if part.weights is None else part.weights[rows]
+                made = batch_products(deviation, losses, edges)
+                made -= mean if w is None else mean * w
+                for total, more in zip(out, function(made.transpose(0, 2, 1), w), strict=True):
+                    total += more
+
+        return self.total.fold(add, *zeros)
+
+
+def blocks_of_rows(part: Any, thetas: Array) -> Iterator[tuple[slice, Array]]:
+    """Yield rows and their weighted losses (D, m) at every parameter value."""
+    for rows in row_blocks(part.n, max(1, BLOCK * len(thetas) // HELD_LOSSES)):
+        u = thetas @ part.X[rows].T
+        if part.offset is not None:
+            u += part.offset[rows]
+        losses = part.loss.values(u, part.y[rows])
+        if part.weights is not None:
+            w = part.weights[rows]
+            losses[:, w == 0] = 0.0
+            losses *= w
+        yield rows, losses
+
+
+def batch_products(deviation: Array, losses: Array, edges: NDArray[np.intp]) -> Array:
+    """Return the covariances of draws (D, p), centred, with losses (D, m) by batch (K, p, m).
+
+    Their mean over batches is the covariance with divisor D - 1.
+
+    Examples
+    --------
+    >>> z = np.array([[-1.0], [1.0], [-1.0], [1.0]])
+    >>> batch_products(z, z * [1.0, 3.0], np.array([0, 2, 4])).mean(axis=0) * 3 / 4
+    array([[1., 3.]])
+    """
+    (many, p), batches = deviation.shape, len(edges) - 1
+    centred = losses - np.full(many, 1 / many) @ losses
+    if np.ptp(np.diff(edges)) == 0:
+        cut = deviation.reshape(batches, -1, p).transpose(0, 2, 1)
+        made: Array = cut @ centred.reshape(batches, many // batches, -1)
+    else:
+        made = np.stack([deviation[a:b].T @ centred[a:b] for a, b in pairwise(edges.tolist())])
+    made *= batches / (many - 1)
+    return made
+
+
+def _refuse_infinite(part: LinearTotal, thetas: Array) -> None:
+    for rows, losses in blocks_of_rows(part, thetas):
+        bad = np.flatnonzero(~np.isfinite(losses).all(axis=0))
+        if len(bad):
+            raise InputError(
+                "log_likelihood",
+                f"is not finite at row {part.first + rows.start + bad[0]}",
+                "drop it, or use a loss that is finite there",
+            )
+
+
+#: Batches of draws, how few are enough, and how many effective draws one should hold.
+BATCHES, FEWEST, PER_BATCH = 40, 8, 10
+#: Numbers read at a time, and numbers that all batches together may hold (half a GB).
+READ_NUMBERS, HELD = 1 << 23, 1 << 26
+#: Condition of parameters' correlation from which on they do not help to find slopes.
+COLLINEAR = 1e8
+
+
+class PointwiseLosses(Protocol):
+    """Losses of n observations at every draw, read in blocks of draws."""
+
+    @property
+    def n(self) -> int:
+        """Number of observations."""
+
+    def blocks(self, most: int) -> Iterator[Array]:
+        """Yield the losses (draws, n) of consecutive draws, chain after chain, `most` at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class PointwiseArray:
+    """Losses (draw, n) of a log-likelihood that is in memory and stays as it is.
+
+    Examples
+    --------
+    >>> next(PointwiseArray(np.array([[-1.0, -3.0]])).blocks(10))
+    array([[1., 3.]])
+    """
+
+    log_likelihood: NDArray[np.floating]
+
+    @property
+    def n(self) -> int:
+        """Number of observations."""
+        return int(self.log_likelihood.shape[1])
+
+    def blocks(self, most: int) -> Iterator[Array]:
+        """Yield the losses of consecutive draws."""
+        for first in range(0, len(self.log_likelihood), most):
+            yield np.negative(self.log_likelihood[first : first + most], dtype=np.float64)
+
+
+def _checked(losses: PointwiseLosses, draws: int) -> Iterator[Array]:
+    """Yield blocks of losses that are finite and as many as the draws."""
+    left = draws
+    for block in losses.blocks(max(1, READ_NUMBERS // losses.n)):
+        left -= len(block)
+        if block.ndim != 2 or block.shape[1] != losses.n or left < 0:
+            raise InputError(
+                "log_likelihood",
+                "does not have the posterior's chains and draws",
+                "compute it again from these draws",
+            )
+        if not np.isfinite(block.sum()) and not np.isfinite(block).all():
+            bad = np.flatnonzero(~np.isfinite(block).all(axis=0))
+            raise InputError(
+                "log_likelihood",
+                f"is not finite at {len(bad)} observation(s), the first at position {bad[0]}",
+                "drop them, or mend the likelihood",
+            )
+        yield block
+    if left:
+        raise InputError(
+            "log_likelihood",
+            f"has {draws - left} draws, the parameters {draws}",
+            "compute it again from these draws",
+        )
+
+
+def total_losses(losses: PointwiseLosses | RowLosses, draws: int) -> Array:
+    """Return the total loss of every draw (D,), up to a constant."""
+    if isinstance(losses, RowLosses):
+        return losses.totals
+    return np.concatenate(
+        [block.sum(axis=1, dtype=np.float64) for block in _checked(losses, draws)]
+    )
+
+
+def batch_edges(draws: Draws, size: int) -> NDArray[np.intp]:
+    """Return where batches start and end: parts of chains, long against autocorrelation.
+
+    `size` is how many numbers a batch has to hold.
+    """
+    chains, length, _ = draws.values.shape
+    room = min(BATCHES, draws.effective_size() / PER_BATCH, HELD / size)
+    each = min(max(int(room) // chains, -(-FEWEST // chains)), max(1, length // 2))
+    if each * chains < 2:
+        raise InputError("draws", f"are {length} in {chains} chain(s)", "draw more")
+    inner = np.linspace(0, length, each + 1).astype(np.intp)[:-1]
+    starts = (np.arange(chains)[:, None] * length + inner).reshape(-1)
+    return np.append(starts, chains * length)
+
+
+def scores_by_batch(
+    z: Array, losses: PointwiseLosses | RowLosses, groups: Groups, edges: NDArray[np.intp]
+) -> Array:
+    """Return the covariances of z (D, p) with groups' losses by batch (K, G, p), centred.
+
+    Their mean over batches is the covariance with divisor D - 1, less the share of the total that
+    a group's observations make up.
+
+    Examples
+    --------
+    >>> z = np.array([[-1.0], [1.0], [-1.0], [1.0]])
+    >>> losses = PointwiseArray(-z * [1.0, 3.0])
+    >>> g = Groups(np.arange(2), np.arange(2))
+    >>> scores_by_batch(z, losses, g, np.array([0, 2, 4])).mean(axis=0) * 3 / 4
+    array([[-1.],
+           [ 1.]])
+    """
+    many, p = z.shape
+    deviation = z - z.mean(axis=0)
+    if isinstance(losses, RowLosses):
+        made = losses.group_scores(deviation, groups, edges)
+        weight = groups.weights(losses.total.weights)
+        made -= made.sum(axis=2, keepdims=True) * (weight / weight.sum())
+        return made.transpose(0, 2, 1)
+    out = np.zeros((len(edges) - 1, p, len(groups)))
+    total, product = np.zeros(losses.n), np.zeros((p, losses.n))
+    start, batch, shift = 0, 0, None
+    for block in _checked(losses, many):
+        shift = block[0].astype(np.float64) if shift is None else shift
+        block = block - shift  # keeps digits when losses are large and vary little
+        total += block.sum(axis=0)
+        while len(block):
+            step = min(len(block), int(edges[batch + 1]) - start)
+            product += deviation[start : start + step].T @ block[:step]
+            start, block = start + step, block[step:]
+            if start == edges[batch + 1]:
+                out[batch] = [group_sums(column, groups) for column in product]
+                product[:] = 0.0
+                batch += 1
+    level = group_sums(total / many, groups)
+    share = group_sums(np.full(losses.n, 1 / losses.n), groups)
+    lean = np.add.reduceat(deviation, edges[:-1], axis=0)
+    for part, tilt in zip(out, lean, strict=True):
+        part -= tilt[:, None] * level
+        part *= len(out) / (many - 1)
+        part -= part.sum(axis=1, keepdims=True) * share
+    return out.transpose(0, 2, 1)
+
+
+def group_sums(values: Array, groups: Groups) -> Array:
+    """Return sums over groups."""
+    return np.bincount(groups.codes, values, len(groups)).astype(np.float64, copy=False)
+
+
+class Curvature(NamedTuple):
+    r"""Curvature (p, p) of an energy over draws of covariance I, and changes by batch (K, p, p).
+
+    It should be I, too: `agrees` says whether it is, within what the noise of the draws' covariance
+    allows (:math:`3(p/\mathrm{ESS})^{1/2}` in logarithms of `eigenvalues`).
+    """
+
+    matrix: Array
+    changes: Array
+    eigenvalues: Array
+    agrees: bool
+
+
+def curvature(z: Array, energy: Array, edges: NDArray[np.intp], ess: float) -> Curvature | None:
+    """Return the curvature of an energy over draws (D, p), None if they do not determine it.
+
+    The second-order part of a quadratic regression, exact where the energy is quadratic.
+    """
+    many, p = z.shape
+    rows, columns = np.tril_indices(p)
+    size = 1 + p + len(rows)
+    if 8 * size > ess:
+        return None
+    centred = z - z.mean(axis=0)
+    design = np.empty((many, size))
+    design[:, 0], design[:, 1 : p + 1] = 1.0, centred
+    np.multiply(centred[:, rows], centred[:, columns], out=design[:, p + 1 :])
+    value = energy - energy.mean()
+    gram = design.T @ design
+    if linalg.safe_factor(gram) is None:  # a variable is a square of another, or has two values
+        return None
+    found = linalg.solve(gram, design.T @ value, "draws")
+    rest = value - design @ found
+    parts = np.add.reduceat(design * rest[:, None], edges[:-1], axis=0) * (len(edges) - 1)
+    changes = linalg.solve(gram, parts.T, "draws").T
+    matrix = _symmetric(found[p + 1 :], rows, columns, p)
+    eigenvalues = linalg.eigvalsh(matrix, "curvature")
+    room = 3 * np.sqrt(p / ess)
+    agrees = eigenvalues[0] > 0 and np.abs(np.log(eigenvalues)).max() <= room
+    each = np.array([_symmetric(c[p + 1 :], rows, columns, p) for c in changes])
+    return Curvature(matrix, each, eigenvalues, bool(agrees))
+
+
+def _symmetric(entries: Array, rows: Any, columns: Any, p: int) -> Array:
+    """Return the second derivatives of a quadratic from its coefficients."""
+    out = np.zeros((p, p))
+    out[rows, columns] += entries
+    out[columns, rows] += entries
+    return out
+
+
+class Slopes(NamedTuple):
+    """Coordinates (D, p) of the draws for slopes, batches of draws, and what slopes lead to.
+
+    `spread` is the inverse Hessian of the reported parameters; `found` the curvature of the total
+    loss over the draws, which is used where it agrees with theirs.
+    """
+
+    z: Array
+    edges: NDArray[np.intp]
+    spread: Array
+    report: Array
+    turns: Array | None
+    found: Curvature | None
+
+    def influences(self, scores: Array) -> Array:
+        """Return influences (K, g, q) on the reported parameters of scores (K, g, p) by batch.
+
+        To first order: what a batch says of slopes and curvature, others as they are. The scores
+        are overwritten.
+        """
+        if self.turns is None:
+            scores *= self.report
+            return scores
+        mean, q = scores.mean(axis=0), self.report.shape[1]
+        out = scores if q == scores.shape[2] else np.empty((*scores.shape[:2], q))
+        for made, part, turn in zip(out, scores, self.turns, strict=True):
+            made[:] = (part - mean @ turn) @ self.report
+        return out
+
+
+def find_slopes(
+    draws: Draws,
+    losses: PointwiseLosses | RowLosses,
+    held: int,
+    eta: float,
+    every: Draws | None = None,
+) -> Slopes:
+    """Return how influences on these parameters are found; a batch holds so many of them.
+
+    Slopes are over the parameters to report and the others in `every`. What is computed from
+    parameters is no parameter: the total loss has no curvature of its own along it, and so does not
+    agree with the draws. Sets of the others are tried until both agree.
+    """
+    energy, found = eta * total_losses(losses, len(draws)), None
+    for full in _together(draws, every):
+        edges = batch_edges(full, held * full.p)
+        lower = linalg.cholesky(full.covariance(), "draws")
+        z = (full.array - full.mean) @ linalg.inv(lower, "draws").T
+        found = curvature(z, energy, edges, full.effective_size())
+        if found is not None and found.agrees:
+            break
+    if found is None or not found.agrees:
+        edges = batch_edges(draws, held * draws.p)
+        return Slopes(draws.array, edges, eta * draws.covariance(), np.array(eta), None, found)
+    inverse = linalg.inv(found.matrix, "curvature")
+    many = (len(edges) - 1) / (len(z) - 1)
+    own = np.array([z[first:last].T @ z[first:last] * many for first, last in pairwise(edges)])
+    spread = (eta * lower @ inverse @ lower.T)[: draws.p, : draws.p]
+    report = eta * inverse @ lower.T[:, : draws.p]
+    return Slopes(z, edges, spread, report, own - np.eye(full.p) + inverse @ found.changes, found)
+
+
+def _together(draws: Draws, every: Draws | None) -> Iterator[Draws]:
+    """Yield these parameters with all others, without one variable, without several, alone.
+
+    Packages store what is computed after the parameters, so the last are left out first.
+    """
+    others = {} if every is None else _others(draws, every)
+    known = list(dict.fromkeys(map(_variable, others)))
+    without = [known, *([name for name in known if name != one] for one in reversed(known))]
+    without += [known[:k] for k in range(len(known) - 2, 0, -1)]
+    for variables in filter(None, without):
+        chosen = {name: x for name, x in others.items() if _variable(name) in variables}
+        values = [*draws.values.transpose(2, 0, 1), *chosen.values()]
+        full = Draws(np.stack(values, axis=2), (*draws.names, *chosen))
+        eigenvalues, _ = correlation_eigenvalues(np.cov(full.array.T))
+        if eigenvalues[0] * COLLINEAR > eigenvalues[-1]:
+            yield full
+    yield draws
+
+
+def _variable(entry: str) -> str:
+    """Return the variable that an entry is of: ``beta`` for ``beta[0]``."""
+    return entry.partition("[")[0]
+
+
+def _others(draws: Draws, every: Draws) -> dict[str, Array]:
+    """Return other parameters (chain, draw) by name, standardised, as many as a curvature takes.
+
+    Left out is what is not finite, constant, or a linear combination of those before, and variables
+    with more entries than that.
+    """
+    many, shape, found = len(draws), draws.values.shape[:2], {}
+    most, basis = int(np.sqrt(many / 4)), np.empty((0, many))
+    lengths = Counter(map(_variable, every.names))
+    short = [name for name in every.names if lengths[_variable(name)] <= most]
+    for name in dict.fromkeys((*draws.names, *short)):
+        column = (draws if name in draws.names else every)[name]
+        if len(basis) >= most:
+            break
+        if not np.isfinite(column).all() or np.ptp(column) <= 1e-14 * np.abs(column).max():
+            continue
+        column = column / np.abs(column).max()
+        column = (column - column.mean()) / column.std()
+        rest = column - (basis @ column) @ basis
+        length = np.square(rest).sum()
+        if length * COLLINEAR > many:
+            basis = np.vstack([basis, rest / np.sqrt(length)])
+            if name not in draws.names:
+                found[name] = column.reshape(shape)
+    return found
+
 
 NAME = "infinitesimal jackknife"
 FEWER = "report fewer parameters (var_names= of a fit, Draws.select() of draws)"
@@ -68,10 +542,16 @@ Form = Callable[[Array], Array]
 
 @own_settings
 def jackknife_target(
-    draws: Draws, losses: PointwiseLosses | RowLosses, dependence: Dependence | None = None, *,
-    eta: float = 1.0, every: Draws | None = None, correction: str | None = None,
-    bandwidth: Any = None, dof: float | None = None,
-) -> Target:  # fmt: skip
+    draws: Draws,
+    losses: PointwiseLosses | RowLosses,
+    dependence: Dependence | None = None,
+    *,
+    eta: float = 1.0,
+    every: Draws | None = None,
+    correction: str | None = None,
+    bandwidth: Any = None,
+    dof: float | None = None,
+) -> Target:
     """Return the target of these draws' parameters, with the noise of the draws taken off.
 
     Parameters
@@ -97,7 +577,7 @@ def jackknife_target(
     --------
     Draws at two sigma points of a mean's posterior give HC0 exactly.
 
-    >>> from etafree.influence import PointwiseArray
+    >>> from etafree.jackknife import PointwiseArray
     >>> y, sd = np.array([0.0, 1.0, 2.0, 5.0]), 0.5 * np.sqrt(15 / 16)
     >>> theta = 2 + sd * np.tile([1.0, -1.0], 8)
     >>> losses = PointwiseArray(-0.5 * (y - theta[:, None]) ** 2)
@@ -110,8 +590,11 @@ def jackknife_target(
     if isinstance(dependence, Clusters):
         check_count(len(dependence.groups), p, f"{FEWER}:")
     elif dependence is None and n <= p:
-        raise InputError("log_likelihood", f"has {n} observations for {p} parameters",
-                         f"{FEWER}: at most {n - 1}")  # fmt: skip
+        raise InputError(
+            "log_likelihood",
+            f"has {n} observations for {p} parameters",
+            f"{FEWER}: at most {n - 1}",
+        )
     correction = _correction(correction, bandwidth, dependence)
     rows = losses.total if isinstance(losses, RowLosses) else None
     count, size = (float(n), float(n)) if rows is None else (rows.count, rows.size)
@@ -133,29 +616,48 @@ def jackknife_target(
         covariance, error = without_noise(parts, mean, form)
     still = [draws.names[j] for j in np.flatnonzero(~((error >= 0) & (error < 0.5)))]
     if still:
-        raise InputError("log_likelihood", f"moves {still[:8]} by no more than the noise of the "
-                         "draws", f"{FEWER}, or draw more")  # fmt: skip
+        raise InputError(
+            "log_likelihood",
+            f"moves {still[:8]} by no more than the noise of the draws",
+            f"{FEWER}, or draw more",
+        )
     tied = np.abs(correlation_eigenvalues(covariance)[1][:, 0]) > 0.1
     names = [name for name, is_tied in zip(draws.names, tied, strict=True) if is_tied][:8]
     advice = f"{names} are computed from one another, or the draws are too few: {FEWER}"
     covariance = check_covariance(covariance, NAME, p, f"{advice}, or draw more")
     return Target(
-        center=draws.mean, covariance=covariance, names=draws.names,
-        dof=degrees_of_freedom(dof, made.dof, p), center_kind="mean", correction=made.correction,
-        clusters=made.clusters, design=made.design, n=n, size=size, method=NAME,
+        center=draws.mean,
+        covariance=covariance,
+        names=draws.names,
+        dof=degrees_of_freedom(dof, made.dof, p),
+        center_kind="mean",
+        correction=made.correction,
+        clusters=made.clusters,
+        design=made.design,
+        n=n,
+        size=size,
+        method=NAME,
         estimand="the minimiser of the expected loss (minus the stored log-likelihood)",
         se_error=error,
-        checks=(*made.checks, *run_checks([
-            ("draws against log-likelihood", lambda: _agreement(slopes.found, eta, draws)),
-            ("jackknife", lambda: _checks(draws, eta * count, error)),
-        ])),
-    )  # fmt: skip
+        checks=(
+            *made.checks,
+            *run_checks(
+                [
+                    ("draws against log-likelihood", lambda: _agreement(slopes.found, eta, draws)),
+                    ("jackknife", lambda: _checks(draws, eta * count, error)),
+                ]
+            ),
+        ),
+    )
 
 
 def influences(
-    draws: Draws, losses: PointwiseLosses | RowLosses, groups: Groups, eta: float,
+    draws: Draws,
+    losses: PointwiseLosses | RowLosses,
+    groups: Groups,
+    eta: float,
     every: Draws | None = None,
-) -> tuple[Array, Slopes]:  # fmt: skip
+) -> tuple[Array, Slopes]:
     """Return influences of groups on these parameters by batch (K, G, p), and the slopes' way."""
     slopes = find_slopes(draws, losses, len(groups), eta, every)
     return slopes.influences(scores_by_batch(slopes.z, losses, groups, slopes.edges)), slopes
@@ -233,18 +735,31 @@ def _checks(draws: Draws, size: float, error: Array) -> tuple[Check, ...]:
     worst = int(np.argmax(error))
     need, ess = max(1000.0, 20.0 * draws.p), draws.effective_size()
     few = Check(
-        "jackknife: eta n", size, 100.0, "ok" if size >= 100 else "warn",
-        "" if size >= 100 else "eta n is small: the jackknife describes the posterior mean, which "
+        "jackknife: eta n",
+        size,
+        100.0,
+        "ok" if size >= 100 else "warn",
+        ""
+        if size >= 100
+        else "eta n is small: the jackknife describes the posterior mean, which "
         "is then no minimiser of the loss",
-    )  # fmt: skip
+    )
     return (
-        check("jackknife: Monte Carlo error of se", float(error[worst]), 0.05,
-              f"the se of {draws.names[worst]!r} is known to {100 * error[worst]:.0f} % only: draw "
-              "more"),
-        check("jackknife: needed over effective", need / ess, 1.0,
-              f"{ess:.0f} effective draws; the jackknife asks for {need:.0f}"),
+        check(
+            "jackknife: Monte Carlo error of se",
+            float(error[worst]),
+            0.05,
+            f"the se of {draws.names[worst]!r} is known to {100 * error[worst]:.0f} % only: draw "
+            "more",
+        ),
+        check(
+            "jackknife: needed over effective",
+            need / ess,
+            1.0,
+            f"{ess:.0f} effective draws; the jackknife asks for {need:.0f}",
+        ),
         few,
-    )  # fmt: skip
+    )
 
 
 def _correction(
@@ -255,9 +770,11 @@ def _correction(
         raise InputError("bandwidth", "is for dependence in time", "pass time=")
     if isinstance(correction, str) and correction in ("HC2", "HC3", "CR2", "CR3"):
         raise InputError(
-            "correction", f"is {correction!r}, which needs each row's share of the Hessian; draws "
-            "and log-likelihood have none", "use 'HC1' or 'CR1', or pass model=",
-        )  # fmt: skip
+            "correction",
+            f"is {correction!r}, which needs each row's share of the Hessian; draws "
+            "and log-likelihood have none",
+            "use 'HC1' or 'CR1', or pass model=",
+        )
     if dependence is None:
         return as_choice("HC1" if correction is None else correction, "correction", ("HC0", "HC1"))
     if isinstance(dependence, Clusters):
@@ -266,9 +783,14 @@ def _correction(
 
 
 def _form(
-    mean: Array, whiten: Array, dependence: Dependence | None, correction: str | None,
-    bandwidth: Any, weights: Array, n: float,
-) -> tuple[Meat, Form]:  # fmt: skip
+    mean: Array,
+    whiten: Array,
+    dependence: Dependence | None,
+    correction: str | None,
+    bandwidth: Any,
+    weights: Array,
+    n: float,
+) -> tuple[Meat, Form]:
     """Return the meat of the influences, and the quadratic form that made its covariance.
 
     `weights` are those of groups, `n` is how many observations there are.

@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from etafree import linalg
-from etafree.axes import in_order
 from etafree.criterion import Criterion
 from etafree.errors import InputError
-from etafree.linalg import check_covariance
-from etafree.linear import LinearTotal
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array, as_array, as_count, as_positive, in_order, owned
+from etafree.foundation.linalg import check_covariance
 from etafree.penalties import KinkedPenalty, Penalty
-from etafree.validation import Array, as_array, as_count, as_positive, owned
+from etafree.totals.linear import LinearTotal
 
 __all__ = ["GeneralizedPosterior", "LogPrior"]
 
@@ -257,8 +256,9 @@ class GeneralizedPosterior:
 
     def __post_init__(self) -> None:
         if not isinstance(self.criterion, Criterion):
-            raise InputError("criterion", f"is a {type(self.criterion).__name__}",
-                             "pass an ef.Criterion")  # fmt: skip
+            raise InputError(
+                "criterion", f"is a {type(self.criterion).__name__}", "pass an ef.Criterion"
+            )
         eta = as_positive(self.eta, "eta")
         if not 1e-100 < eta < 1e100:
             raise InputError("eta", f"is {eta:g}", "rescale the loss instead")
@@ -270,18 +270,23 @@ class GeneralizedPosterior:
     def _check_prior(self, prior: LogPrior) -> None:
         if not isinstance(prior, LogPrior):
             raise InputError(
-                "log_prior", f"is a {type(prior).__name__}",
+                "log_prior",
+                f"is a {type(prior).__name__}",
                 "use ef.LogPrior.normal(mean, covariance) or ef.LogPrior(value, gradient, hessian)",
-            )  # fmt: skip
+            )
         if isinstance(self.criterion.penalty, KinkedPenalty):
             raise InputError(
-                "log_prior", "cannot be combined with a penalty that has a kink",
+                "log_prior",
+                "cannot be combined with a penalty that has a kink",
                 "put it into the penalty, or use ef.penalties.huberized_l1",
-            )  # fmt: skip
+            )
         p, n = self.criterion.p, self.criterion.size
         theta = np.linspace(-0.3, 0.4, p)
-        parts = {"value": (prior.value, ()), "gradient": (prior.gradient, (p,)),
-                 "Hessian": (prior.hessian, (p, p))}  # fmt: skip
+        parts = {
+            "value": (prior.value, ()),
+            "gradient": (prior.gradient, (p,)),
+            "Hessian": (prior.hessian, (p, p)),
+        }
         for name, (function, shape) in parts.items():
             try:
                 as_array(function(theta, n), f"its {name}", shape=shape)
@@ -328,9 +333,11 @@ class GeneralizedPosterior:
         need = self.criterion.p + 2.0
         if self.tail_exponent == 0.0:
             raise InputError(
-                "criterion", f"has the bounded loss {self.criterion.loss!r}, whose posterior is "
-                "improper at every eta", "add a Ridge penalty or a log_prior",
-            )  # fmt: skip
+                "criterion",
+                f"has the bounded loss {self.criterion.loss!r}, whose posterior is "
+                "improper at every eta",
+                "add a Ridge penalty or a log_prior",
+            )
         if self.tail_exponent <= need:
             least = self.eta * need / self.tail_exponent
             raise InputError(

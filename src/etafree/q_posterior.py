@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from etafree import linalg
-from etafree.axes import in_order
-from etafree.batched import outer_products, unpacked
 from etafree.bootstrap import cluster_groups, refuse_kinks
 from etafree.criterion import Criterion
+from etafree.data.groups import BLOCK, Groups
 from etafree.draws import Draws
 from etafree.errors import InputError
-from etafree.linear import LinearTotal
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array, as_array, as_count, as_rng, in_order
+from etafree.foundation.threads import own_settings
 from etafree.optimize import minimise
+from etafree.optimize.many import outer_products, unpacked
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.samplers import FEWEST
 from etafree.samplers.elliptical import elliptical_draws
@@ -23,9 +24,7 @@ from etafree.samplers.importance import importance_draws, trustworthy
 from etafree.samplers.quadrature import quadrature_draws
 from etafree.samplers.variational import Normal
 from etafree.sandwich import target
-from etafree.sums import BLOCK, Groups
-from etafree.threads import own_settings
-from etafree.validation import Array, as_array, as_count, as_rng
+from etafree.totals.linear import LinearTotal
 
 __all__ = ["QPosterior", "q_posterior"]
 
@@ -63,8 +62,9 @@ class QPosterior(GeneralizedPosterior):
         gradients, meats = self._moments(points)
         if self.criterion.strength > 0:
             pull = self.criterion.strength * self.criterion.size
-            gradients = gradients + pull * np.array([self.criterion.penalty.gradient(t)
-                                                     for t in points])  # fmt: skip
+            gradients = gradients + pull * np.array(
+                [self.criterion.penalty.gradient(t) for t in points]
+            )
         value = np.full(len(points), -np.inf)
         finite = np.isfinite(gradients).all(axis=1) & np.isfinite(meats).all(axis=(1, 2))
         scale = np.einsum("bii->bi", meats)
@@ -130,9 +130,13 @@ def _linear_moments(total: LinearTotal, thetas: Array, weights: Array) -> tuple[
 
 @own_settings
 def q_posterior(
-    criterion: Criterion, draws: int = 4000, *, log_prior: LogPrior | None = None,
-    clusters: Any = None, seed: Any = None,
-) -> Draws:  # fmt: skip
+    criterion: Criterion,
+    draws: int = 4000,
+    *,
+    log_prior: LogPrior | None = None,
+    clusters: Any = None,
+    seed: Any = None,
+) -> Draws:
     r"""Draw from the Q-posterior, which needs no learning rate.
 
     .. math:: \pi(\theta\mid z) \propto \pi(\theta)\exp\{-\tfrac n2\,\bar m(\theta)^\top
@@ -189,9 +193,12 @@ def q_posterior(
     posterior = QPosterior(criterion, 1.0, log_prior, groups=groups)
     fit = minimise(criterion)
     spread = target(
-        criterion, center=fit.theta, clusters=groups, hessian=fit.hessian,
+        criterion,
+        center=fit.theta,
+        clusters=groups,
+        hessian=fit.hessian,
         correction="HC0" if groups is None else "CR0",
-    ).covariance  # fmt: skip
+    ).covariance
     mean, covariance = fit.theta, spread
     if log_prior is not None:  # one Newton step of the normal approximation
         n, precision = criterion.size, linalg.inv(spread, "covariance")

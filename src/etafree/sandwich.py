@@ -1,24 +1,23 @@
-r"""The target: a centre and the covariance of the estimator there, :math:`A^{-1}BA^{-1}`."""
+r"""The target: a centre and the covariance of the estimator there, :math:`A^{-1}BA^{-1}`.
+
+A coefficient that an L1 penalty sets to zero has no normal limit, and its neighbours' does not
+depend on it: on the set :math:`\hat A` of the others the penalty is smooth, and calibration is that
+of :math:`\theta_A` with :math:`J_{AA}`, :math:`K_{AA}` and the linear term :math:`\lambda
+s_n\,\mathrm{sign}(\hat\theta_A)` (appendix "Non-smooth penalties" of Tamano and Tomo, arXiv
+2511.15320).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from etafree import linalg
-from etafree.active import active_block, fragile_selection
-from etafree.axes import in_order
-from etafree.centers import find_center
-from etafree.checks import Check, check, left_out, run_checks
 from etafree.criterion import Criterion
-from etafree.dependence import Clusters, Dependence, Series, Survey, Ways, find_dependence
-from etafree.errors import InputError, NotPositiveDefiniteError
-from etafree.linalg import check_covariance
-from etafree.linear import LinearTotal, PredictorTotal
-from etafree.meat import (
+from etafree.dependence.base import Clusters, Dependence, Series, Survey, Ways, find_dependence
+from etafree.dependence.clusters import (
     CR,
     HC,
     PLAIN_CR,
@@ -30,17 +29,138 @@ from etafree.meat import (
     loaded,
     whitened_scores,
 )
-from etafree.multiway import multiway
+from etafree.dependence.survey import stratified
+from etafree.dependence.time import long_run
+from etafree.dependence.ways import multiway
+from etafree.errors import InputError, NotPositiveDefiniteError
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array, as_array, as_choice, in_order
+from etafree.foundation.check import Check, check, left_out, run_checks
+from etafree.foundation.linalg import check_covariance
+from etafree.foundation.threads import own_settings
 from etafree.optimize import minimise
-from etafree.penalties import ActivePenalty
-from etafree.serial import long_run
-from etafree.survey import stratified
-from etafree.targets import Target, degrees_of_freedom
-from etafree.threads import own_settings
-from etafree.totals import ClusterTotals, Derivatives
-from etafree.validation import Array, as_array, as_choice
+from etafree.penalties import ActivePenalty, KinkedPenalty
+from etafree.target import Target, degrees_of_freedom
+from etafree.totals.base import ClusterTotals, Derivatives
+from etafree.totals.linear import LinearTotal, PredictorTotal
 
-__all__ = ["CORRECTIONS", "target", "target_of"]
+__all__ = [
+    "CENTERS",
+    "CORRECTIONS",
+    "active_block",
+    "find_center",
+    "fragile_selection",
+    "one_step",
+    "target",
+    "target_of",
+]
+
+#: An active coefficient fewer standard errors than this from zero might not be there next time.
+FRAGILE = 3.0
+
+
+def active_block(criterion: Criterion) -> Criterion:
+    """Return the criterion of the coefficients that are not zero, itself if there is no kink."""
+    penalty = criterion.penalty
+    if not isinstance(penalty, KinkedPenalty):
+        return criterion
+    if not isinstance(criterion.total, LinearTotal):
+        raise InputError(
+            "penalty",
+            f"{type(penalty).__name__} goes with losses over a linear predictor",
+            "use a smooth penalty, such as ef.penalties.huberized_l1",
+        )
+    fit = minimise(criterion)
+    active = penalty.active(fit.theta)
+    if not active.any():
+        raise InputError(
+            "penalty",
+            f"of strength {criterion.strength:.4g} sets every coefficient to zero: "
+            "there is nothing to calibrate",
+            "lower its strength",
+        )
+    names = tuple(name for name, kept in zip(criterion.names, active, strict=True) if kept)
+    position = None
+    if criterion.intercept is not None and active[criterion.intercept]:
+        position = int(np.count_nonzero(active[: criterion.intercept]))
+    total = replace(criterion.total, X=np.ascontiguousarray(criterion.total.X[:, active]))
+    smooth = penalty.restricted(active, fit.theta)
+    return criterion._replaced(
+        total=total, penalty=smooth, names=names, intercept=position, start=None
+    )
+
+
+def fragile_selection(penalty: ActivePenalty, target: Target) -> Check:
+    """Return how many standard errors from zero the weakest selected coefficient is."""
+    chosen = penalty.penalized()
+    size = np.where(chosen, np.abs(target.center) / target.se, np.inf)
+    weakest = int(size.argmin())
+    verdict = "ok" if size[weakest] >= FRAGILE else "warn"
+    advice = (
+        f"{target.names[weakest]!r} is {size[weakest]:.1f} standard errors from zero: another "
+        "sample might not select it, and intervals do not know of that"
+    )
+    return Check(
+        "selection", float(size[weakest]), FRAGILE, verdict, "" if verdict == "ok" else advice
+    )
+
+
+CENTERS = ("map", "one_step", "mean")
+
+
+def one_step(criterion: Criterion, start: Array) -> Array:
+    r"""Return one Newton step from `start`, :math:`\theta - A(\theta)^{-1}\nabla L(\theta)`.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((2, 1)), np.array([1.0, 3.0])))
+    >>> one_step(c, np.array([10.0]))
+    array([2.])
+    """
+    here = criterion.derivatives(criterion.point(start, "start"))
+    hessian = check_covariance(
+        here.hessian, "Hessian at the posterior mean", criterion.p, "use center='map'"
+    )
+    return start - linalg.solve(hessian, here.gradient, "Hessian")
+
+
+def find_center(
+    center: Any, criterion: Criterion | None, mean: Array | None = None, names: Sequence[str] = ()
+) -> tuple[str, Array]:
+    """Return the kind of centre and the point (p,).
+
+    ``map`` is the minimiser of loss plus penalty, without any unscaled log prior and without a
+    Jacobian; ``one_step`` a Newton step from the posterior mean; ``mean`` the posterior mean, which
+    is not safe when the learning rate is small; an array is taken as it is, a Series by the
+    criterion's names, or `names` where there is none.
+    """
+    if not isinstance(center, str):
+        size = criterion.p if criterion is not None else (None if mean is None else len(mean))
+        center = in_order(center, names if criterion is None else criterion.names, "center")
+        point = np.atleast_1d(as_array(center, "center"))
+        if point.ndim != 1:
+            raise InputError("center", f"has shape {point.shape} but must be a vector")
+        if size is not None and len(point) != size:
+            raise InputError("center", f"has {len(point)} entries for {size} parameter(s)")
+        return "given", point
+    as_choice(center, "center", CENTERS)
+    if center != "map" and mean is None:
+        raise InputError("center", f"{center!r} needs draws", "pass draws, or center='map'")
+    if center == "mean":
+        assert mean is not None
+        return "mean", mean
+    if criterion is None:
+        raise InputError(
+            "center",
+            f"{center!r} needs scores and a Hessian, and there are draws only",
+            "pass a criterion, an array, or center='mean'",
+        )
+    if center == "map":
+        return "map", minimise(criterion).theta
+    assert mean is not None
+    return "one_step", one_step(criterion, mean)
+
 
 CORRECTIONS = (*HC, *CR, "survey", "EWC", "Bartlett", "DK")
 HESSIAN_ADVICE = "pass the Hessian of the total loss, not its negative or inverse"
@@ -147,21 +267,43 @@ def target(
         raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
     criterion = active_block(criterion)
     dependence = find_dependence(
-        criterion.rows, clusters, strata=strata, fpc=fpc, single_psu=single_psu, time=time,
-        units=units, copies=criterion.total.copies,
-    )  # fmt: skip
+        criterion.rows,
+        clusters,
+        strata=strata,
+        fpc=fpc,
+        single_psu=single_psu,
+        time=time,
+        units=units,
+        copies=criterion.total.copies,
+    )
     return target_of(
-        criterion, dependence, center=center, bandwidth=bandwidth, correction=correction,
-        centered=centered, hessian=hessian, meat=meat, dof=dof, mean=mean,
-    )  # fmt: skip
+        criterion,
+        dependence,
+        center=center,
+        bandwidth=bandwidth,
+        correction=correction,
+        centered=centered,
+        hessian=hessian,
+        meat=meat,
+        dof=dof,
+        mean=mean,
+    )
 
 
 @own_settings
 def target_of(
-    criterion: Criterion, dependence: Dependence | None, *, center: Any, bandwidth: Any,
-    correction: str | None, centered: bool, hessian: Any, meat: Any, dof: float | None,
+    criterion: Criterion,
+    dependence: Dependence | None,
+    *,
+    center: Any,
+    bandwidth: Any,
+    correction: str | None,
+    centered: bool,
+    hessian: Any,
+    meat: Any,
+    dof: float | None,
     mean: Array | None,
-) -> Target:  # fmt: skip
+) -> Target:
     """Return the target of a criterion whose rows depend on each other as described."""
     p = criterion.p
     if isinstance(dependence, Clusters):
@@ -179,8 +321,7 @@ def target_of(
         meat = in_order(meat, criterion.names, "meat", (0, 1))
         meat = check_covariance(meat, "meat", p, "it must be a variance of the total score")
         if not centered:
-            raise InputError("centered", "is False, and meat= is a matrix already",
-                             "leave it out")  # fmt: skip
+            raise InputError("centered", "is False, and meat= is a matrix already", "leave it out")
     kind, theta = find_center(center, criterion, mean)
     total: Derivatives | ClusterTotals
     if dependence is None or correction in ("CR2", "CR3", "custom"):
@@ -275,23 +416,30 @@ def _silence(criterion: Criterion, total: Derivatives | ClusterTotals) -> str:
     silent = [criterion.names[j] for j in np.flatnonzero(~heard)]
     if not silent:
         return ""
-    return (f"no observation speaks of {silent[:8]}, only the prior or penalty does: take them out "
-            "of the model, or give them a value")  # fmt: skip
+    return (
+        f"no observation speaks of {silent[:8]}, only the prior or penalty does: take them out "
+        "of the model, or give them a value"
+    )
 
 
 def _smoothing_bias(theta: Array, wider: Array, se: Array) -> Check:
     """Return the bias of a bandwidth, which grows with its square, from a fit at 1.5 times it."""
     return check(
-        "smoothing bias", float(np.max(np.abs(wider - theta) / 1.25 / se)), 0.25,
+        "smoothing bias",
+        float(np.max(np.abs(wider - theta) / 1.25 / se)),
+        0.25,
         "fits at h and 1.5 h differ: the bias towards the smoothed mode is not small against the "
         "standard error; take a smaller bandwidth, or target='smoothed'",
-    )  # fmt: skip
+    )
 
 
 def _correction(
-    correction: str | None, dependence: Dependence | None, meat: Any, bandwidth: Any,
+    correction: str | None,
+    dependence: Dependence | None,
+    meat: Any,
+    bandwidth: Any,
     leverages: bool,
-) -> str | None:  # fmt: skip
+) -> str | None:
     """Return the correction by name; several ways, surveys and series know their own."""
     if bandwidth is not None and not isinstance(dependence, Series):
         raise InputError("bandwidth", "is for dependence in time", "pass time=")
@@ -299,16 +447,24 @@ def _correction(
         if correction is not None:
             raise InputError("correction", "cannot be combined with meat=", "pass one of them")
         if dependence is not None and not isinstance(dependence, Clusters):
-            argument = "time" if isinstance(dependence, Series) else (
-                "strata" if isinstance(dependence, Survey) else "clusters"
-            )  # fmt: skip
-            raise InputError(argument, "means nothing with meat=, which says how scores depend on "
-                             "each other", "leave it out; one-way clusters= give the degrees of "
-                             "freedom")  # fmt: skip
+            argument = (
+                "time"
+                if isinstance(dependence, Series)
+                else ("strata" if isinstance(dependence, Survey) else "clusters")
+            )
+            raise InputError(
+                argument,
+                "means nothing with meat=, which says how scores depend on each other",
+                "leave it out; one-way clusters= give the degrees of freedom",
+            )
         return "custom"
-    options = {None: HC, Clusters: CR, Ways: PLAIN_CR, Survey: ("survey",),
-               Series: ("EWC", "Bartlett", "DK")}[
-        None if dependence is None else type(dependence)]  # fmt: skip
+    options = {
+        None: HC,
+        Clusters: CR,
+        Ways: PLAIN_CR,
+        Survey: ("survey",),
+        Series: ("EWC", "Bartlett", "DK"),
+    }[None if dependence is None else type(dependence)]
     if correction is None:
         level = "3" if leverages else "1"
         return "HC" + level if dependence is None else ("CR" + level if options == CR else None)
@@ -332,9 +488,15 @@ def _correction(
 
 
 def _meat(
-    criterion: Criterion, theta: Array, A: Array, total: Derivatives | ClusterTotals,
-    dependence: Dependence | None, correction: str | None, centered: bool, bandwidth: Any,
-) -> Meat:  # fmt: skip
+    criterion: Criterion,
+    theta: Array,
+    A: Array,
+    total: Derivatives | ClusterTotals,
+    dependence: Dependence | None,
+    correction: str | None,
+    centered: bool,
+    bandwidth: Any,
+) -> Meat:
     if dependence is None:
         assert correction is not None
         return independent(criterion, theta, A, total.gradient, correction, centered)
@@ -367,9 +529,14 @@ def _intercept(criterion: Criterion) -> int | None:
 
 
 def _custom(
-    criterion: Criterion, theta: Array, A: Array, gradient: Array, dependence: Dependence | None,
-    centered: bool, meat: Array | Callable[[Array], Array],
-) -> Meat:  # fmt: skip
+    criterion: Criterion,
+    theta: Array,
+    A: Array,
+    gradient: Array,
+    dependence: Dependence | None,
+    centered: bool,
+    meat: Array | Callable[[Array], Array],
+) -> Meat:
     if callable(meat):
         scores = criterion.total.scores(theta)
         if centered:

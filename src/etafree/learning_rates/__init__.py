@@ -7,19 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from etafree.errors import InputError
-from etafree.learning_rates.conjugate import NormalInverseGamma
+from etafree.foundation.arguments import as_choice
+from etafree.foundation.threads import own_settings
 from etafree.learning_rates.gpc import gpc
 from etafree.learning_rates.holmes_walker import holmes_walker
-from etafree.learning_rates.information import Information, information
 from etafree.learning_rates.kl_to_bayes import kl_to_bayes
 from etafree.learning_rates.lyddon import lyddon
 from etafree.learning_rates.magnitude import magnitude
 from etafree.learning_rates.matsubara import matsubara
-from etafree.learning_rates.problem import Problem
-from etafree.learning_rates.rate import LearningRate
-from etafree.learning_rates.safebayes import safebayes
-from etafree.threads import own_settings
-from etafree.validation import as_choice
+from etafree.learning_rates.problem import Information, LearningRate, Problem, information
+from etafree.learning_rates.safebayes import NormalInverseGamma, safebayes
 
 __all__ = [
     "METHODS",
@@ -116,6 +113,7 @@ def select(
     known = list(inspect.signature(chosen).parameters)[1:]
     for name in options:
         if name not in known:
-            raise InputError(name, f"is no option of {method}",
-                             f"its options are {', '.join(known) or 'none'}")  # fmt: skip
+            raise InputError(
+                name, f"is no option of {method}", f"its options are {', '.join(known) or 'none'}"
+            )
     return chosen(Problem.of(source, clusters, seed), **options)

@@ -7,27 +7,135 @@ A credible region of the posterior given bootstrap data should cover the full-da
 
 The same bootstrap data serve every :math:`\eta`, so :math:`c` falls step by step and its root is
 found by bisection in :math:`\log\eta`.
+
+Credible regions from draws of bootstrap posteriors, reweighted to other learning rates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from etafree import linalg
-from etafree.axes import in_order
-from etafree.bootstrap import Resamples
-from etafree.errors import InputError
-from etafree.learning_rates.problem import Problem
-from etafree.learning_rates.rate import LearningRate, learning_rate
-from etafree.learning_rates.regions import DrawnRegions
-from etafree.linalg import relative_eigenvalues
-from etafree.validation import Array, as_array, as_choice, as_count, as_level, as_positive
+from etafree.bootstrap import Resamples, weight_blocks
+from etafree.errors import ConvergenceError, InputError
+from etafree.foundation import linalg
+from etafree.foundation.arguments import (
+    Array,
+    as_array,
+    as_choice,
+    as_count,
+    as_level,
+    as_positive,
+    in_order,
+)
+from etafree.foundation.linalg import relative_eigenvalues
+from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
+from etafree.samplers import sample
 
-__all__ = ["gpc", "gpc_limit", "weighted_chi_square_quantile"]
+__all__ = ["DrawnRegions", "gpc", "gpc_limit", "reweighted", "weighted_chi_square_quantile"]
+
+TOO_FEW = "reweighting leaves too few draws of a posterior: pass more draws="
+
+
+def reweighted(losses: Array, change: float) -> Array:
+    r"""Return weights :math:`\propto e^{-c\,L}` that sum to one, over the last axis.
+
+    They turn draws at one learning rate into draws at another, c further up.
+
+    Examples
+    --------
+    >>> reweighted(np.array([1.0, 1.0]), 0.3)
+    array([0.5, 0.5])
+    """
+    power = -change * (losses - losses.mean(axis=-1, keepdims=True))
+    weights: Array = np.exp(power - power.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return weights
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnRegions:
+    """Draws (B, D, p) of the posteriors of bootstrap data at `eta`, with their losses (B, D)."""
+
+    center: Array
+    eta: float
+    draws: Array
+    losses: Array
+    failed: int
+
+    @classmethod
+    def of(cls, problem: Problem, drawn: Resamples, eta: float, count: int) -> DrawnRegions:
+        """Draw from the posterior of every resample whose minimiser was found."""
+        wanted, seeds = set(drawn.which.tolist()), problem.seeds.spawn(drawn.drawn)
+        draws, losses, number = [], [], -1
+        blocks = weight_blocks(
+            problem.criterion, drawn.drawn, problem.groups, problem.seeds, "counts"
+        )
+        for block, kind in blocks:
+            for weights in block:
+                number += 1
+                if number not in wanted:
+                    continue
+                try:
+                    posterior = problem.posterior(eta, problem.criterion.reweighted(weights, kind))
+                    made = sample(posterior, count, seed=np.random.default_rng(seeds[number]))
+                except (ConvergenceError, InputError):  # no sampler reaches it, or it is improper
+                    continue
+                draws.append(made.array[:count])
+                losses.append(posterior.criterion.values_at(draws[-1]))
+        if len(draws) < 0.5 * len(wanted):
+            raise ConvergenceError(
+                f"{len(wanted) - len(draws)} of {len(wanted)} bootstrap posteriors at eta = "
+                f"{eta:.3g} could not be drawn from; add a penalty or use region='laplace'"
+            )
+        return cls(
+            problem.fit.theta, eta, np.array(draws), np.array(losses), len(wanted) - len(draws)
+        )
+
+    def effective(self, eta: float) -> Array:
+        """Return how many draws the reweighted ones are worth at `eta`, (B,)."""
+        size: Array = 1.0 / np.square(reweighted(self.losses, eta - self.eta)).sum(axis=1)
+        return size
+
+    def coverage(self, eta: float, level: float, contrast: Array | None) -> float:
+        """Return how often the region at `eta` holds the centre.
+
+        The ellipsoid of the draws' mean and covariance that holds a share `level` of them, or a
+        contrast's equal-tailed interval.
+        """
+        weights = reweighted(self.losses, eta - self.eta)
+        if contrast is not None:
+            values, tail = self.draws @ contrast, 0.5 * (1 - level)
+            limits = _quantiles(values, weights, [tail, 1 - tail])
+            point = self.center @ contrast
+            return float(np.mean((limits[0] <= point) & (point <= limits[1])))
+        mean = np.einsum("bd,bdi->bi", weights, self.draws)
+        apart = self.draws - mean[:, None]
+        covariance = np.einsum("bdi,bdj->bij", weights[:, :, None] * apart, apart)
+        lower = linalg.inv(linalg.cholesky(covariance, "draws", TOO_FEW), "draws", TOO_FEW)
+        size = np.square(np.einsum("bij,bdj->bdi", lower, apart)).sum(axis=2)
+        limit = _quantiles(size, weights, [level])[0]
+        own = np.square(np.einsum("bij,bj->bi", lower, self.center - mean)).sum(axis=1)
+        return float(np.mean(own <= limit))
+
+
+def _quantiles(values: Array, weights: Array, levels: list[float]) -> Array:
+    """Return quantiles of weighted values along the last axis, (levels, B), by mid-ranks."""
+    order = np.argsort(values, axis=1)
+    values = np.take_along_axis(values, order, axis=1)
+    weights = np.take_along_axis(weights, order, axis=1)
+    ranks = np.cumsum(weights, axis=1) - 0.5 * weights
+    return np.array(
+        [
+            [np.interp(level, rank, row) for rank, row in zip(ranks, values, strict=True)]
+            for level in levels
+        ]
+    )
+
 
 #: Bisections of a factor of 4, how often that is widened, and terms of the series.
 BISECTIONS, WIDENINGS, TERMS = 40, 8, 6000
@@ -93,10 +201,17 @@ def gpc_limit(J: Array, K: Array, level: float = 0.95) -> float:
 
 
 def gpc(
-    problem: Problem, resamples: Any = 1000, level: Any = 0.95, functional: Any = None,
-    region: str = "laplace", draws: Any = 1000, solver: str = "root", start: Any = 1.0,
-    tolerance: Any = 0.005, max_iter: Any = 1000,
-) -> LearningRate:  # fmt: skip
+    problem: Problem,
+    resamples: Any = 1000,
+    level: Any = 0.95,
+    functional: Any = None,
+    region: str = "laplace",
+    draws: Any = 1000,
+    solver: str = "root",
+    start: Any = 1.0,
+    tolerance: Any = 0.005,
+    max_iter: Any = 1000,
+) -> LearningRate:
     r"""Return the learning rate at which bootstrap coverage is nominal.
 
     The credible ellipsoid, and so the learning rate, does not depend on the units of the
@@ -149,9 +264,11 @@ def gpc(
     drawn = problem.resamples(count)
     made = problem.information
     known: dict[str, Any] = {
-        "resamples": count, "failed_minimisers": drawn.failed, "region": region,
+        "resamples": count,
+        "failed_minimisers": drawn.failed,
+        "region": region,
         "normal_limit": gpc_limit(made.J, made.K, 1 - alpha),
-    }  # fmt: skip
+    }
     covered = _laplace(problem, drawn, 1 - alpha, contrast)
     dof = problem.criterion.p if contrast is None else 1
     search = _Search(covered, 1 - alpha, len(drawn.thetas), dof)
@@ -165,9 +282,16 @@ def gpc(
     order = np.argsort(search.etas) if solver == "root" else slice(None)
     trace = {"eta": np.array(search.etas)[order], "coverage": np.array(search.values)[order]}
     return learning_rate(
-        problem, search.eta, "gpc", "coverage", status=search.status, mc_error=search.error,
-        trace=trace, diagnostics=known, level=1 - alpha,
-    )  # fmt: skip
+        problem,
+        search.eta,
+        "gpc",
+        "coverage",
+        status=search.status,
+        mc_error=search.error,
+        trace=trace,
+        diagnostics=known,
+        level=1 - alpha,
+    )
 
 
 def _contrast(problem: Problem, functional: Any) -> Array | None:
@@ -176,8 +300,11 @@ def _contrast(problem: Problem, functional: Any) -> Array | None:
     names = problem.criterion.names
     if isinstance(functional, str):
         if functional not in names:
-            raise InputError("functional", f"{functional!r} is no parameter",
-                             f"choose from {list(names)} or pass a contrast")  # fmt: skip
+            raise InputError(
+                "functional",
+                f"{functional!r} is no parameter",
+                f"choose from {list(names)} or pass a contrast",
+            )
         unit: Array = np.eye(len(names))[names.index(functional)]
         return unit
     contrast = as_array(
@@ -213,9 +340,13 @@ def _laplace(
 
 
 def _by_draws(
-    problem: Problem, drawn: Resamples, draws: int, contrast: Array | None, search: _Search,
+    problem: Problem,
+    drawn: Resamples,
+    draws: int,
+    contrast: Array | None,
+    search: _Search,
     known: dict[str, Any],
-) -> _Search:  # fmt: skip
+) -> _Search:
     """Return the root for regions made of draws, drawn anew where reweighting leaves too few."""
     level, near = search.level, search.eta
     for _ in range(ROUNDS):

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from etafree.errors import InputError
-from etafree.learning_rates.problem import Problem, normal_prior
-from etafree.learning_rates.rate import LearningRate, learning_rate
-from etafree.linear import LinearTotal
+from etafree.foundation.arguments import Array, as_count
+from etafree.learning_rates.problem import LearningRate, Problem, learning_rate, normal_prior
 from etafree.losses import Gamma, LinearLoss, Logistic, NegativeBinomial, Poisson, Squared, StudentT
-from etafree.validation import Array, as_count
+from etafree.totals.linear import LinearTotal
 
 __all__ = ["LIKELIHOODS", "holmes_walker", "simulated"]
 
@@ -97,16 +96,18 @@ def holmes_walker(problem: Problem, simulations: Any = 200) -> LearningRate:
         total = problem.criterion.total
     if not isinstance(total, LinearTotal):
         raise InputError(
-            "loss", f"{type(loss).__name__} is a loss, not a likelihood that can simulate data, "
+            "loss",
+            f"{type(loss).__name__} is a loss, not a likelihood that can simulate data, "
             "which holmes_walker needs",
             "use " + ", ".join(kind.__name__ for kind in LIKELIHOODS) + ", or another method",
-        )  # fmt: skip
+        )
     prior = normal_prior(problem)
     if prior is None:
         raise InputError(
-            "log_prior", "is not a proper normal, and holmes_walker averages over the prior",
+            "log_prior",
+            "is not a proper normal, and holmes_walker averages over the prior",
             "pass ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal(mean, covariance))",
-        )  # fmt: skip
+        )
     mean, covariance = prior
     u = total.predictor(problem.fit.theta)
     rng = np.random.default_rng(problem.seeds)
@@ -122,10 +123,14 @@ def holmes_walker(problem: Problem, simulations: Any = 200) -> LearningRate:
     with np.errstate(over="ignore"):
         unit = float(np.exp(log_unit))
     return learning_rate(
-        problem, eta, "holmes_walker", "information", mc_error=0.5 * eta * spread / expected,
+        problem,
+        eta,
+        "holmes_walker",
+        "information",
+        mc_error=0.5 * eta * spread / expected,
         diagnostics={"expected_gain": expected * unit, "observed_gain": observed * unit},
         units_matter=problem.criterion.p > 1,
-    )  # fmt: skip
+    )
 
 
 def _expected_squares(
@@ -139,8 +144,9 @@ def _expected_squares(
     """
     if isinstance(loss, Poisson | Gamma):
         sign = 1.0 if isinstance(loss, Poisson) else -1.0
-        powers = np.array([np.zeros_like(sd), sign * middle + 0.5 * sd**2,
-                           2 * sign * middle + 2 * sd**2])  # fmt: skip
+        powers = np.array(
+            [np.zeros_like(sd), sign * middle + 0.5 * sd**2, 2 * sign * middle + 2 * sd**2]
+        )
         log_unit = float(powers.max())
         one, first, second = np.exp(powers - log_unit)
         if isinstance(loss, Poisson):

@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from etafree import linalg
 from etafree.criterion import Criterion
 from etafree.errors import InputError
-from etafree.learning_rates.problem import Problem
-from etafree.learning_rates.rate import LearningRate, learning_rate
-from etafree.learning_rates.regions import reweighted
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array, as_choice, as_count
+from etafree.learning_rates.gpc import reweighted
+from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
 from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
-from etafree.validation import Array, as_choice, as_count
 
 __all__ = ["gaussian_rate", "kl_to_bayes"]
 
@@ -63,9 +62,13 @@ def gaussian_rate(
 
 
 def kl_to_bayes(
-    problem: Problem, reference: Any = None, window: Any = None, direction: str = "forward",
-    approximation: str = "auto", draws: Any = 4000,
-) -> LearningRate:  # fmt: skip
+    problem: Problem,
+    reference: Any = None,
+    window: Any = None,
+    direction: str = "forward",
+    approximation: str = "auto",
+    draws: Any = 4000,
+) -> LearningRate:
     r"""Return :math:`\arg\min_\eta\mathrm{KL}(\pi_\eta\,\|\,\pi_{\mathrm{ref}})`.
 
     The reference is usually the Bayes posterior of a model that is right at first. It does not
@@ -110,21 +113,35 @@ def kl_to_bayes(
     A, P, shift = fit.hessian, other.eta * theirs.hessian, fit.theta - theirs.theta
     eta = gaussian_rate(A, P, shift, direction)
     flat = problem.log_prior is None
-    exact = flat and _quadratic(criterion, fit.theta, A) and _quadratic(
-        other.energy, theirs.theta, theirs.hessian)  # fmt: skip
+    exact = (
+        flat
+        and _quadratic(criterion, fit.theta, A)
+        and _quadratic(other.energy, theirs.theta, theirs.hessian)
+    )
     if approximation == "normal" and not flat:
-        raise InputError("approximation", "'normal' has a closed form without log_prior only",
-                         "use 'draws'")  # fmt: skip
-    known: dict[str, Any] = {"direction": direction, "reference": repr(other.criterion.loss),
-                             "window": window, "computed": "normal"}  # fmt: skip
+        raise InputError(
+            "approximation", "'normal' has a closed form without log_prior only", "use 'draws'"
+        )
+    known: dict[str, Any] = {
+        "direction": direction,
+        "reference": repr(other.criterion.loss),
+        "window": window,
+        "computed": "normal",
+    }
     if approximation == "normal" or (approximation == "auto" and exact):
         return learning_rate(problem, eta, "kl_to_bayes", "reference", diagnostics=known)
     found = _by_draws(problem, other, eta, direction, count)
     known |= {"computed": "draws", "ess_share": found.share}
     return learning_rate(
-        problem, found.eta, "kl_to_bayes", "reference", status=found.status, mc_error=found.error,
-        trace={"eta": found.trace[:, 0], "divergence": found.trace[:, 1]}, diagnostics=known,
-    )  # fmt: skip
+        problem,
+        found.eta,
+        "kl_to_bayes",
+        "reference",
+        status=found.status,
+        mc_error=found.error,
+        trace={"eta": found.trace[:, 0], "divergence": found.trace[:, 1]},
+        diagnostics=known,
+    )
 
 
 def _windows(
@@ -133,15 +150,24 @@ def _windows(
     """Return criterion and reference over the same first rows, checked."""
     criterion = problem.criterion
     if not isinstance(reference, GeneralizedPosterior):
-        raise InputError("reference", f"is a {type(reference).__name__}", "pass an "
-                         "ef.GeneralizedPosterior of another loss, such as Squared")  # fmt: skip
+        raise InputError(
+            "reference",
+            f"is a {type(reference).__name__}",
+            "pass an ef.GeneralizedPosterior of another loss, such as Squared",
+        )
     theirs = reference.criterion
     if (theirs.n, theirs.p) != (criterion.n, criterion.p):
-        raise InputError("reference", f"has {theirs.n} rows and {theirs.p} parameters for "
-                         f"{criterion.n} and {criterion.p}", "use the same data")  # fmt: skip
+        raise InputError(
+            "reference",
+            f"has {theirs.n} rows and {theirs.p} parameters for {criterion.n} and {criterion.p}",
+            "use the same data",
+        )
     if theirs.loss == criterion.loss:
-        raise InputError("reference", f"has the same loss, {criterion.loss!r}: its own learning "
-                         "rate would be the answer", "use another loss")  # fmt: skip
+        raise InputError(
+            "reference",
+            f"has the same loss, {criterion.loss!r}: its own learning rate would be the answer",
+            "use another loss",
+        )
     if window is None:
         return criterion, reference
     first = as_count(window, "window", least=criterion.p + 1)
@@ -202,9 +228,11 @@ def _lowest(divergence: Divergence, base: float, rows: Any, reach: float) -> flo
 
     edge = float(np.log(reach))
     found = minimize_scalar(
-        lambda t: divergence(base * np.exp(t), rows), bounds=(-edge, edge), method="bounded",
+        lambda t: divergence(base * np.exp(t), rows),
+        bounds=(-edge, edge),
+        method="bounded",
         options={"xatol": 1e-7},
-    )  # fmt: skip
+    )
     return float(base * np.exp(found.x))
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from etafree import linalg
-from etafree.learning_rates.problem import Problem
-from etafree.learning_rates.rate import LearningRate, learning_rate
-from etafree.validation import Array
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array
+from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
 
 __all__ = ["magnitude", "magnitude_rate"]
 

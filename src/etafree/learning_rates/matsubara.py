@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from etafree.batched import batch
-from etafree.learning_rates.problem import Problem
-from etafree.learning_rates.rate import LearningRate, learning_rate
-from etafree.validation import Array, as_count
+from etafree.foundation.arguments import Array, as_count
+from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
+from etafree.optimize.many import batch
 
 __all__ = ["matsubara", "score_matching_rate"]
 
@@ -82,7 +81,12 @@ def matsubara(problem: Problem, resamples: Any = 1000) -> LearningRate:
         "eta": [score_matching_rate(here.gradients[:k], traces[:k], prior[:k])[0] for k in steps],
     }
     return learning_rate(
-        problem, eta, "matsubara", "coverage", mc_error=error, trace=trace,
+        problem,
+        eta,
+        "matsubara",
+        "coverage",
+        mc_error=error,
+        trace=trace,
         diagnostics={"resamples": count, "failed_minimisers": drawn.failed},
         units_matter=problem.criterion.p > 1,
-    )  # fmt: skip
+    )

@@ -2,28 +2,123 @@ r"""SafeBayes: the learning rate whose posteriors predict the next observation b
 
 Every prefix of the data has a posterior, and the next observation has a loss under it. Draws of a
 prefix are reweighted as rows come in, and drawn anew where too few of them are left.
+
+Sequential predictions of Bayesian linear regression at many learning rates, in closed form.
+
+With likelihood weight :math:`\eta`, an observation (x, y) moves :math:`\beta\sim N(m,\sigma^2V)` to
+
+.. math:: V - \frac{\eta Vxx^\top V}{1+\eta q},\quad m+\frac{\eta Vx\,r}{1+\eta q},\quad
+          a+\tfrac{\eta}{2},\quad b+\frac{\eta r^2}{2(1+\eta q)},\qquad
+          r=y-x^\top m,\ q=x^\top Vx,
+
+for :math:`\sigma^2\sim\mathrm{IG}(a,b)`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree import linalg
 from etafree.errors import ConvergenceError, InputError
-from etafree.learning_rates.conjugate import NormalInverseGamma, prequential_losses
-from etafree.learning_rates.problem import Problem, normal_prior
-from etafree.learning_rates.rate import LearningRate, learning_rate
-from etafree.linear import LinearTotal
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array, as_array, as_choice, as_count, as_positive
+from etafree.foundation.linalg import check_covariance
+from etafree.learning_rates.problem import LearningRate, Problem, learning_rate, normal_prior
 from etafree.losses import Squared
-from etafree.pairs import PairTotal
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.samplers import sample
-from etafree.validation import Array, as_array, as_choice, as_count
+from etafree.totals.linear import LinearTotal
+from etafree.totals.pairs import PairTotal
 
-__all__ = ["safebayes"]
+__all__ = ["NormalInverseGamma", "prequential_losses", "safebayes"]
+
+
+@dataclass(frozen=True, eq=False)
+class NormalInverseGamma:
+    r"""Prior :math:`\beta\mid\sigma^2\sim N(m, \sigma^2V)`, :math:`\sigma^2\sim\mathrm{IG}(a, b)`.
+
+    Parameters
+    ----------
+    mean : (p,) array
+    covariance : (p, p) array
+    shape, rate : float
+        a and b.
+
+    Examples
+    --------
+    >>> NormalInverseGamma([0.0], [[1.0]], shape=2.0, rate=1.0).covariance
+    array([[1.]])
+    """
+
+    mean: Any
+    covariance: Any
+    shape: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        mean = as_array(self.mean, "mean", ndim=1)
+        put = object.__setattr__
+        put(self, "mean", mean)
+        put(self, "covariance", check_covariance(self.covariance, "covariance", len(mean)))
+        put(self, "shape", as_positive(self.shape, "shape"))
+        put(self, "rate", as_positive(self.rate, "rate"))
+
+
+def prequential_losses(
+    X: Array,
+    y: Array,
+    grid: Array,
+    mean: Array,
+    covariance: Array,
+    version: str,
+    variance: NormalInverseGamma | None = None,
+) -> Array:
+    r"""Return the loss of predicting every row from the rows before it, (n, learning rates).
+
+    Version R averages the loss over the posterior, version I takes it at the posterior mean. With
+    known unit variance the loss is :math:`\tfrac12(y-x^\top\beta)^2`; with an inverse-gamma prior
+    of the `variance` it is the negative log density of the normal.
+
+    Examples
+    --------
+    >>> X, one = np.ones((2, 1)), np.eye(1)
+    >>> prequential_losses(X, np.ones(2), np.array([1.0]), np.zeros(1), one, "R").ravel()
+    array([1.   , 0.375])
+    """
+    from scipy.special import digamma
+
+    m, V = np.tile(mean, (len(grid), 1)), np.tile(covariance, (len(grid), 1, 1))
+    a = np.full(len(grid), 1.0 if variance is None else variance.shape)
+    b = np.full(len(grid), 1.0 if variance is None else variance.rate)
+    if variance is not None and version == "I" and variance.shape <= 1:
+        raise InputError(
+            "conjugate",
+            f"has shape {variance.shape:g}: the mean of the variance, "
+            "where version 'I' predicts, is infinite",
+            "pass a shape above one",
+        )
+    out = np.empty((len(X), len(grid)))
+    for i, (x, response) in enumerate(zip(X, y, strict=True)):
+        Vx = V @ x
+        q, r = Vx @ x, response - m @ x
+        spread = q if version == "R" else 0.0
+        if variance is None:
+            out[i] = 0.5 * (r * r + spread)
+        elif version == "R":
+            out[i] = 0.5 * (np.log(2 * np.pi * b) - digamma(a) + r * r * a / b + spread)
+        else:
+            mean_variance = b / (a - 1)
+            out[i] = 0.5 * (np.log(2 * np.pi * mean_variance) + r * r / mean_variance)
+        gain = grid / (1 + grid * q)
+        V -= gain[:, None, None] * Vx[:, :, None] * Vx[:, None, :]
+        m += (gain * r)[:, None] * Vx
+        a += 0.5 * grid
+        b += 0.5 * gain * r * r
+    return out
+
 
 #: Share of effective draws below which a prefix is drawn anew, and rows taken at a time.
 RENEW, ROWS = 0.5, 64
@@ -33,9 +128,14 @@ VERSIONS = ("R", "I")
 
 
 def safebayes(
-    problem: Problem, version: str = "R", grid: Any = None, permute: bool = False,
-    conjugate: NormalInverseGamma | None = None, start: Any = None, draws: Any = 500,
-) -> LearningRate:  # fmt: skip
+    problem: Problem,
+    version: str = "R",
+    grid: Any = None,
+    permute: bool = False,
+    conjugate: NormalInverseGamma | None = None,
+    start: Any = None,
+    draws: Any = 500,
+) -> LearningRate:
     r"""Return the learning rate on a grid with the smallest cumulative loss of predictions.
 
     .. math:: \hat\eta = \arg\min_\eta \sum_i E_{\Pi_\eta(\theta\mid z^{i-1})}\ell(\theta, z_i)
@@ -87,11 +187,17 @@ def safebayes(
     _check(problem, conjugate)
     rates, n, prior = np.sort(rates)[::-1], problem.criterion.n, normal_prior(problem)
     proper = prior is not None or conjugate is not None
-    first = (0 if proper else max(20, 5 * problem.criterion.p)) if start is None else (
-        as_count(start, "start", least=0))  # fmt: skip
+    first = (
+        (0 if proper else max(20, 5 * problem.criterion.p))
+        if start is None
+        else (as_count(start, "start", least=0))
+    )
     if first >= n or (first == 0 and not proper):
-        raise InputError("start", f"is {first} of {n} rows", "leave rows to predict, and without a "
-                         "normal log_prior rows to learn from first")  # fmt: skip
+        raise InputError(
+            "start",
+            f"is {first} of {n} rows",
+            "leave rows to predict, and without a normal log_prior rows to learn from first",
+        )
     order_seed, draw_seed = problem.seeds.spawn(2)
     order = np.random.default_rng(order_seed).permutation(n) if permute else np.arange(n)
     known: dict[str, Any] = {"version": version, "permuted": bool(permute), "start": first}
@@ -101,10 +207,15 @@ def safebayes(
         totals, error = losses[first:].sum(axis=0), np.zeros(len(rates))
         known["computed"] = "closed form"
     else:
-        runs = np.array([
-            [_predicted(problem, eta, order, first, count, version, prior, seed) for eta in rates]
-            for seed in draw_seed.spawn(RUNS)
-        ])  # fmt: skip
+        runs = np.array(
+            [
+                [
+                    _predicted(problem, eta, order, first, count, version, prior, seed)
+                    for eta in rates
+                ]
+                for seed in draw_seed.spawn(RUNS)
+            ]
+        )
         totals = runs.mean(axis=0)
         apart = runs - runs[:, [int(totals.argmin())]]
         error = apart.std(axis=0, ddof=1) / np.sqrt(RUNS)
@@ -114,36 +225,54 @@ def safebayes(
     near = rates[totals <= least + 1e-12 * abs(least) + UNSURE * error] if drawn else [eta]
     end = eta in (rates[0], rates[-1])
     return learning_rate(
-        problem, eta, "safebayes", "prediction", status="boundary" if end else "converged",
-        mc_error=0.5 * float(np.ptp(near)), trace={"eta": rates, "loss": totals}, diagnostics=known,
-    )  # fmt: skip
+        problem,
+        eta,
+        "safebayes",
+        "prediction",
+        status="boundary" if end else "converged",
+        mc_error=0.5 * float(np.ptp(near)),
+        trace={"eta": rates, "loss": totals},
+        diagnostics=known,
+    )
 
 
 def _check(problem: Problem, conjugate: Any) -> None:
     criterion = problem.criterion
     if isinstance(criterion.total, PairTotal):
-        raise InputError("loss", "is over pairs: an observation has no loss of its own to predict",
-                         "use another method")  # fmt: skip
+        raise InputError(
+            "loss",
+            "is over pairs: an observation has no loss of its own to predict",
+            "use another method",
+        )
     if criterion.total.weights is not None and np.any(criterion.total.weights != 1):
-        raise InputError("weights", "have no meaning in a sequence of predictions",
-                         "repeat the rows instead")  # fmt: skip
+        raise InputError(
+            "weights", "have no meaning in a sequence of predictions", "repeat the rows instead"
+        )
     if conjugate is None:
         return
     if not isinstance(conjugate, NormalInverseGamma):
-        raise InputError("conjugate", f"is {conjugate!r}", "pass ef.learning_rates."
-                         "NormalInverseGamma(mean, covariance, shape, rate)")  # fmt: skip
+        raise InputError(
+            "conjugate",
+            f"is {conjugate!r}",
+            "pass ef.learning_rates.NormalInverseGamma(mean, covariance, shape, rate)",
+        )
     plain = criterion.strength == 0 and problem.log_prior is None
     if not (isinstance(criterion.loss, Squared) and plain):
-        raise InputError("conjugate", "is for the squared loss without penalty or log_prior",
-                         "drop it")  # fmt: skip
+        raise InputError(
+            "conjugate", "is for the squared loss without penalty or log_prior", "drop it"
+        )
     if len(conjugate.mean) != criterion.p:
         raise InputError("conjugate", f"is for {len(conjugate.mean)} of {criterion.p} parameters")
 
 
 def _closed_form(
-    problem: Problem, order: NDArray[np.intp], rates: Array, version: str,
-    conjugate: NormalInverseGamma | None, prior: tuple[Array, Array] | None,
-) -> Array | None:  # fmt: skip
+    problem: Problem,
+    order: NDArray[np.intp],
+    rates: Array,
+    version: str,
+    conjugate: NormalInverseGamma | None,
+    prior: tuple[Array, Array] | None,
+) -> Array | None:
     """Return the losses (n, rates) if they have a closed form."""
     total = problem.criterion.total
     plain = isinstance(problem.criterion.loss, Squared) and problem.criterion.strength == 0
@@ -157,9 +286,15 @@ def _closed_form(
 
 
 def _predicted(
-    problem: Problem, eta: float, order: NDArray[np.intp], first: int, draws: int, version: str,
-    prior: tuple[Array, Array] | None, seed: np.random.SeedSequence,
-) -> float:  # fmt: skip
+    problem: Problem,
+    eta: float,
+    order: NDArray[np.intp],
+    first: int,
+    draws: int,
+    version: str,
+    prior: tuple[Array, Array] | None,
+    seed: np.random.SeedSequence,
+) -> float:
     """Return the cumulative loss of predictions at one learning rate."""
     rng, n, done, sum_ = np.random.default_rng(seed), problem.criterion.n, first, 0.0
     while done < n:
@@ -181,17 +316,23 @@ def _predicted(
                 sum_ += float(np.einsum("di,di->", weights[:, :usable], losses[:, :usable]))
             else:
                 means = weights[:, :usable].T @ theta
-                sum_ += sum(float(_row_losses(problem, means[[k]], rows[[k]])[0, 0])
-                            for k in range(usable))  # fmt: skip
+                sum_ += sum(
+                    float(_row_losses(problem, means[[k]], rows[[k]])[0, 0]) for k in range(usable)
+                )
             done += usable
             renew, log_weights = usable < len(rows), power[:, -1]
     return sum_
 
 
 def _drawn(
-    problem: Problem, eta: float, order: NDArray[np.intp], done: int, draws: int,
-    prior: tuple[Array, Array] | None, rng: np.random.Generator,
-) -> Array:  # fmt: skip
+    problem: Problem,
+    eta: float,
+    order: NDArray[np.intp],
+    done: int,
+    draws: int,
+    prior: tuple[Array, Array] | None,
+    rng: np.random.Generator,
+) -> Array:
     """Return draws given the first rows; the prior stays that of the full sample."""
     if done == 0:
         assert prior is not None
@@ -199,10 +340,16 @@ def _drawn(
         lower = linalg.cholesky(covariance, "log_prior", "its covariance is not one")
         return mean + rng.standard_normal((draws, len(mean))) @ lower.T
     own, size = problem.log_prior, problem.criterion.size
-    fixed = None if own is None else LogPrior(
-        lambda t, n: own.value(t, size), lambda t, n: own.gradient(t, size),
-        lambda t, n: own.hessian(t, size), own.name,
-    )  # fmt: skip
+    fixed = (
+        None
+        if own is None
+        else LogPrior(
+            lambda t, n: own.value(t, size),
+            lambda t, n: own.gradient(t, size),
+            lambda t, n: own.hessian(t, size),
+            own.name,
+        )
+    )
     try:
         posterior = GeneralizedPosterior(problem.criterion.subset(order[:done]), eta, fixed)
         return sample(posterior, draws, seed=rng).array[:draws]

@@ -9,7 +9,7 @@ least squares, a safe Newton matrix far from the solution.
 """
 
 from etafree.losses.base import LinearLoss, Loss
-from etafree.losses.likelihood import Gamma, Logistic, NegativeBinomial, Poisson
+from etafree.losses.glm import Gamma, Logistic, NegativeBinomial, Poisson
 from etafree.losses.modal import Modal
 from etafree.losses.normal_laplace import NormalLaplace
 from etafree.losses.quantile import Quantile

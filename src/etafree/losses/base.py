@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from etafree.validation import Array
+from etafree.foundation.arguments import Array
 
 __all__ = ["LinearLoss", "Loss"]
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from etafree.errors import InputError
+from etafree.foundation.arguments import Array, as_choice, as_positive
 from etafree.losses.residual import ResidualLoss
-from etafree.validation import Array, as_choice, as_positive
 
 __all__ = ["Modal"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from etafree.foundation.arguments import Array, as_positive
 from etafree.losses.residual import ResidualLoss
-from etafree.validation import Array, as_positive
 
 __all__ = ["NormalLaplace"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from etafree.foundation.arguments import Array, as_level, as_positive
 from etafree.losses.base import LinearLoss
-from etafree.validation import Array, as_level, as_positive
 
 __all__ = ["Quantile"]
 

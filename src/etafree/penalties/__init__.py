@@ -1,7 +1,6 @@
 r"""Convex penalties in :math:`L = M + \lambda_n s_n\rho`: smooth ones, and ones with kinks."""
 
-from etafree.penalties.active import ActivePenalty
-from etafree.penalties.kinks import L1, ElasticNet, GroupL1, KinkedPenalty
+from etafree.penalties.kinked import L1, ActivePenalty, ElasticNet, GroupL1, KinkedPenalty
 from etafree.penalties.smooth import (
     NoPenalty,
     Penalty,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from etafree.errors import InputError, NotPositiveDefiniteError
-from etafree.linalg import eigvalsh
-from etafree.validation import Array, as_array, as_number, as_positive, owned
+from etafree.foundation.arguments import Array, as_array, as_number, as_positive, owned
+from etafree.foundation.linalg import eigvalsh
 
 __all__ = ["NoPenalty", "Penalty", "Ridge", "SmoothPenalty", "huberized_l1"]
 
@@ -257,12 +257,16 @@ class SmoothPenalty(Penalty):
                 raise InputError(
                     "penalty gradient",
                     f"coordinate {j} is {gradient[j]:.6g}, finite differences give "
-                    f"{rise / (2 * step):.6g}", "mend slope, or function",
-                )  # fmt: skip
+                    f"{rise / (2 * step):.6g}",
+                    "mend slope, or function",
+                )
             bend = (self.slope(probe + e) - self.slope(probe - e)) / (2 * step)
             if np.any(np.abs(bend - hessian[j]) > 1e-4 * (1 + np.abs(hessian[j]))):
-                raise InputError("penalty Hessian", f"row {j} differs from finite differences",
-                                 "mend curvature, or slope")  # fmt: skip
+                raise InputError(
+                    "penalty Hessian",
+                    f"row {j} differs from finite differences",
+                    "mend curvature, or slope",
+                )
         smallest = float(eigvalsh(0.5 * (hessian + hessian.T), "penalty Hessian")[0])
         if smallest < -1e-8 * max(1.0, float(np.abs(hessian).max())):
             raise NotPositiveDefiniteError("penalty Hessian", smallest, "it must be convex")

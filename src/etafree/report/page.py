@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from etafree.checks import Check
+from etafree.foundation.arguments import Array
+from etafree.foundation.check import Check
+from etafree.foundation.terminal import plain
 from etafree.report.plots import AFTER, BEFORE
-from etafree.terminal import plain
-from etafree.validation import Array
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from etafree.terminal import plain
-from etafree.validation import Array
+from etafree.foundation.arguments import Array
+from etafree.foundation.terminal import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,9 +22,13 @@ BEFORE, AFTER = "#c77d2e", "#1f5a94"
 
 
 def before_after(
-    before: Mapping[str, Array], after: Mapping[str, Array], table: pd.DataFrame, level: float,
-    eta: str = "", spread: str = "",
-) -> Figure:  # fmt: skip
+    before: Mapping[str, Array],
+    after: Mapping[str, Array],
+    table: pd.DataFrame,
+    level: float,
+    eta: str = "",
+    spread: str = "",
+) -> Figure:
     """Return densities and intervals of every parameter before and after calibration.
 
     `table` has one row per parameter with columns estimate, lower, upper, mean_before,
@@ -117,8 +121,16 @@ def interval_sweep(
             gap = -6 if side == "right" else 6
             for end, va in ((low, "top"), (high, "bottom")):
                 shown = f"{end:.2f}".replace("-", "−")
-                ax.annotate(shown, (x, end), (gap, 0), textcoords="offset points", ha=side, va=va,
-                            fontsize=9, color=colour)  # fmt: skip
+                ax.annotate(
+                    shown,
+                    (x, end),
+                    (gap, 0),
+                    textcoords="offset points",
+                    ha=side,
+                    va=va,
+                    fontsize=9,
+                    color=colour,
+                )
     ax.axhline(estimate, color="0.5", lw=0.8, ls="--", zorder=0, label="penalized estimate")
     ax.set_xscale("log")
     ax.set_xlabel("learning rate η")

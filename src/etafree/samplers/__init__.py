@@ -10,14 +10,14 @@ import numpy as np
 
 from etafree.draws import Draws
 from etafree.errors import ConvergenceError, InputError
+from etafree.foundation.arguments import MOST, as_choice, as_rng, told_seed
+from etafree.foundation.threads import own_settings
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.elliptical import TOO_COARSE, elliptical_draws
 from etafree.samplers.importance import importance_draws, trustworthy
 from etafree.samplers.nuts import nuts_draws
 from etafree.samplers.quadrature import quadrature_draws
 from etafree.samplers.variational import Normal, normal_approximation
-from etafree.threads import own_settings
-from etafree.validation import MOST, as_choice, as_rng, told_seed
 
 __all__ = ["SAMPLERS", "sample"]
 
@@ -85,18 +85,25 @@ def sample(
     (1, 500, 2)
     """
     if not isinstance(posterior, GeneralizedPosterior):
-        raise InputError("posterior", f"is a {type(posterior).__name__}", "build it with "
-                         "ef.GeneralizedPosterior(criterion, eta)")  # fmt: skip
+        raise InputError(
+            "posterior",
+            f"is a {type(posterior).__name__}",
+            "build it with ef.GeneralizedPosterior(criterion, eta)",
+        )
     whole = isinstance(draws, int | np.integer) and not isinstance(draws, bool)
     if not whole or not FEWEST <= draws <= MOST:
-        raise InputError("draws", f"is {draws!r:.80}", f"pass a whole number up to {MOST:.0e}; "
-                         f"fewer than {FEWEST} cannot be checked")  # fmt: skip
+        raise InputError(
+            "draws",
+            f"is {draws!r:.80}",
+            f"pass a whole number up to {MOST:.0e}; fewer than {FEWEST} cannot be checked",
+        )
     as_choice(sampler, "sampler", ("auto", *SAMPLERS))
     if sampler == "quadrature" and posterior.criterion.p != 1:
         raise InputError(
-            "sampler", f"'quadrature' takes one parameter, not {posterior.criterion.p}",
+            "sampler",
+            f"'quadrature' takes one parameter, not {posterior.criterion.p}",
             "use sampler='auto'",
-        )  # fmt: skip
+        )
     rng = as_rng(seed)
     normal = normal_approximation(posterior)
     if np.finfo(np.float64).eps * abs(posterior.log_density(normal.mode)) > ROUNDING:

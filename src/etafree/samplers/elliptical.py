@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from etafree import linalg
 from etafree.draws import Draws
 from etafree.errors import ConvergenceError
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.importance import proposal_dof, student_proposal
 from etafree.samplers.variational import Normal
-from etafree.validation import Array
 
 __all__ = ["TOO_COARSE", "elliptical_draws"]
 

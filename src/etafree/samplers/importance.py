@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from etafree.draws import Draws
+from etafree.foundation.arguments import Array
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.lasso import kinked_proposal
 from etafree.samplers.variational import Normal
-from etafree.validation import Array
 
 __all__ = ["importance_draws", "student_proposal", "trustworthy"]
 

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from etafree.linalg import safe_factor
-from etafree.linear import LinearTotal
+from etafree.foundation.arguments import Array
+from etafree.foundation.linalg import safe_factor
 from etafree.penalties import KinkedPenalty
-from etafree.penalties.norms import GroupNorms
+from etafree.penalties.kinked import GroupNorms
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
-from etafree.validation import Array
+from etafree.totals.linear import LinearTotal
 
 __all__ = ["kinked_chain", "kinked_proposal"]
 
@@ -43,9 +43,14 @@ BLOCK = 1 << 20
 
 
 def kinked_chain(
-    precision: Array, linear: Array, kinks: GroupNorms, start: Array, draws: int,
-    rng: np.random.Generator, thin: int = THIN[0],
-) -> Array:  # fmt: skip
+    precision: Array,
+    linear: Array,
+    kinks: GroupNorms,
+    start: Array,
+    draws: int,
+    rng: np.random.Generator,
+    thin: int = THIN[0],
+) -> Array:
     r"""Return draws (D, p) of a normal law times :math:`\exp\{-\sum_g\kappa_g\|\theta_g\|\}`.
 
     Parameters
@@ -70,7 +75,7 @@ def kinked_chain(
     >>> bool(abs(np.abs(x).mean() - 0.5) < 0.02)
     True
     """
-    from etafree.compiled import kinked_sweeps
+    from etafree.data.compiled import kinked_sweeps
 
     p, many = len(start), len(kinks.weights)
     theta, out = start.astype(np.float64).copy(), np.empty((draws, p))
@@ -81,15 +86,19 @@ def kinked_chain(
         steps = len(kept) * every
         normals, chi = rng.standard_normal((steps, p)), rng.standard_normal((steps, many))
         unit = rng.random((steps, many))
-        kinked_sweeps(theta, precision, linear, kinks.codes, kinks.weights, normals, chi, unit,
-                      every, kept)  # fmt: skip
+        kinked_sweeps(
+            theta, precision, linear, kinks.codes, kinks.weights, normals, chi, unit, every, kept
+        )
     return out
 
 
 def kinked_proposal(
-    posterior: GeneralizedPosterior, normal: Normal, widen: float, draws: int,
+    posterior: GeneralizedPosterior,
+    normal: Normal,
+    widen: float,
+    draws: int,
     rng: np.random.Generator,
-) -> tuple[Array, Array, float] | None:  # fmt: skip
+) -> tuple[Array, Array, float] | None:
     """Return proposals (D, p) for a posterior with kinks, log densities and their effective share.
 
     The densities are up to a constant. `widen` divides the exponent, for heavier tails. None where

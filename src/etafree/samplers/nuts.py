@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from etafree import linalg
+from etafree.data.groups import row_blocks
+from etafree.data.pytrees import double_precision
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, MissingExtraError
-from etafree.linear import LinearTotal
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array
+from etafree.foundation.threads import own_settings
 from etafree.penalties import Ridge
 from etafree.posterior import GeneralizedPosterior
-from etafree.pytrees import double_precision
 from etafree.samplers.variational import Normal
-from etafree.sums import row_blocks
-from etafree.threads import own_settings
-from etafree.validation import Array
+from etafree.totals.linear import LinearTotal
 
 __all__ = ["nuts_draws"]
 
@@ -156,8 +156,9 @@ def _run(
     plan = [(count, True, learn) for count, learn in WINDOWS] + [(length, False, False)]
     errors: list[BaseException] = []
     job = next(_NUMBERS)
-    target = _Target(normal.mean, normal.lower, np.float64(posterior.eta), centre, precision,
-                     np.float64(job))  # fmt: skip
+    target = _Target(
+        normal.mean, normal.lower, np.float64(posterior.eta), centre, precision, np.float64(job)
+    )
     _JOBS[job] = (_asked(energy.total, native, weight, energy.penalty), errors)
     with contextlib.ExitStack() as stack:
         stack.callback(_JOBS.pop, job)
@@ -240,8 +241,12 @@ def _program(total: Any, asks: bool) -> Any:
             chains, info = jax.vmap(move)(keys, chains)
             learnt = learn(averaging, info.acceptance_rate.mean())
             averaging = jax.tree.map(lambda a, b: jnp.where(adapting, a, b), learnt, averaging)
-            rows = (chains.position, info.num_integration_steps, info.is_divergent,
-                    info.acceptance_rate)  # fmt: skip
+            rows = (
+                chains.position,
+                info.num_integration_steps,
+                info.is_divergent,
+                info.acceptance_rate,
+            )
             return chains, averaging, jax.tree.map(lambda r, row: r.at[i].set(row), records, rows)
 
         z = chains.position

@@ -6,9 +6,9 @@ import numpy as np
 
 from etafree.draws import Draws
 from etafree.errors import ConvergenceError, InputError
+from etafree.foundation.arguments import Array
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
-from etafree.validation import Array
 
 __all__ = ["distribution", "quadrature_draws", "stratified"]
 

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from etafree import linalg
 from etafree.errors import ConvergenceError, NotPositiveDefiniteError
-from etafree.linear import PredictorTotal
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array
 from etafree.optimize import minimise
 from etafree.penalties import KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
-from etafree.validation import Array
+from etafree.totals.linear import PredictorTotal
 
 __all__ = ["Normal", "normal_approximation"]
 

@@ -1,0 +1,278 @@
+"""CSV files as they are written: labels are text, numbers are read where numbers are asked for.
+
+A reader that guesses types makes ``01`` and ``1`` one label, drops the country ``NA``, and shifts
+every column when data lines end with a comma. Here a line that does not have one field per column
+is refused, and nothing is converted before its use is known.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.data.formula import column_uses
+from etafree.errors import InputError
+from etafree.foundation.arguments import Array
+from etafree.foundation.storage import check_room, lines_of, refuse_special
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["CsvTable"]
+
+NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
+WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
+#: What stands for a missing number; a missing label is an empty field only.
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "#n/a", "."})
+
+
+@dataclass(frozen=True, eq=False)
+class CsvTable:
+    """The fields of a CSV file with a header, as text.
+
+    Attributes
+    ----------
+    path : Path
+    option : str
+        What errors are about.
+    fields : dict of str to list of str
+        Each column's fields, as written.
+    lines : list of int
+        The line of the file on which each row starts.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "data.csv"
+    >>> _ = path.write_text("school,x\\n01,2.5\\n1,NA\\n")
+    >>> table = CsvTable.read(path, "data")
+    >>> list(table.labels("school")), table.numbers("x").tolist()
+    (['01', '1'], [2.5, nan])
+    """
+
+    path: Path
+    option: str
+    fields: dict[str, list[str]]
+    lines: list[int]
+
+    @classmethod
+    def read(cls, path: Path, option: str) -> CsvTable:
+        """Read a file; refuse, with its line, a row that has not one field per column."""
+        refuse_special(path, option)
+        if not path.is_file():
+            raise InputError(option, f"there is no file {str(path)!r}")
+        check_room(str(path), path.stat().st_size, option, "keep the columns that are used")
+        try:
+            with open(path, encoding="utf-8-sig", newline="") as file:
+                header, rows, lines = _records(
+                    csv.reader(lines_of(file, path, option), strict=True), path, option
+                )
+        except UnicodeDecodeError as error:
+            raise InputError(
+                option,
+                f"{str(path)!r} cannot be read as CSV: it is not UTF-8 (byte {error.start})",
+                "save it as UTF-8",
+            ) from None
+        twice = sorted({name for name in header if header.count(name) > 1})
+        if twice:
+            raise InputError(
+                option,
+                f"{str(path)!r} has several columns named {twice}",
+                "rename them in its first line",
+            )
+        if not rows:
+            raise InputError(option, f"{str(path)!r} has no rows", "it has a header only")
+        columns = map(list, zip(*rows, strict=True))
+        return cls(path, option, dict(zip(header, columns, strict=True)), lines)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns; one without a name, as pandas writes its index, has none."""
+        return [name for name in self.fields if name]
+
+    def column(self, name: str, option: str) -> list[str]:
+        """Return the fields of a column as written."""
+        if name not in self.names:
+            raise InputError(
+                option, f"{str(self.path)!r} has no column {name!r}", f"it has {self.names}"
+            )
+        return self.fields[name]
+
+    def labels(
+        self, name: str, option: str = "", used: NDArray[np.intp] | None = None
+    ) -> pd.Series[Any]:
+        """Return a column's labels as written; an empty one in a row in `use` is refused."""
+        import pandas as pd
+
+        fields = self.column(name, option or self.option)
+        rows = range(len(self)) if used is None else used
+        empty = [int(row) for row in rows if not fields[row].strip()]
+        if empty:
+            raise InputError(
+                option or self.option,
+                f"column {name!r} of {str(self.path)!r} has {len(empty)} "
+                f"empty labels, the first on line {self.lines[empty[0]]}",
+                "drop these rows or give each its own label",
+            )
+        return pd.Series(fields, dtype=object, name=name)
+
+    def numbers(self, name: str, option: str = "") -> Array:
+        """Return a column as numbers, NaN where the field is empty, NA, NaN, null or the like."""
+        fields = self.column(name, option or self.option)
+        other = self._first_word(fields)
+        if other is not None:
+            raise InputError(
+                option or self.option,
+                f"column {name!r} of {str(self.path)!r} has "
+                f"{fields[other]!r:.40} among numbers, on line {self.lines[other]}",
+                "mend it, or leave it empty if it is missing; write C(...) in a formula for labels",
+            )
+        values = np.array([float(f) if NUMBER.fullmatch(f) else np.nan for f in fields])
+        beyond = np.flatnonzero(np.isinf(values))
+        if len(beyond):
+            raise InputError(
+                option or self.option,
+                f"column {name!r} of {str(self.path)!r} has "
+                f"{fields[beyond[0]]!r:.40} on line {self.lines[beyond[0]]}, which is beyond "
+                "floating point",
+                "use another unit",
+            )
+        return values
+
+    def times(self, name: str, option: str) -> pd.Series[Any]:
+        """Return a column as whole numbers or numbers, as labels where it holds other text."""
+        import pandas as pd
+
+        fields = self.labels(name, option).tolist()
+        if all(WHOLE.fullmatch(field) for field in fields):
+            return pd.Series([int(field) for field in fields], name=name)
+        if all(NUMBER.fullmatch(field) for field in fields):
+            return pd.Series(self.numbers(name, option), name=name)
+        return self.labels(name, option)
+
+    def frame(self, formula: str) -> pd.DataFrame:
+        """Return the columns as a formula uses them: numbers, or categories of text.
+
+        A column of words, or one inside ``C()``, holds labels as written, sorted by number where
+        all are numbers; any other is numeric, and a word among its numbers is refused if the
+        formula uses it. Columns that the formula does not use stay text.
+        """
+        import pandas as pd
+
+        bare, inside = column_uses(formula, self.names)
+        columns: dict[str, Any] = {}
+        for name in self.names:
+            fields = self.fields[name]
+            numeric = any(NUMBER.fullmatch(field) for field in fields)
+            if name in bare and numeric:
+                columns[name] = self.numbers(name, "formula")
+                if name in inside:
+                    self._check_apart(name, columns[name])
+            elif name in bare or name in inside:
+                columns[name] = _categories(fields)
+            else:
+                columns[name] = pd.Series(fields, dtype=object)
+        return pd.DataFrame(columns)
+
+    def dropped(self, frame: pd.DataFrame, kept: NDArray[np.intp] | None) -> str:
+        """Return how many rows of a `frame` were not `kept`, and why, as a line; "" for none."""
+        if kept is None:
+            return ""
+        out = np.setdiff1d(np.arange(len(self)), kept)
+        holes = frame.iloc[out].isna()
+        reasons = [f"no {name} in {int(many)}" for name, many in holes.sum().items() if many]
+        whole = int((~holes.any(axis=1)).sum())
+        reasons += [f"no value of the formula in {whole}"] if whole else []
+        return (
+            f"{len(out)} of {len(self)} rows dropped ({', '.join(reasons)}), the first on line "
+            f"{self.lines[out[0]]}"
+        )
+
+    @staticmethod
+    def _first_word(fields: list[str]) -> int | None:
+        """Return where the first field is that is neither a number nor missing."""
+        return next(
+            (
+                row
+                for row, field in enumerate(fields)
+                if not NUMBER.fullmatch(field) and field.strip().lower() not in MISSING
+            ),
+            None,
+        )
+
+    def _check_apart(self, name: str, values: Array) -> None:
+        """Refuse a column that is used as numbers and as labels, if two labels are one number."""
+        seen: dict[float, str] = {}
+        for field, value in zip(self.fields[name], values.tolist(), strict=True):
+            other = seen.setdefault(value, field)
+            if value == value and other != field:
+                raise InputError(
+                    "formula",
+                    f"uses column {name!r} as numbers and as labels, and "
+                    f"{other!r} and {field!r} are one number",
+                    "store the labels as a column of their own",
+                )
+
+
+def _records(reader: Any, path: Path, option: str) -> tuple[list[str], list[list[str]], list[int]]:
+    """Return the header, the rows and the line each starts on; blank lines end a file."""
+    header: list[str] = []
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    blank, line = 0, 1
+    try:
+        for row in reader:
+            empty = not row or (len(header) > 1 and len(row) == 1 and not row[0].strip())
+            if empty:
+                blank = blank or line
+            elif blank:
+                raise InputError(
+                    option,
+                    f"line {blank} of {str(path)!r} is empty, and others follow",
+                    "delete it, or write its commas",
+                )
+            elif not header:
+                header = row
+            elif len(row) != len(header):
+                raise InputError(
+                    option,
+                    f"line {line} of {str(path)!r} has {len(row)} fields for {len(header)} columns",
+                    "write one field per column, and quote one that has "
+                    "a comma; a comma at the end of a line begins another field",
+                )
+            else:
+                rows.append(row)
+                lines.append(line)
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(
+            option,
+            f"{str(path)!r} cannot be read as CSV: line {line}, {error}",
+            "write it with a header and commas",
+        ) from None
+    if not header:
+        raise InputError(
+            option,
+            f"{str(path)!r} cannot be read as CSV: it is empty",
+            "write it with a header and commas",
+        )
+    return header, rows, lines
+
+
+def _categories(fields: list[str]) -> Any:
+    """Return labels as a categorical, in the order of their numbers if all are numbers."""
+    import pandas as pd
+
+    found = sorted({field for field in fields if field.strip()})
+    if all(NUMBER.fullmatch(label) for label in found):
+        found.sort(key=float)
+    return pd.Categorical([f if f.strip() else None for f in fields], categories=found)

@@ -1,0 +1,810 @@
+r"""From a formula and a DataFrame to arrays, with names and the rows that were kept.
+
+What a formula asks for, known before anything is computed: its terms, functions and columns.
+
+Formulas are R's, the functions inside them Python's. Where the two differ in silence (``I(x^2)`` is
+an exclusive or of bits, ``offset()`` a column like others) the formula is refused, and so is one
+whose terms or columns no memory holds.
+
+Formulas that people type, read word by word before anything evaluates them.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.data.labels import as_frame, numbers
+from etafree.data.rows import Rows
+from etafree.errors import InputError
+from etafree.foundation.arguments import Array, as_mapping, check_finite
+from etafree.foundation.storage import memory
+
+__all__ = [
+    "Design",
+    "Recipe",
+    "check_columns",
+    "check_expressions",
+    "check_kinds",
+    "column_uses",
+    "design",
+    "expanded",
+    "formula_columns",
+    "matrices",
+    "plain_text",
+    "screened",
+]
+
+#: What a formula from a file or the command line may call, and the keywords it may pass.
+CALLS = {
+    "C",
+    "I",
+    "Treatment",
+    "Sum",
+    "Helmert",
+    "Diff",
+    "Poly",
+    "bs",
+    "cc",
+    "cr",
+    "cs",
+    "center",
+    "exp",
+    "exp2",
+    "exp10",
+    "lag",
+    "log",
+    "log2",
+    "log10",
+    "poly",
+    "scale",
+    "standardize",
+    "np.abs",
+    "np.cos",
+    "np.exp",
+    "np.expm1",
+    "np.log",
+    "np.log10",
+    "np.log1p",
+    "np.log2",
+    "np.sin",
+    "np.sqrt",
+    "np.tanh",
+}
+KEYWORDS = {"base", "ddof", "degree", "df", "include_intercept", "raw", "reference"}
+TOKEN = re.compile(
+    r"""\s*(?:(?P<quoted>`[^`]*`)|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|
+    (?P<name>[^\W\d][\w.]*)|(?P<text>"[\w .-]*"|'[\w .-]*')|(?P<sign>\*\*|[-+*/:~|^(),=.]))\s*""",
+    re.VERBOSE,
+)
+LONGEST, POWERS = 2000, 4
+
+
+def screened(formula: str, columns: Iterable[Any]) -> str:
+    """Return a formula of unknown origin, checked word by word before anything evaluates it.
+
+    formulaic evaluates Python. Here only columns, numbers, operators and listed functions pass;
+    write columns with other characters in backticks.
+
+    Examples
+    --------
+    >>> screened("y ~ log(x) + C(g)", ["y", "x", "g"])
+    'y ~ log(x) + C(g)'
+    >>> screened("y ~ {__import__('os')}", ["y"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    etafree.errors.InputError: formula: has '{' at place 5; use columns...
+    """
+    known = {str(name) for name in columns}
+    if not isinstance(formula, str) or len(formula) > LONGEST:
+        raise InputError(
+            "formula",
+            f"is longer than {LONGEST} characters or no text",
+            'write it as "response ~ predictors"',
+        )
+    before, powers = "", 0
+    for kind, word, place in _tokens(formula):
+        after = formula[place : place + 1]
+        if kind == "quoted" and word[1:-1] not in known:
+            raise InputError("formula", f"has {word}", f"columns: {sorted(known)}")
+        if kind == "name":
+            plain = {name for name in known if "." not in name}  # a dot reaches into objects
+            allowed = CALLS if after == "(" else KEYWORDS if after == "=" else plain
+            if word not in allowed and word not in ("True", "False"):
+                what = "calls" if after == "(" else "has"
+                advice = (
+                    f"functions: {sorted(CALLS)}"
+                    if after == "("
+                    else (f"columns: {sorted(known)}, in backticks if they are no plain words")
+                )
+                raise InputError("formula", f"{what} {word!r}", advice)
+        if word in ("**", "^"):
+            powers += 1
+            if before == "number" or powers > POWERS or not re.match(r"\d{1,2}\b", formula[place:]):
+                raise InputError(
+                    "formula",
+                    f"has a power at place {place}",
+                    "write (a + b)**2 or I(x**3), one number after it",
+                )
+        before = kind
+    return formula
+
+
+def column_uses(formula: str, columns: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Return the columns that a screened formula uses as they are, and those inside ``C()``.
+
+    Examples
+    --------
+    >>> bare, categories = column_uses("y ~ log(x) + C(g, Treatment('a'))", ["a", "g", "x", "y"])
+    >>> sorted(bare), sorted(categories)
+    (['x', 'y'], ['g'])
+    """
+    known = set(columns)
+    bare: set[str] = set()
+    categories: set[str] = set()
+    opened: tuple[str, ...] = ()
+    for kind, word, place in _tokens(formula):
+        name = word.strip("`") if kind in ("name", "quoted") else ""
+        if word == "." and kind == "sign":
+            bare |= known
+        elif name in known and formula[place : place + 1] not in ("(", "="):
+            (categories if opened[-2:] == ("C", "(") else bare).add(name)
+        opened = (*opened[-1:], word)
+    return bare, categories
+
+
+def _tokens(formula: str) -> Iterator[tuple[str, str, int]]:
+    """Yield each word of a formula: its kind, itself, and the place where the next begins."""
+    place = 0
+    while place < len(formula):
+        token = TOKEN.match(formula, place)
+        if token is None:
+            raise InputError(
+                "formula",
+                f"has {formula[place]!r} at place {place + 1}",
+                "use columns, + - * : / ** and functions such as log(x)",
+            )
+        place = token.end()
+        yield next((k, w, place) for k, w in token.groupdict().items() if w is not None)
+
+
+#: Products of terms that a formula may ask for, and columns and cells of its matrix.
+PRODUCTS, COLUMNS, CELLS = 100_000, 20_000, 1 << 31
+#: Bytes of a cell.
+NUMBER = 8
+#: Arguments, with their place, that say how many columns a function makes.
+WIDTHS = {
+    "bs": {"df": 1, "degree": 3},
+    "cs": {"df": 1},
+    "cr": {"df": 1},
+    "cc": {"df": 1},
+    "poly": {"degree": 1},
+    "hashed": {"levels": 1},
+}
+#: Functions whose numbers are lengths of what they return.
+ALLOCATE = {
+    "arange",
+    "empty",
+    "eye",
+    "full",
+    "geomspace",
+    "identity",
+    "linspace",
+    "logspace",
+    "ones",
+    "range",
+    "repeat",
+    "tile",
+    "zeros",
+}
+#: Operators that work on the bits of whole numbers, and on truth values as words do.
+BITS: dict[type[Any], str] = {
+    ast.BitXor: "^",
+    ast.BitOr: "|",
+    ast.BitAnd: "&",
+    ast.Invert: "~",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+}
+
+
+def expanded(formula: str, columns: Sequence[Any]) -> Any:
+    """Return the terms of a formula, or refuse one that makes too many.
+
+    Examples
+    --------
+    >>> [str(term) for term in expanded("y ~ (x + z)**2", ["x", "y", "z"]).rhs]
+    ['1', 'x', 'z', 'x:z']
+    >>> expanded("y ~ (x + z)**40", ["x", "y", "z"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    etafree.errors.InputError: formula: 'y ~ (x + z)**40' multiplies out to about 1.1e+12 terms; ...
+    """
+    import formulaic
+    from formulaic.parser import DefaultFormulaParser
+
+    known = {"__formulaic_variables_available__": list(map(str, columns))}
+    tree = DefaultFormulaParser().get_ast(formula, context=dict(known))
+    products = _products(tree, len(columns))
+    if products > PRODUCTS:
+        raise InputError(
+            "formula",
+            f"{formula!r:.200} multiplies out to about {products:.2g} terms",
+            "name the interactions that you need",
+        )
+    return formulaic.Formula(formula, _context=known)
+
+
+def _products(tree: Any, columns: int) -> float:
+    """Return at most how many products of terms it takes to multiply a formula out."""
+    terms: dict[int, float] = {}
+    most = 0.0
+    waiting = [(tree, False)]
+    while waiting:  # no recursion: long sums are deep trees
+        node, seen = waiting.pop()
+        if not hasattr(node, "operator"):
+            terms[id(node)] = 1.0
+            continue
+        if not seen:
+            waiting += [(node, True), *((part, False) for part in node.args)]
+            continue
+        parts = [terms[id(part)] for part in node.args]
+        symbol = node.operator.symbol
+        if symbol in ("**", "^"):
+            made = _power(parts[0], _exponent(node.args[1]))
+        elif symbol == ".":
+            made = float(columns)
+        elif symbol in ("*", ":"):
+            made = math.prod(parts) + (sum(parts) if symbol == "*" else 0.0)
+        else:
+            made = sum(parts)
+        most, terms[id(node)] = max(most, made), made
+    return most
+
+
+def _exponent(node: Any) -> str:
+    """Return the exponent of a power; of a tower or a sum the largest number in it."""
+    if not hasattr(node, "operator"):
+        return str(getattr(node, "token", ""))
+    return max(map(_exponent, node.args), key=lambda text: (text.isdecimal(), len(text), text))
+
+
+def _power(terms: float, exponent: str) -> float:
+    """Return how many products a power takes, each of which has as many factors."""
+    if not exponent.isdecimal():
+        return 1.0  # refused by formulaic
+    many = float(exponent[:18])
+    return math.inf if many > 1 and terms > math.exp(700 / many) else max(terms**many, many)
+
+
+def check_expressions(terms: Any, data: Any, context: Mapping[str, Any] | None) -> None:
+    """Refuse terms that mean something else in Python, or whose columns no memory holds."""
+    total = 0.0
+    for side in (getattr(terms, "lhs", ()), getattr(terms, "rhs", ())):
+        for term in side if hasattr(side, "__iter__") else ():
+            wide = [_width(str(factor.expr), data, context or {}) for factor in term.factors]
+            total += math.prod(wide)
+            check_columns(str(term), math.prod(wide), len(data), total)
+
+
+def check_columns(term: str, columns: float, rows: int, total: float = 0.0) -> None:
+    """Refuse a term whose columns, with those before it, no memory holds."""
+    total = max(total, columns)
+    cells = min(CELLS, memory()[1] // NUMBER)
+    if total > COLUMNS or total * rows > cells:
+        raise InputError(
+            "formula",
+            f"{term!r:.80} makes {columns:,.0f} columns of {rows:,} rows, and with the "
+            f"terms before it {total:,.0f}",
+            f"a formula may make {COLUMNS:,} columns and {cells:,} cells here",
+        )
+
+
+def _width(factor: str, data: Any, context: Mapping[str, Any]) -> float:
+    """Return how many columns a factor makes, its expression checked."""
+    if factor in data:
+        if data[factor].dtype.kind == "M":  # formulaic's error does not name the column
+            raise InputError(
+                "formula",
+                f"takes the dates of {factor!r} for numbers",
+                f"store days since a start, or write C({factor}) for categories",
+            )
+        return _levels(data[factor])
+    quoted = re.findall(r"`([^`]*)`", factor)
+    names = {f"_quoted_{k}": name for k, name in enumerate(quoted)}
+    for place, name in names.items():
+        factor = factor.replace(f"`{name}`", place, 1)
+    try:
+        body = ast.parse(factor.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return 1.0  # refused by formulaic
+    wide = 1.0
+    for node in ast.walk(body):
+        told = factor if len(factor) < 80 else ast.unparse(node)
+        _check_bits(node, told, data, names)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+            value = _constant(node, context)
+            if value is not None and abs(value) > 1e300:
+                raise InputError("formula", f"{told!r} has a number beyond 1e300")
+        if isinstance(node, ast.Call):
+            wide = max(wide, _columns_of(node, told, data, names, context))
+    return wide
+
+
+def _columns_of(
+    call: ast.Call, told: str, data: Any, names: Mapping[str, str], context: Mapping[str, Any]
+) -> float:
+    """Return how many columns a function makes; refuse ``offset()`` and endless vectors."""
+    function = ast.unparse(call.func).rpartition(".")[2]
+    if function in context:
+        return 1.0
+    if function == "offset":
+        raise InputError(
+            "formula",
+            f"has {told!r}, which would be a column with a coefficient",
+            "leave it out and pass offset=, a column's name or an array",
+        )
+    numbers = [_constant(argument, context) for argument in call.args]
+    keywords = {word.arg: _constant(word.value, context) for word in call.keywords}
+    if function in ALLOCATE:
+        size = max((abs(v) for v in (*numbers, *keywords.values()) if v is not None), default=0.0)
+        if size > COLUMNS and not (function in ("linspace", "geomspace") and size in numbers[:2]):
+            raise InputError("formula", f"{told!r} makes a vector of {size:,.0f} numbers")
+    found = [
+        keywords.get(word, numbers[k] if k < len(numbers) else None)
+        for word, k in WIDTHS.get(function, {}).items()
+    ]
+    wide = max((value for value in found if value is not None), default=1.0)
+    if function == "C" and call.args and isinstance(call.args[0], ast.Name):
+        name = names.get(call.args[0].id, call.args[0].id)
+        wide = float(data[name].nunique()) if name in data else wide
+    return max(wide, 1.0)
+
+
+def _levels(column: Any) -> float:
+    """Return how many columns a column of a table makes: one, or one for each of its labels."""
+    if column.dtype.kind in "iufc":
+        return 1.0
+    try:
+        return float(max(column.nunique(), 1))
+    except TypeError:  # lists and the like, which are refused later
+        return 1.0
+
+
+def _check_bits(node: ast.AST, told: str, data: Any, names: Mapping[str, str]) -> None:
+    """Refuse operators on bits, unless it is truth values that they combine."""
+    symbol = BITS.get(type(getattr(node, "op", None)))
+    if symbol is not None and not _is_truth(node, data, names):
+        advice = "write ** for a power" if symbol == "^" else "combine truth values only, (x > 0)"
+        raise InputError(
+            "formula",
+            f"{told!r} has {symbol!r}, which works on the bits of numbers in Python",
+            advice,
+        )
+
+
+def _is_truth(node: ast.AST, data: Any, names: Mapping[str, str]) -> bool:
+    """Return whether an expression is true or false in every row, as far as its form tells."""
+    if isinstance(node, ast.BinOp):
+        known = isinstance(node.op, ast.BitXor | ast.BitOr | ast.BitAnd)
+        return known and all(_is_truth(part, data, names) for part in (node.left, node.right))
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Not) or (
+            isinstance(node.op, ast.Invert) and _is_truth(node.operand, data, names)
+        )
+    if isinstance(node, ast.Name):
+        name = names.get(node.id, node.id)
+        return name in data and str(data[name].dtype) in ("bool", "boolean")
+    if isinstance(node, ast.Call):
+        function = ast.unparse(node.func).rpartition(".")[2]
+        return function.startswith(("is", "logical_", "not")) or function in ("between", "bool")
+    return isinstance(node, ast.Compare) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, bool)
+    )
+
+
+def _constant(node: ast.AST, context: Mapping[str, Any]) -> float | None:
+    """Return the size of a number that is written out, or named in the context; None if neither."""
+    if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in context):
+        value = node.value if isinstance(node, ast.Constant) else context[node.id]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value) if abs(value) < 1e300 else math.inf
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        value = _constant(node.operand, context)
+        return -value if value is not None and isinstance(node.op, ast.USub) else value
+    if isinstance(node, ast.BinOp):
+        pair = [_constant(part, context) for part in (node.left, node.right)]
+        return None if None in pair else _computed(node.op, *pair)  # type: ignore[arg-type]
+    return None
+
+
+def _computed(operator: ast.operator, a: float, b: float) -> float | None:
+    try:
+        if isinstance(operator, ast.Pow):
+            value = a**b
+            return value if isinstance(value, float) else None
+        if isinstance(operator, ast.Mult):
+            return a * b
+        if isinstance(operator, ast.Div | ast.FloorDiv):
+            return a / b
+        return a + b if isinstance(operator, ast.Add) else a - b
+    except OverflowError:
+        return math.inf
+    except ZeroDivisionError:
+        return None
+
+
+class Design(NamedTuple):
+    """What a formula makes of a DataFrame."""
+
+    X: Array
+    y: Array
+    names: tuple[str, ...]
+    intercept: int | None
+    rows: Rows
+    spec: Any
+
+
+def plain_text(error: Exception) -> str:
+    """Return an error's message on one line, without a terminal's colours and marks."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    return " ".join(re.sub("[⧛⧚]", "", text).split())
+
+
+def design(formula: str, data: Any, context: Mapping[str, Any] | None = None) -> Design:
+    """Return the model matrices of ``"y ~ x1 + C(group)"``; rows with missing values are dropped.
+
+    Functions in the formula come from numpy as ``np``, from formulaic, or from `context`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> d = design("y ~ x", pd.DataFrame({"y": [1.0, 2.0, None], "x": [0.0, 1.0, 2.0]}))
+    >>> d.names, d.X.shape, d.rows.dropped
+    (('Intercept', 'x'), (2, 2), 1)
+    """
+    import pandas as pd
+
+    if not isinstance(data, pd.DataFrame):
+        raise InputError("data", f"is a {type(data).__name__}", "pass a pandas DataFrame")
+    if not isinstance(formula, str) or "~" not in formula:
+        raise InputError("formula", f"is {formula!r}", 'write it as "response ~ predictors"')
+    if not data.columns.is_unique:
+        twice = sorted(set(map(str, data.columns[data.columns.duplicated()])))
+        raise InputError("data", f"has several columns named {twice}", "rename them")
+    odd = [name for name in data.columns if data[name].dtype.kind == "c"]
+    if any(re.search(rf"\b{re.escape(str(name))}\b", formula) for name in odd):
+        raise InputError("formula", f"uses complex columns {odd}", "take real parts first")
+    made = matrices(formula, data, context)
+    if len(made.X) == 0:
+        raise InputError("data", "has no complete row for this formula", "check missing values")
+    return made
+
+
+def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Design:
+    """Return the model matrices of a formula, or of the specification an earlier one left."""
+    import formulaic
+    import pandas as pd
+    from pandas.api.types import is_numeric_dtype
+
+    table = as_frame(data, data.columns).reset_index(drop=True)
+    if isinstance(formula, str):
+        table = _used_levels(table, None)
+    else:  # the levels are known; more may be declared, or stand in rows that are left out
+        declared = [name for name in table if table[name].dtype.name == "category"]
+        table = table.astype(dict.fromkeys(declared, object))
+    own = {} if context is None else as_mapping(context, "context")
+    known = {"np": np, "exp10": _exp10, "C": _categories, **own}
+    try:
+        if isinstance(formula, str):
+            check_expressions(expanded(formula, list(data.columns)), table, context)
+        both = formulaic.model_matrix(formula, table, context=known, na_action="drop")
+        rows = getattr(getattr(both, "rhs", None), "index", table.index)
+        if isinstance(formula, str) and len(rows) < len(table):
+            fewer = _used_levels(table, rows)
+            if fewer is not table:  # some labels stand in dropped rows only
+                both = formulaic.model_matrix(formula, fewer, context=known, na_action="drop")
+    except InputError:
+        raise
+    except Exception as error:  # formulaic raises its own and Python's errors alike
+        told = plain_text(error)
+        problem = f"{_text(formula)!r:.200} cannot be evaluated: {told:.400}"
+        raise InputError("formula", problem, _remedy(told, data)) from None
+    left, right = getattr(both, "lhs", None), getattr(both, "rhs", None)
+    if not isinstance(left, pd.DataFrame) or not isinstance(right, pd.DataFrame):
+        raise InputError(
+            "formula",
+            f"{_text(formula)!r} needs one left and one right side",
+            'write it as "response ~ predictors"',
+        )
+    words = [v for v in left.model_spec.variables if v in table and not is_numeric_dtype(table[v])]
+    if words:
+        raise InputError("formula", f"the response {words} is not numeric", "code it as numbers")
+    if left.shape[1] != 1:
+        raise InputError(
+            "formula",
+            f"the left side of {_text(formula)!r} gives {left.shape[1]} columns",
+            "use one numeric response",
+        )
+    if right.shape[1] == 0:
+        raise InputError("formula", f"{_text(formula)!r} has no predictors", "write 1 for a mean")
+    try:
+        X, y = right.to_numpy(dtype=np.float64), left.to_numpy(dtype=np.float64)[:, 0]
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "formula",
+            f"{_text(formula)!r} makes entries that are no numbers ({error})",
+            "code its columns as numbers, or write C(column) for categories",
+        ) from None
+    X, y = _without_overflow(both, X, y, table, known)
+    names = tuple(str(c) for c in right.columns)
+    kept = np.asarray(right.index, dtype=np.intp)
+    return Design(
+        np.ascontiguousarray(X),
+        y,
+        names,
+        names.index("Intercept") if "Intercept" in names else None,
+        Rows(
+            len(data),
+            None if len(kept) == len(data) else kept,
+            data.index,
+            data,
+            missing=len(data) - len(kept),
+        ),
+        both.model_spec,
+    )
+
+
+def _used_levels(table: Any, rows: Any) -> Any:
+    """Return a table whose categories are those that some row has, of the given rows if any."""
+    fewer = {}
+    for name, kind in table.dtypes.items():
+        if kind.name == "category":
+            column = table[name] if rows is None else table.loc[rows, name]
+            used = column.cat.remove_unused_categories().cat.categories
+            if len(used) < len(kind.categories):
+                fewer[name] = table[name].cat.set_categories(used)
+    return table.assign(**fewer) if fewer else table
+
+
+def _categories(data: Any, *arguments: Any, **options: Any) -> Any:
+    """Return formulaic's ``C()`` of a column or an expression, unless its labels are too many."""
+    import pandas as pd
+    from formulaic.transforms.contrasts import C
+
+    column = pd.Series(getattr(data, "__wrapped__", data))
+    check_columns("C()", column.nunique(), len(column))
+    return C(data, *arguments, **options)
+
+
+def _remedy(told: str, data: Any) -> str:
+    """Return what to do about an error of formulaic's."""
+    reference = re.search(r"Value `(.*?)` for `TreatmentContrasts", told)
+    if reference is None:
+        return f"columns: {list(data.columns)}"
+    quoted = f"write {reference[1]!r} in quotes, as labels of a file are text, or "
+    return (quoted if reference[1][0] not in "'\"" else "") + "name one of the column's labels"
+
+
+def _without_overflow(
+    both: Any, X: Array, y: Array, table: Any, known: Mapping[str, Any]
+) -> tuple[Array, Array]:
+    """Return the matrices computed in floating point, where whole numbers ran over in silence.
+
+    ``I(x**9)`` of whole numbers wraps around at 2⁶³, of small integer types earlier. Otherwise the
+    numbers stay: differences of long ids are exact in whole numbers only.
+    """
+    import formulaic
+
+    terms = [term.factors for side in both.model_spec for term in side.terms]
+    derived = [
+        factor.expr
+        for factors in terms
+        for factor in factors
+        if len(factors) > 1 or factor.expr not in table
+    ]
+    computed = " ".join(text for text in derived if not re.fullmatch(r"1|C\(\w+(, .*)?\)", text))
+    whole = [c for c in table if table[c].dtype.kind in "iu" and str(c) in computed]
+    if not whole:
+        return X, y
+    floats = table.assign(**{c: numbers(table, c, "data") for c in whole})
+    try:
+        again = formulaic.model_matrix(both.model_spec, floats, context=known, na_action="drop")
+        pair = again.rhs.to_numpy(dtype=np.float64), again.lhs.to_numpy(dtype=np.float64)[:, 0]
+    except Exception:  # what takes whole numbers only, such as an index
+        return X, y
+    near = 1e-9 * float(np.abs(floats[whole].to_numpy()).max(initial=0.0))
+    same = [
+        a.shape == b.shape and np.allclose(a, b, 1e-6, near, equal_nan=True)
+        for a, b in zip((X, y), pair, strict=True)
+    ]
+    return (X, y) if all(same) else pair
+
+
+def _exp10(x: Any) -> Any:
+    return np.power(10.0, x)  # formulaic's own is the tenth power of x
+
+
+def _text(formula: Any) -> str:
+    return formula if isinstance(formula, str) else "the formula"
+
+
+def formula_columns(
+    formula: str, columns: Sequence[str], context: Mapping[str, Any] | None
+) -> tuple[str, ...]:
+    """Return the columns of a table that a formula uses, in the table's order.
+
+    Examples
+    --------
+    >>> formula_columns("y ~ np.log(x) + C(g)", ["g", "h", "x", "y"], None)
+    ('g', 'x', 'y')
+    """
+    if not isinstance(formula, str) or "~" not in formula:
+        raise InputError("formula", f"is {formula!r}", 'write it as "response ~ predictors"')
+    try:
+        terms = expanded(formula, columns)
+        used = {str(name) for name in terms.required_variables} - set(context or ())
+    except InputError:
+        raise
+    except Exception as error:  # formulaic raises its own and Python's errors alike
+        raise InputError(
+            "formula",
+            f"{formula!r:.200} cannot be read: {plain_text(error):.400}",
+            'write it as "response ~ predictors"',
+        ) from None
+    missing = sorted(used - set(columns))
+    if missing:
+        raise InputError("formula", f"uses {missing}", f"columns: {list(columns)}")
+    # formulaic overlooks the arguments of some functions, such as center(x)
+    return tuple(c for c in columns if c in used or re.search(rf"\b{re.escape(c)}\b", formula))
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How the parts of one table become rows of one design matrix.
+
+    Attributes
+    ----------
+    names : tuple of str
+    intercept : int or None
+    columns : tuple of str
+        What a part must have.
+    plain : tuple of (str or None), or None
+        Each parameter's own column, None for the intercept, if the formula asks for no more.
+    response : str
+        Its column, if `plain`.
+    spec, context
+        What formulaic needs otherwise.
+    kinds : mapping
+        What each column holds, as `check_kinds` has it.
+    """
+
+    names: tuple[str, ...]
+    intercept: int | None
+    columns: tuple[str, ...]
+    plain: tuple[str | None, ...] | None
+    response: str
+    spec: Any
+    context: Mapping[str, Any] | None
+    kinds: Mapping[str, str]
+
+    @classmethod
+    def of(cls, formula: str, sample: Any, context: Mapping[str, Any] | None) -> Recipe:
+        """Return the recipe that some rows show, all levels of all categories among them."""
+        made = design(formula, sample, context)
+        left, right = made.spec.lhs, made.spec.rhs
+        plain = [_column(term, sample) for term in (*left.terms, *right.terms)]
+        simple = len(plain) == len(made.names) + 1 and "" not in plain and plain[0] is not None
+        stateful = [*left.transform_state, *right.transform_state]
+        if stateful or not (simple or _row_by_row(made, sample, context)):
+            named = f"{stateful[0]!r}" if stateful else f"something in {formula!r}"
+            raise InputError(
+                "formula",
+                f"{named} looks at other rows than its own, and these are read in parts",
+                "store it as a column of the data",
+            )
+        return cls(
+            made.names,
+            made.intercept,
+            tuple(map(str, sample.columns)),
+            tuple(plain[1:]) if simple else None,
+            str(plain[0]),
+            made.spec,
+            context,
+            check_kinds(sample, {}),
+        )
+
+    def arrays(
+        self, chunk: Any, complete: bool = False
+    ) -> tuple[Array, Array, NDArray[np.intp] | None]:
+        """Return X, y and the rows kept, None for all, of a part of the table.
+
+        `complete` says that an earlier pass found no missing value.
+        """
+        if self.plain is None:
+            frame = as_frame(chunk, self.columns)
+            check_kinds(frame, self.kinds)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "Data has categories outside")
+                made = matrices(self.spec, frame, self.context)
+            return made.X, made.y, made.rows.kept
+        y = numbers(chunk, self.response, "y")
+        found = [None if c is None else numbers(chunk, c, "X") for c in self.plain]
+        X = np.empty((len(y), len(found)), order="F")  # as columns come
+        for j, column in enumerate(found):
+            X[:, j] = 1.0 if column is None else column
+        kept = None
+        flat = X.reshape(-1, order="F")
+        if not complete and not np.isfinite(flat @ flat + y @ y):
+            whole = ~(np.isnan(X).any(axis=1) | np.isnan(y))
+            if not whole.all():
+                kept = np.flatnonzero(whole)
+                X, y = X[kept], y[kept]
+            check_finite(X, "X")
+            check_finite(y, "y")
+        return X, y, kept
+
+    def level_columns(self) -> list[list[str]]:
+        """Return the columns behind each category of the formula."""
+        found = []
+        for spec in (self.spec.lhs, self.spec.rhs):
+            for factor, variables in spec.factor_variables.items():
+                state = spec.encoder_state.get(factor.expr)
+                if state is not None and state[0].value == "categorical":
+                    found.append([c for c in self.columns if c in variables])
+        return found
+
+
+def check_kinds(frame: Any, known: Mapping[str, str]) -> dict[str, str]:
+    """Return what columns hold, with what is known of other parts; refuse what differs from it.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> check_kinds(pd.DataFrame({"x": [1, 2], "g": ["a", "b"]}), {"x": "numbers"})
+    {'x': 'numbers', 'g': 'categories'}
+    """
+    from pandas.api.types import is_numeric_dtype
+
+    kinds = dict(known)
+    for name in map(str, frame.columns):
+        column = frame[name]
+        kind = "numbers" if is_numeric_dtype(column) else "categories"
+        kind = "dates" if column.dtype.kind in "Mm" else kind
+        if kinds.get(name, kind) != kind and column.notna().any():
+            raise InputError(
+                "data",
+                f"column {name!r} holds {kinds[name]} in some parts and {kind} in others",
+                "store it as one type",
+            )
+        if column.notna().any():
+            kinds.setdefault(name, kind)
+    return kinds
+
+
+def _row_by_row(made: Design, sample: Any, context: Mapping[str, Any] | None) -> bool:
+    """Return whether half of the rows give what they give among all."""
+    half = len(sample) // 2
+    part = matrices(made.spec, sample.iloc[half:], context)
+    kept = np.arange(len(sample)) if made.rows.kept is None else made.rows.kept
+    return np.array_equal(made.X[kept >= half], part.X) and np.array_equal(
+        made.y[kept >= half], part.y
+    )
+
+
+def _column(term: Any, table: Any) -> str | None:
+    """Return the numeric column that a term is, None for the intercept, "" for anything else."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    name = ":".join(factor.expr for factor in term.factors)
+    if name == "1":
+        return None
+    known = name in table and is_numeric_dtype(table[name]) and not is_bool_dtype(table[name])
+    return name if known and len(term.factors) == 1 else ""

@@ -1,0 +1,651 @@
+r"""Columns of tables that are read in parts: their types, and labels of rows coded over all parts.
+
+Labels are collected in one pass and coded again in every other; no vector has an entry per row:
+what is kept grows with the number of groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib import import_module
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.data.groups import Groups
+from etafree.data.rows import Rows
+from etafree.errors import InputError
+from etafree.foundation.arguments import Array, as_array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "SMALL",
+    "Cells",
+    "Column",
+    "Columns",
+    "Merged",
+    "StreamedGroups",
+    "StreamedRows",
+    "Tally",
+    "as_frame",
+    "as_plain",
+    "column_name",
+    "column_names",
+    "factorized",
+    "joined",
+    "needs_rows",
+    "numbers",
+    "plain_type",
+    "raw",
+    "together",
+    "unified",
+]
+
+#: Types of whole numbers that are counted in a table, and where floating point loses some.
+WHOLE, EXACT = ("int64", "int32", "uint32"), 1 << 53
+#: Batches of fewer rows than a part has, by this factor, are put together.
+SMALL = 8
+
+
+class Columns:
+    """A design matrix whose columns stay where they are; rows are put together when asked for.
+
+    A block of consecutive rows is there until the next is asked for, which takes its place:
+    memory that is always the same needs no system calls.
+
+    Examples
+    --------
+    >>> X = Columns([None, np.array([2.0, 3.0, 5.0])], 3)
+    >>> X.shape, X[1:3].tolist(), (X @ np.ones(2)).tolist()
+    ((3, 2), [[1.0, 3.0], [1.0, 5.0]], [3.0, 4.0, 6.0])
+    """
+
+    def __init__(self, columns: Sequence[Array | None], rows: int) -> None:
+        self.columns = columns  # None is a column of ones
+        self.shape = rows, len(columns)
+        self._rows = slice(0, 0)
+        self._block = np.empty((len(columns), 0))
+
+    @classmethod
+    def of(cls, chunk: Any, names: Sequence[str | None]) -> Columns:
+        """Return the matrix of these columns of a part, None for the intercept."""
+        found = [None if name is None else numbers(chunk, name, "X") for name in names]
+        return cls(found, len(chunk))
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are finite; False also where their squares are not."""
+        return all(column is None or np.isfinite(column @ column) for column in self.columns)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | NDArray[np.intp]) -> Array:
+        if not isinstance(rows, slice):
+            return self._filled(np.empty((self.shape[1], len(rows))), rows)
+        if rows != self._rows:
+            if self._block.shape[1] != rows.stop - rows.start:
+                self._block = np.empty((self.shape[1], rows.stop - rows.start))
+            self._filled(self._block, rows)
+            self._rows = rows
+        return self._block.T
+
+    def __matmul__(self, other: Array) -> Array:
+        every = slice(0, len(self))
+        made: Array = self._filled(np.empty(self.shape[::-1]), every) @ other
+        return made
+
+    def _filled(self, out: Array, rows: slice | NDArray[np.intp]) -> Array:
+        for to, column in zip(out, self.columns, strict=True):
+            to[:] = 1.0 if column is None else column[rows]
+        return out.T
+
+
+def column_names(table: Any) -> tuple[str, ...]:
+    """Return the names of a table's columns, all different; what is no text cannot be asked for."""
+    if hasattr(table, "iloc") and hasattr(table, "columns"):
+        names = [name for name in table.columns if isinstance(name, str)]
+    elif hasattr(table, "schema"):  # Arrow's
+        names = list(table.schema.names)
+    else:
+        raise InputError(
+            "data",
+            f"has a {type(table).__name__} among its parts",
+            "every part must be a pandas DataFrame or an Arrow table",
+        )
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise InputError("data", f"has several columns named {twice}", "rename them")
+    return tuple(names)
+
+
+def plain_type(kind: Any, name: str) -> Any:
+    """Return the type in which an Arrow column is used: a number, a time, text or truth values.
+
+    Decimals are numbers, and so are half floats, which pandas cannot look up. A column of the
+    null type has no number. What holds several values in a row is refused by name.
+    """
+    pa: Any = import_module("pyarrow")
+    is_a = pa.types
+    if is_a.is_decimal(kind) or is_a.is_null(kind):
+        return pa.float64()
+    if is_a.is_float16(kind):
+        return pa.float32()
+    if isinstance(kind, pa.BaseExtensionType):  # a UUID, say
+        return plain_type(kind.storage_type, name)
+    if str(kind) in ("string_view", "binary_view"):  # which Arrow can hardly compute with
+        return pa.large_string() if str(kind) == "string_view" else pa.large_binary()
+    if is_a.is_dictionary(kind):
+        plain_type(kind.value_type, name)
+    if is_a.is_nested(kind) or is_a.is_interval(kind):
+        raise InputError(
+            "data",
+            f"column {name!r} holds neither numbers nor categories ({kind})",
+            "store what you need of it as a column of its own",
+        )
+    return kind
+
+
+def unified(known: Any, more: Any) -> Any:
+    """Return a type that holds what both of two Arrow types do, text never as numbers.
+
+    None where there is no such type.
+    """
+    pa: Any = import_module("pyarrow")
+    values = [getattr(kind, "value_type", kind) for kind in (known, more)]  # of a dictionary
+    for pair in ([known, more], values):
+        schemas = [pa.schema([("c", kind)]) for kind in pair]
+        try:
+            return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+        except pa.ArrowException:
+            continue
+    return None
+
+
+def as_plain(chunk: Any, columns: Sequence[str]) -> Any:
+    """Return a part with these columns, those of an Arrow table in the types they are used in."""
+    if hasattr(chunk, "iloc"):
+        return chunk
+    pa: Any = import_module("pyarrow")
+    chosen = chunk.select(list(columns))
+    types = [plain_type(field.type, field.name) for field in chosen.schema]
+    if types == chosen.schema.types:
+        return chosen
+    table = pa.Table.from_batches([chosen]) if isinstance(chosen, pa.RecordBatch) else chosen
+    return table.cast(pa.schema(list(zip(columns, types, strict=True))))
+
+
+def together(batches: Iterable[Any], most: int) -> Iterator[Any]:
+    """Yield batches, small ones that follow each other as one of at most so many rows."""
+    held: list[Any] = []
+    rows = 0
+    for batch in filter(len, batches):
+        small = len(batch) * SMALL <= most
+        if held and (not small or rows + len(batch) > most):
+            yield _joined(held)
+            held, rows = [], 0
+        if small:
+            held.append(batch)
+            rows += len(batch)
+        else:
+            yield batch
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[Any]) -> Any:
+    if len(batches) == 1:
+        return batches[0]
+    pa: Any = import_module("pyarrow")
+    table = pa.Table.from_batches(batches)
+    return table.unify_dictionaries().combine_chunks()
+
+
+def as_frame(chunk: Any, columns: Sequence[str]) -> pd.DataFrame:
+    """Return these columns of a part as a DataFrame, categories and text of Arrow's as objects."""
+    frame: pd.DataFrame
+    arrow = not hasattr(chunk, "iloc")
+    chosen = list(columns)  # what pandas wrote about a file is not needed and may be damaged
+    frame = chunk.select(chosen).replace_schema_metadata().to_pandas() if arrow else chunk[chosen]
+    made = frame
+    for name in frame.columns:
+        column, kind = frame[name], _type_in_use(frame[name], arrow)
+        if kind != column.dtype:
+            made = frame.copy(deep=False) if made is frame else made
+            one_gap = column.where(column.notna(), None) if column.dtype == object else column
+            made[name] = one_gap.astype(kind)
+    return made
+
+
+def _type_in_use(column: Any, arrow: bool) -> Any:
+    """Return the type of a pandas column in which all parts of a table agree.
+
+    Truth values and decimals come as objects where some are missing, or from a database.
+    """
+    name = column.dtype.name
+    inside = name
+    if name == "object":
+        from pandas.api.types import infer_dtype
+
+        inside = infer_dtype(column, skipna=True)
+    if inside in ("boolean", "bool[pyarrow]"):
+        return "boolean"
+    if inside.startswith("decimal"):
+        return "float64"
+    if name == "float16":  # which pandas cannot look up
+        return "float32"
+    text = name.startswith("string") or (arrow and name == "category")
+    return object if text else column.dtype
+
+
+def raw(chunk: Any, name: str) -> NDArray[Any]:
+    """Return a column of a part as numpy has it."""
+    if hasattr(chunk, "iloc"):
+        return np.asarray(chunk[name])
+    return np.asarray(chunk.column(name).to_numpy(zero_copy_only=False))
+
+
+def numbers(chunk: Any, name: str, argument: str) -> Array:
+    """Return a column of a part as numbers, NaN where there is none."""
+    frame = hasattr(chunk, "iloc")
+    values: Any = as_frame(chunk, [name])[name] if frame else raw(chunk, name)
+    try:
+        if values.dtype.kind in "biuf" and hasattr(values, "to_numpy"):
+            values = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        elif hasattr(values, "notna"):  # text is no number, though pandas would read it as one
+            values = np.asarray(values.where(values.notna(), np.nan))
+        return as_array(values, argument, finite=False)
+    except (InputError, TypeError, ValueError):
+        raise InputError(
+            argument, f"column {name!r} is not numeric", "code it as numbers"
+        ) from None
+
+
+def _is_whole(chunk: Any, name: str) -> bool:
+    """Return whether a column is of integers, none missing."""
+    if hasattr(chunk, "iloc"):
+        kind = chunk[name].dtype
+        return isinstance(kind, np.dtype) and kind.name in WHOLE
+    column = chunk.column(name)
+    return str(column.type) in WHOLE and column.null_count == 0
+
+
+def factorized(chunk: Any, name: str) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """Return the distinct labels of a column and each row's place among them, -1 for none."""
+    whole = raw(chunk, name) if _is_whole(chunk, name) else None
+    if whole is not None and len(whole) and np.ptp(whole) <= len(whole):
+        found = Groups.of(whole, len(whole))  # a table of counts is cheaper than hashing
+        return found.labels, found.codes
+    if hasattr(chunk, "iloc"):
+        import pandas as pd
+
+        try:
+            codes, labels = pd.factorize(chunk[name])
+        except TypeError as error:
+            raise InputError("clusters", f"column {name!r} holds no labels ({error})") from None
+        return np.asarray(labels), np.asarray(codes, dtype=np.intp)
+    column = chunk.column(name)
+    column = getattr(column, "combine_chunks", lambda: column)()
+    try:
+        found = column if hasattr(column, "dictionary") else column.dictionary_encode()
+    except NotImplementedError:  # lists and structs
+        raise InputError("clusters", f"column {name!r} holds no labels ({column.type})") from None
+    codes = found.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.asarray(found.dictionary.to_numpy(zero_copy_only=False)), codes.astype(np.intp)
+
+
+def joined(parts: Sequence[NDArray[Any]], argument: str) -> NDArray[Any]:
+    """Return the labels of all parts; whole numbers stay what they are, floating point loses some.
+
+    Examples
+    --------
+    >>> signed, unsigned = np.array([2**53 + 1]), np.array([2**63], dtype=np.uint64)
+    >>> joined([signed, unsigned], "clusters")
+    array([9007199254740993, 9223372036854775808], dtype=object)
+    """
+    try:
+        made: NDArray[Any] = np.concatenate(parts)
+    except TypeError:
+        kinds = sorted({part.dtype.name for part in parts})
+        raise InputError(
+            argument,
+            f"has labels of types that cannot be compared ({kinds})",
+            "store them as one type in all parts",
+        ) from None
+    whole = [part for part in parts if part.dtype.kind in "iu" and len(part)]
+    if made.dtype.kind not in "iuf" or not whole:
+        return made
+    low, high = min(int(part.min()) for part in whole), max(int(part.max()) for part in whole)
+    if any(part.dtype.kind == "f" and len(part) for part in parts):
+        if max(-low, high) > EXACT:
+            raise InputError(
+                argument,
+                "has whole numbers beyond 2**53 in some parts and floating point in others",
+                "read them as whole numbers or text",
+            )
+        return made
+    kind = np.int64 if high < 1 << 63 else object
+    return np.concatenate([part.astype(kind) for part in parts])
+
+
+Kept = NDArray[np.intp] | None
+#: Labels waiting to be sorted in before that is done.
+WAITING = 1 << 18
+
+
+class Tally:
+    """Labels that a coder finds, with the number of rows and the weight of each.
+
+    Examples
+    --------
+    >>> tally = Tally(Column("g", "clusters"))
+    >>> tally.add(np.array(["b", "a"]), np.array([1, 2]), np.array([1.0, 2.0]))
+    >>> tally.add(np.array(["b"]), np.array([3]), np.array([3.0]))
+    >>> [part.tolist() for part in tally.settled()]
+    [['a', 'b'], [2, 4], [2.0, 4.0]]
+    """
+
+    def __init__(self, coder: Any) -> None:
+        self.coder = coder
+        self.waiting: list[tuple[NDArray[Any], NDArray[np.intp], Array]] = []
+        self.most = WAITING
+
+    def add(self, labels: NDArray[Any], rows: NDArray[np.intp], weights: Array) -> None:
+        """Add labels with their rows and weights; a label without rows is not there."""
+        there = rows > 0
+        self.waiting.append((labels[there], rows[there], weights[there]))
+        if sum(len(part[0]) for part in self.waiting) > self.most:
+            self.most = WAITING + 4 * len(self.settled()[0])
+
+    def __iadd__(self, other: Tally) -> Tally:
+        for part in other.waiting:
+            self.add(*part)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Settle before a journey: labels of many parts repeat."""
+        if len(self.waiting) > 1:
+            self.settled()
+        return self.__dict__
+
+    def settled(self) -> tuple[NDArray[Any], NDArray[np.intp], Array]:
+        """Return every label once, sorted, with its rows and weight."""
+        every, *sums = zip(*self.waiting, strict=True)
+        labels, (rows, weights) = joined(every, self.coder.argument), map(np.concatenate, sums)
+        groups = Groups.of(labels, len(labels), self.coder.argument)
+        many = np.bincount(groups.codes, rows, len(groups)).astype(np.intp)
+        kept, weights = groups.labels, groups.weights(weights)
+        if kept.dtype.kind == "U":  # text of several types, which are told apart to the end
+            kept = labels[np.unique(groups.codes, return_index=True)[1]]
+        self.waiting = [(kept, many, weights)]
+        return groups.labels, many, weights
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """Codes of a column's labels."""
+
+    name: str
+    argument: str
+    labels: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What a part must have."""
+        return (self.name,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def _index(self) -> Any:
+        import pandas as pd
+
+        return pd.Index(self.labels)
+
+    def __call__(self, chunk: Any, kept: Kept) -> NDArray[np.intp]:
+        """Return the code of every row of a part that is in use."""
+        low = self.labels[0]
+        if self.labels.dtype.kind in "iu" and int(self.labels[-1]) - int(low) + 1 == len(self):
+            codes = raw(chunk, self.name)  # numbers without gaps are codes
+            if codes.dtype.kind in "iu":
+                codes = (codes if kept is None else codes[kept]).astype(np.intp, copy=False)
+                codes = codes - np.intp(low) if low else codes
+                if len(codes) and (codes.min() < 0 or codes.max() >= len(self)):
+                    raise _changed(self.argument)
+                return codes
+        labels, place = factorized(chunk, self.name)
+        if self.labels.dtype.kind == "U":  # labels of several types
+            labels = labels.astype(str)
+        found = np.append(self._index.get_indexer(labels), -1)[place]
+        codes = found if kept is None else found[kept]
+        if np.any(codes < 0):
+            raise _changed(self.argument)
+        return codes.astype(np.intp, copy=False)
+
+    def count(self, chunk: Any, kept: Kept, weights: Array | None, tally: Tally) -> None:
+        """Add a part's labels to those seen so far; these need not be known yet."""
+        labels, place = factorized(chunk, self.name)
+        place = place if kept is None else place[kept]
+        if np.any(place < 0):
+            raise InputError(
+                self.argument,
+                f"has missing labels in column {self.name!r}",
+                "drop these rows or give each its own label",
+            )
+        rows = np.bincount(place, minlength=len(labels))
+        tally.add(labels, rows, np.bincount(place, weights, len(labels)).astype(np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Codes of rows that share all their groups."""
+
+    ways: tuple[Any, ...]
+    known: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    argument: str = "clusters"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What a part must have."""
+        return tuple(dict.fromkeys(c for way in self.ways for c in way.columns))
+
+    def numbers(self, chunk: Any, kept: Kept) -> NDArray[np.intp]:
+        """Return one number for the groups of every row."""
+        out: NDArray[np.intp] = self.ways[0](chunk, kept)
+        for way in self.ways[1:]:
+            out = out * len(way) + way(chunk, kept)
+        return out
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def __call__(self, chunk: Any, kept: Kept) -> NDArray[np.intp]:
+        """Return the cell of every row of a part that is in use."""
+        numbers = self.numbers(chunk, kept)
+        codes = np.minimum(np.searchsorted(self.known, numbers), len(self) - 1)
+        if np.any(self.known[codes] != numbers):
+            raise _changed(self.argument)
+        return codes
+
+    def count(self, chunk: Any, kept: Kept, weights: Array | None, tally: Tally) -> None:
+        """Add a part's cells to those seen so far."""
+        found, place, rows = np.unique(
+            self.numbers(chunk, kept), return_inverse=True, return_counts=True
+        )
+        tally.add(found, rows, np.bincount(place, weights, len(found)).astype(np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """Codes of groups that belong to larger ones."""
+
+    finer: Any
+    into: NDArray[np.intp]
+    many: int
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What a part must have."""
+        columns: tuple[str, ...] = self.finer.columns
+        return columns
+
+    def __len__(self) -> int:
+        return self.many
+
+    def __call__(self, chunk: Any, kept: Kept) -> NDArray[np.intp]:
+        """Return the code of every row of a part that is in use."""
+        codes: NDArray[np.intp] = self.into[self.finer(chunk, kept)]
+        return codes
+
+
+def _changed(argument: str) -> InputError:
+    return InputError(
+        argument,
+        "has labels that the first pass did not see",
+        "the data must not change while they are in use",
+    )
+
+
+class StreamedGroups(Groups):
+    """Groups of rows that are read in parts.
+
+    Attributes
+    ----------
+    coder : Column, Cells or Merged
+        Gives the codes of a part.
+    labels : (G,) array
+    """
+
+    def __init__(
+        self,
+        coder: Any,
+        labels: NDArray[Any],
+        rows: NDArray[np.intp],
+        weights: Array,
+        tally: Callable[[Tally], Tally],
+    ) -> None:
+        self.coder = coder
+        self.labels = labels
+        self._rows, self._weights, self._tally = rows, weights, tally
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What a part must have."""
+        columns: tuple[str, ...] = self.coder.columns
+        return columns
+
+    @property
+    def codes(self) -> NDArray[np.intp]:  # type: ignore[override]
+        """Refused: there is no vector with an entry per row."""
+        raise InputError(
+            "clusters",
+            "are labels of data that are read in parts, and this needs all rows at once",
+            "take a sample into memory",
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"coder": self.coder}  # another process needs codes only
+
+    def sizes(self) -> NDArray[np.intp]:
+        """Return the number of rows in every group (G,)."""
+        return self._rows
+
+    def weights(self, weights: Array | None) -> Array:
+        """Return the sum of the rows' own weights in every group (G,)."""
+        return self._weights
+
+    def labelled(self, labels: NDArray[Any]) -> StreamedGroups:
+        """Return the same groups with other labels."""
+        return StreamedGroups(self.coder, labels, self._rows, self._weights, self._tally)
+
+    def merged(self, into: Groups) -> StreamedGroups:
+        """Return the groups of rows when these groups belong to larger ones."""
+        many = len(into)
+        rows = np.bincount(into.codes, self._rows, many).astype(np.intp)
+        weights = into.weights(self._weights)
+        return StreamedGroups(
+            Merged(self.coder, into.codes, many), into.labels, rows, weights, self._tally
+        )
+
+    def crossed(self, *others: Groups) -> tuple[Groups, tuple[Groups, ...]]:
+        """Return the cells of rows that share all their groups, and every cell's own groups."""
+        every = [groups for groups in (self, *others) if isinstance(groups, StreamedGroups)]
+        if prod(map(len, every)) > np.iinfo(np.intp).max:
+            raise InputError(
+                "clusters", "have more combinations than a number can count", "leave a way out"
+            )
+        cells = Cells(tuple(groups.coder for groups in every))
+        known, rows, weights = self._tally(Tally(cells)).settled()
+        made, rest = [], known
+        for groups in reversed(every):
+            rest, codes = np.divmod(rest, len(groups))
+            made.append(Groups(codes.astype(np.intp), groups.labels))
+        found = replace(cells, known=known)
+        joint = StreamedGroups(found, np.arange(len(known)), rows, weights, self._tally)
+        return joint, tuple(reversed(made))
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedRows(Rows):
+    """The rows of a table that is read in parts; `table` holds the names of its columns."""
+
+    in_use: int = 0
+    find: Callable[[str, str], StreamedGroups] | None = None
+    known: dict[str, StreamedGroups] = field(default_factory=dict)
+
+    @property
+    def used(self) -> int:
+        """Number of rows in use."""
+        return self.in_use
+
+    @property
+    def dropped(self) -> int:
+        """Number of rows left out."""
+        return self.original - self.used
+
+    def align(self, values: Any, argument: str) -> NDArray[Any]:
+        """Refused: there is no vector with an entry per row."""
+        raise needs_rows(argument)
+
+    def groups(self, labels: Any, argument: str, *, numeric: bool = False) -> Groups:
+        """Return the groups of rows that a column's labels make, in one pass."""
+        if isinstance(labels, Groups):
+            return labels
+        assert self.find is not None
+        column_name(labels, self.table, argument)
+        if labels not in self.known:
+            self.known[labels] = self.find(labels, argument)
+        found = self.known[labels]
+        return found.labelled(as_array(found.labels, argument)) if numeric else found
+
+    def each(self, argument: str) -> Groups:
+        """Refused: a group per row is a vector with an entry per row."""
+        raise InputError(argument, "must name a column when data are read in parts")
+
+
+def column_name(name: Any, columns: Sequence[str], argument: str) -> str:
+    """Return the name of a column of the table."""
+    if not isinstance(name, str):
+        raise InputError(
+            argument,
+            f"is a {type(name).__name__}, and the data are read in parts",
+            "store it as a column and pass the column's name",
+        )
+    if name not in columns:
+        raise InputError(argument, f"names no column {name!r}", f"columns: {list(columns)}")
+    return name
+
+
+def needs_rows(argument: str) -> InputError:
+    return InputError(
+        argument,
+        "has one value per row, and the data are read in parts",
+        "use ef.Criterion.from_formula on data in memory, a sample perhaps",
+    )

@@ -1,0 +1,182 @@
+r"""Which rows of the user's table a criterion uses, and how other columns are lined up with them.
+
+Observation weights: what they may be, and which kind they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.data.groups import Groups
+from etafree.errors import InputError
+from etafree.foundation.arguments import Array, as_array, as_choice, owned, refuse_masked
+
+__all__ = ["Rows", "checked_arrays", "checked_weights", "shared_index"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows kept out of an original table.
+
+    Attributes
+    ----------
+    original : int
+        Number of rows of the table as it came.
+    kept : (n,) int array or None
+        Positions of the rows in use; None means all.
+    index : pandas Index or None
+        Labels of the original rows.
+    table : pandas DataFrame or None
+        Where a column may be asked for by name.
+    advice : str
+        What to do when a vector does not fit.
+    missing : int
+        Rows that were left out because a value is missing.
+    """
+
+    original: int
+    kept: NDArray[np.intp] | None = None
+    index: Any = None
+    table: Any = None
+    advice: str = "pass one value per row of the data"
+    missing: int = 0
+
+    @property
+    def used(self) -> int:
+        """Number of rows in use."""
+        return self.original if self.kept is None else len(self.kept)
+
+    @property
+    def dropped(self) -> int:
+        """Number of rows left out."""
+        return 0 if self.kept is None else self.original - len(self.kept)
+
+    def align(self, values: Any, argument: str) -> NDArray[Any]:
+        """Return one value per row in use.
+
+        A pandas Series is matched by its index, a name is a column of the table, and anything else
+        goes by position: one value per original row, or one per row in use.
+        """
+        if isinstance(values, str) and self.table is not None:
+            if values not in self.table.columns:
+                raise InputError(
+                    argument,
+                    f"names no column {values!r}",
+                    f"choose from {list(self.table.columns)}",
+                )
+            values = self.table[values]
+        label_index: Any = getattr(values, "index", None)
+        is_series = label_index is not None and not callable(label_index)
+        if is_series and self.index is not None and not label_index.equals(self.index):
+            return self._by_label(values, label_index, argument)
+        refuse_masked(values, argument)
+        try:
+            array = np.asarray(values)
+            if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
+                array = np.asarray(values, dtype=object)  # keep None and NaN what they are
+        except ValueError:
+            raise InputError(argument, "is ragged", "pass one value per row") from None
+        if array.ndim == 0:
+            raise InputError(argument, f"is {values!r}", "pass one value per row")
+        if len(array) == self.original:
+            return array if self.kept is None else array[self.kept]
+        if self.kept is not None and len(array) == len(self.kept):
+            return array
+        used = "" if self.kept is None else f" ({len(self.kept)} in use)"
+        raise InputError(
+            argument,
+            f"has {len(array)} entries for {self.original} rows{used}",
+            self.advice,
+        )
+
+    def groups(self, labels: Any, argument: str, *, numeric: bool = False) -> Groups:
+        """Return the groups of rows that labels make, whatever `align` takes."""
+        if isinstance(labels, Groups):
+            return labels
+        values = self.align(labels, argument)
+        if numeric:
+            values = as_array(values, argument, shape=(self.used,))
+        return Groups.of(values, self.used, argument)
+
+    def each(self, argument: str) -> Groups:
+        """Return every row as a group of its own."""
+        return Groups(np.arange(self.used), np.arange(self.used))
+
+    def _by_label(self, values: Any, label_index: Any, argument: str) -> NDArray[Any]:
+        wanted = self.index if self.kept is None else self.index[self.kept]
+        if not label_index.is_unique:
+            raise InputError(
+                argument,
+                "has an index with duplicates that differs from the data's",
+                "pass a plain array in the order of the rows",
+            )
+        where = label_index.get_indexer(wanted)
+        if np.any(where < 0):
+            raise InputError(
+                argument,
+                f"has no value for {int((where < 0).sum())} of the rows in use, "
+                f"for example index {wanted[int((where < 0).argmax())]!r}",
+                "its index must contain the data's index",
+            )
+        return np.asarray(np.asarray(values)[where])
+
+
+def shared_index(X: Any, y: Any) -> Any:
+    """Return the pandas index that X and y share, None for plain arrays."""
+    found: list[Any] = [getattr(table, "index", None) for table in (y, X)]
+    found = [index for index in found if index is not None and not callable(index)]
+    if len(found) == 2 and not found[0].equals(found[1]):
+        raise InputError("y", "has an index that differs from X's", "sort both by the same index")
+    return found[0] if found else None
+
+
+def checked_arrays(data: Any) -> tuple[Array, Array, Rows]:
+    """Return the design matrix and the response of a tuple (X, y), and their rows."""
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise InputError("data", f"is a {type(data).__name__}", "pass a tuple (X, y)")
+    if getattr(data[0], "ndim", 2) == 1:
+        raise InputError("X", "is a vector but must have 2 dimensions", "pass X[:, None]")
+    X = np.ascontiguousarray(as_array(data[0], "X", ndim=2))
+    if X.shape[0] == 0 or X.shape[1] == 0:
+        raise InputError("X", f"has shape {X.shape}", "pass at least one row and one column")
+    y = as_array(data[1], "y", ndim=1)
+    if len(y) != len(X):
+        raise InputError("y", f"has {len(y)} entries but X has {len(X)} rows")
+    return X, y, Rows(len(X), None, shared_index(*data))
+
+
+KINDS = ("frequency", "sampling")
+
+
+def checked_weights(
+    rows: Rows, n: int, weights: Any, weight_kind: str | None
+) -> tuple[Array | None, bool]:
+    """Return checked weights, and whether they count copies."""
+    frequency = weight_kind != "sampling"
+    w = None
+    if weights is not None:
+        w = owned(as_array(rows.align(weights, "weights"), "weights", shape=(n,)))
+    if w is not None or weight_kind is not None:
+        as_choice(weight_kind, "weight_kind", KINDS)
+    if w is not None:
+        _check_weights(w, frequency)
+    return w, frequency
+
+
+def _check_weights(weights: Array, frequency: bool) -> None:
+    if np.any(weights < 0):
+        raise InputError("weights", f"has the negative value {weights.min()}", "pass at least zero")
+    if weights.max() > 1e150:
+        raise InputError("weights", f"reach {weights.max():.1g}", "divide them by a constant")
+    if not weights.sum() > 0:
+        raise InputError("weights", "are all zero", "some must be above")
+    if frequency and np.any(weights != np.round(weights)):
+        raise InputError(
+            "weights",
+            "count copies of rows but are not whole numbers",
+            "use weight_kind='sampling' for weights that are not counts",
+        )

@@ -1,0 +1,673 @@
+r"""Tables that are read in parts, as often as needed: Parquet, Arrow, Dask, or any DataFrames.
+
+A part is a pandas DataFrame or an Arrow batch. `Source.map` hands the parts of every piece of the
+table to a function and gives the results in the order of the pieces: here, or on a Dask cluster.
+
+Files that are one table: which they are, and the types in which their columns are read.
+
+Arrow takes the first file's columns and types for all. Here every file is asked: a column that a
+file lacks would be missing in all its rows, and these rows would be left out without a word.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from etafree.data.labels import SMALL, as_plain, column_names, plain_type, together, unified
+from etafree.errors import InputError, MissingExtraError
+from etafree.foundation.machines import PATIENCE, check_workers, connected, in_order
+from etafree.foundation.storage import check_claim, refuse_special
+
+__all__ = [
+    "BATCH",
+    "File",
+    "Sent",
+    "Source",
+    "as_source",
+    "check_pages",
+    "files_of",
+    "module",
+    "parquet",
+    "reading",
+    "schema_of",
+]
+
+#: Bytes of a number in memory.
+NUMBER = 8
+
+
+def module(name: str) -> Any:
+    """Return a module of PyArrow or Dask."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingExtraError("dask", "Parquet files and Dask DataFrames") from None
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turn errors of reading a file into one that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(
+            "data",
+            f"there is no file {path!r}",
+            "it must be under this path on every machine that works on it, while it is in use",
+        ) from None
+    except (module("pyarrow").ArrowException, OSError) as error:
+        told = " ".join(str(error).split())[:200]
+        raise InputError("data", f"{path!r} cannot be read ({told})", "write it again") from None
+
+
+class File(NamedTuple):
+    """One file, or a table in memory, as Arrow's fragment, with the schema of its dataset."""
+
+    fragment: Any
+    declared: Any
+
+    @property
+    def path(self) -> str:
+        """Where it is, nowhere for a table in memory."""
+        return str(getattr(self.fragment, "path", ""))
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns, of the dataset and of the file."""
+        return [*self.declared.names, *self.fragment.physical_schema.names]
+
+    @property
+    def in_path(self) -> dict[str, Any]:
+        """Columns that stand in the names of folders, as ``town=3/``."""
+        keys = module("pyarrow.dataset").get_partition_keys(self.fragment.partition_expression)
+        return dict(keys)
+
+    def types(self, columns: Sequence[str]) -> dict[str, Any]:
+        """Return the types of columns as they are stored; one that is not there is refused."""
+        stored, in_path = self.fragment.physical_schema, self.in_path
+        places = {name: stored.get_all_field_indices(name) for name in columns}
+        missing = [name for name in columns if not places[name] and name not in in_path]
+        twice = [name for name in columns if len(places[name]) > 1]
+        if missing or twice:
+            problem = (
+                f"has no columns {missing}" if missing else f"has several columns named {twice}"
+            )
+            raise InputError(
+                "data", f"{self.path!r} {problem}", "every file must have the columns that are used"
+            )
+        return {
+            name: (self.declared.field(name) if name in in_path else stored.field(at[0])).type
+            for name, at in places.items()
+        }
+
+
+def files_of(dataset: Any) -> list[File]:
+    """Return the files of a dataset of Arrow's."""
+    return [File(fragment, dataset.schema) for fragment in dataset.get_fragments()]
+
+
+def schema_of(files: Sequence[File], columns: Sequence[str]) -> Any:
+    """Return a schema in which these columns of all files can be read, text never as numbers."""
+    stored: dict[str, dict[Any, File]] = {name: {} for name in columns}
+    for file in files:
+        with reading(file.path):
+            for name, kind in file.types(columns).items():
+                stored[name].setdefault(kind, file)
+    types = {name: _common_type(name, kinds) for name, kinds in stored.items() if kinds}
+    return module("pyarrow").schema(types)
+
+
+def _common_type(name: str, kinds: dict[Any, File]) -> Any:
+    """Return a type for what files store as several; `kinds` tells a file for each."""
+    schemas = [file.declared for file in kinds.values() if name in file.declared.names]
+    for kind in (schema.field(name).type for schema in schemas):
+        if kind not in kinds:  # no file's: the caller wants it
+            return plain_type(kind, name)
+    is_null = module("pyarrow").types.is_null
+    common: Any = None
+    first = ""
+    for stored, file in kinds.items():
+        if is_null(stored) and len(kinds) > 1:
+            continue  # it has no value there
+        kind = plain_type(stored, name)
+        joint = kind if common is None else unified(common, kind)
+        if joint is None:
+            raise InputError(
+                "data",
+                f"{file.path!r} has {name!r} as {stored}, and {first!r} as {common}",
+                "write all files with one type",
+            )
+        common, first = joint, first or file.path
+    return common
+
+
+def parquet(paths: Sequence[str]) -> list[File]:
+    """Return the Parquet files of files and folders; every file's footer is read: all are whole."""
+    datasets = module("pyarrow.dataset")
+    # a row group at a time, not the whole file
+    options = datasets.ParquetFragmentScanOptions(
+        pre_buffer=False, use_buffered_stream=True, page_checksum_verification=True
+    )
+    form = datasets.ParquetFileFormat(default_fragment_scan_options=options)
+    found: list[File] = []
+    for path in paths:
+        if not os.path.exists(path):
+            raise InputError("data", f"there is no file or folder {path!r}")
+        place = os.path.abspath(path)  # other machines have other working directories
+        folder = os.path.isdir(place)
+        names = _names_in(place) if folder else [place]
+        for name in names:
+            refuse_special(name, "data")
+        if not names:
+            raise InputError("data", f"the folder {path!r} has no Parquet files")
+        where = {"partition_base_dir": place} if folder else {}
+        with _naming_first(names, form):
+            dataset = datasets.dataset(names, format=form, partitioning="hive", **where)
+        found += files_of(dataset)
+    rows = size = 0
+    for file in found:
+        with reading(file.path):
+            file.fragment.ensure_complete_metadata()
+            rows += file.fragment.count_rows()
+            size += os.path.getsize(file.path)
+    _refuse_twice(file.path for file in found)
+    # far more rows than the files can tell apart: every pass would read all
+    equal = "count rows that are equal, and pass the counts as weights"
+    check_claim(str(paths[0]), rows * NUMBER, size, "data", equal)
+    return found
+
+
+@contextmanager
+def _naming_first(names: Sequence[str], form: Any) -> Iterator[None]:
+    """Name the file that cannot be read where Arrow may not."""
+    try:
+        yield
+    except (module("pyarrow").ArrowException, OSError):
+        for name in names:
+            with reading(name):
+                form.inspect(name, module("pyarrow.fs").LocalFileSystem())
+        raise
+
+
+def _names_in(folder: str) -> list[str]:
+    """Return the files of a folder and its folders, in order, each real file once.
+
+    As everywhere, names that begin with a dot or an underscore are not looked at. Links are
+    followed, in circles never.
+    """
+    found: dict[Any, str] = {}
+    for name in sorted(_walk(folder, folder, set())):
+        with reading(name):
+            known = found.setdefault(_identity(name), name)
+        if _keys(os.path.dirname(known), folder) != _keys(os.path.dirname(name), folder):
+            raise InputError(
+                "data",
+                f"{known!r} and {name!r} are one file, with different columns in their names",
+                "keep one of them",
+            )
+    return list(found.values())
+
+
+def _walk(folder: str, base: str, seen: set[Any]) -> Iterator[str]:
+    with reading(folder):
+        here = _identity(folder), _keys(folder, base)
+        if here in seen:
+            return
+        seen.add(here)
+        with os.scandir(folder) as entries:
+            inside = sorted(entries, key=lambda entry: entry.name)
+    for entry in inside:
+        if entry.name.startswith((".", "_")):
+            continue
+        with reading(entry.path):
+            folder_too = entry.is_dir()
+        if folder_too:
+            yield from _walk(entry.path, base, seen)
+        else:
+            yield entry.path
+
+
+def _keys(folder: str, base: str) -> frozenset[tuple[str, str]]:
+    """Return the columns that stand in the names of a folder and of those above it."""
+    parts = os.path.relpath(folder, base).split(os.sep)
+    pairs = (part.partition("=") for part in parts if "=" in part)
+    return frozenset({key: value for key, _, value in pairs}.items())
+
+
+def _identity(path: str) -> Any:
+    """Return what two names of one file have in common."""
+    found = os.stat(path)
+    return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(path)
+
+
+def _refuse_twice(paths: Iterable[str]) -> None:
+    known: dict[Any, str] = {}
+    for path in paths:
+        other = known.setdefault(_identity(path), path)
+        if other is not path:
+            raise InputError(
+                "data", f"has the file {other!r} twice, also as {path!r}", "name it once"
+            )
+
+
+def check_pages(fragment: Any) -> Any:
+    """Return options that verify the checksums of a Parquet file's pages, if it has any."""
+    if not hasattr(fragment, "row_groups"):
+        return None
+    options: Any = fragment.format.default_fragment_scan_options
+    if options.page_checksum_verification:
+        return options
+    if getattr(options, "parquet_decryption_config", None) is not None:
+        return options  # which a copy would lose
+    mine = copy(options)
+    mine.page_checksum_verification = True
+    return mine
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A fragment of a file as plain data: nobody opens the file before a worker needs it.
+
+    Arrow's own fragments are opened by whoever unpickles them, the scheduler too, which may not
+    have the file.
+    """
+
+    path: str
+    groups: tuple[int, ...] | None
+    rest: bytes
+
+    @classmethod
+    def of(cls, fragment: Any) -> Sent:
+        """Return what makes the fragment again."""
+        path = str(getattr(fragment, "path", ""))
+        if not path:
+            raise InputError(
+                "scheduler",
+                "is for files and Dask DataFrames, and these data are in memory",
+                "leave it out",
+            )
+        if fragment.filesystem.type_name == "local":
+            path = os.path.abspath(path)
+        groups = None
+        if hasattr(fragment, "row_groups"):
+            groups = tuple(group.id for group in fragment.row_groups)
+        home = fragment.format, fragment.filesystem, fragment.partition_expression
+        return cls(path, groups, pickle.dumps(home))
+
+    def opened(self) -> Any:
+        """Return the fragment again."""
+        form, filesystem, in_path = pickle.loads(self.rest)
+        with reading(self.path):
+            file = form.make_fragment(self.path, filesystem, in_path)
+            return file if self.groups is None else file.subset(row_group_ids=list(self.groups))
+
+
+#: Rows of a part: large enough that Python's overhead does not count, small against memory.
+BATCH = 1 << 17
+#: Rows that show what the columns hold.
+FEW = 1 << 10
+#: Parts that Arrow reads ahead, and parts that make a piece of a file.
+READAHEAD, PIECE = 4, 8
+#: How often Dask tries a part whose worker died.
+RETRIES = 3
+#: Bytes of a table in small bits that are kept: to read them costs more than to work on them.
+KEPT = 1 << 26
+
+Work = Callable[[int, Iterator[Any]], Any]
+
+
+class Source(ABC):
+    """A table that is read in parts."""
+
+    columns: tuple[str, ...]
+
+    @abstractmethod
+    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the parts of the table in order, with these columns."""
+
+    def beginning(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield what `chunks` does, some first rows before it if they cost less alone."""
+        return self.chunks(columns)
+
+    def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield ``work(k, parts)`` for every piece k of the table, in order."""
+        yield work(0, self.chunks(columns))
+
+
+@dataclass(frozen=True, eq=False)
+class Frames(Source):
+    """DataFrames or Arrow tables, made anew whenever they are asked for."""
+
+    make: Callable[[], Iterable[Any]]
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, make: Callable[[], Iterable[Any]]) -> Frames:
+        """Return the source with the columns of the first table."""
+        tables = make()
+        if not isinstance(tables, Iterable):
+            raise InputError(
+                "data",
+                f"returns a {type(tables).__name__}",
+                "let it return DataFrames or Arrow tables",
+            )
+        for table in tables:
+            return cls(make, column_names(table))
+        raise InputError("data", "yields nothing", "pass at least one DataFrame")
+
+    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+        for table in self.make():
+            missing = sorted(set(columns) - set(column_names(table)))
+            if missing:
+                raise InputError(
+                    "data",
+                    f"has a part without the columns {missing}",
+                    "every part must have the same columns",
+                )
+            yield as_plain(table, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Arrow(Source):
+    """Files or tables of Arrow's, read by row groups; Arrow reads ahead of what is worked on."""
+
+    files: list[File]
+    batch: int
+    client: Any
+    columns: tuple[str, ...]
+    stamps: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    schemas: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    kept: dict[tuple[str, ...], list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, files: list[File], declared: Sequence[str], batch: int, client: Any) -> Arrow:
+        """Return the source of files, with all the columns that any of them has."""
+        names = [name for file in files for name in file.columns]
+        return cls(files, batch, client, tuple(dict.fromkeys((*declared, *names))))
+
+    @cached_property
+    def pieces(self) -> list[list[Any]]:
+        """Row groups that have some parts' rows together: of one large file, or of small ones."""
+        pieces: list[list[Any]] = []
+        held = 0
+        for file in self.files:
+            for fragment, rows in _row_groups(file.fragment, PIECE * self.batch):
+                if not pieces or held >= self.batch or not _alike(pieces[-1][0], fragment):
+                    pieces.append([])
+                    held = 0
+                pieces[-1].append(fragment)
+                held += rows
+        return pieces
+
+    @cached_property
+    def crumbs(self) -> bool:
+        """Whether the table comes in so many bits that reading takes longer than working."""
+        if not all(hasattr(file.fragment, "metadata") for file in self.files):
+            return False
+        facts = [file.fragment.metadata for file in self.files]
+        parts = 1 + sum(fact.num_rows for fact in facts) // self.batch
+        return bool(sum(fact.num_row_groups for fact in facts) > SMALL * parts)
+
+    def ready(self, columns: Sequence[str]) -> Any:
+        """Return the schema for these columns, after a look at the files: none may have changed."""
+        key = tuple(columns)
+        if key not in self.schemas:
+            self.schemas[key] = schema_of(self.files, key)
+        self.check_files()
+        return self.schemas[key]
+
+    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+        schema = self.ready(columns)
+        kept = [parts for names, parts in self.kept.items() if set(columns) <= set(names)]
+        if kept:
+            yield from kept[0]
+        else:
+            parts = together(self._batches(schema), self.batch)
+            yield from self._keeping(parts, columns) if self.crumbs else parts
+        self.check_files()
+
+    def _batches(self, schema: Any) -> Iterator[Any]:
+        opened = (_batches(piece, schema, self.batch) for piece in self.pieces)
+        ahead = next(opened, None)
+        while ahead is not None:
+            batches, ahead = ahead, None
+            for batch in batches:
+                yield batch
+                ahead = ahead or next(opened, None)  # Arrow reads it while this one is worked on
+            ahead = ahead or next(opened, None)
+
+    def _keeping(self, parts: Iterator[Any], columns: Sequence[str]) -> Iterator[Any]:
+        """Yield parts, and keep them for the next pass if they are small."""
+        held, size = [], 0
+        for part in parts:
+            size += part.nbytes
+            if size <= KEPT:
+                held.append(part)
+            yield part
+        if size <= KEPT:
+            self.kept.clear()
+            self.kept[tuple(columns)] = held
+
+    def beginning(self, columns: Sequence[str]) -> Iterator[Any]:
+        schema = self.ready(columns)
+        for file in self.files[:1]:
+            yield from _first_rows(file.fragment, columns)
+        yield from self._batches(schema)  # as they come: the first few may do
+
+    def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
+        if self.client is None:
+            yield from super().map(work, columns)
+            return
+        shared = work, self.ready(columns), self.batch
+        sent = [[Sent.of(fragment) for fragment in piece] for piece in self.pieces]
+        # what all pieces share travels once, as a task's result that a lost worker's heir can redo
+        options = {"pure": False, "retries": RETRIES}
+        with connected(self.client, PATIENCE) as client:
+            held = client.submit(pickle.loads, _packed(shared), **options)
+            yield from in_order(
+                client, client.map(_on_piece, range(len(sent)), sent, shared=held, **options)
+            )
+        self.check_files()
+
+    def check_files(self) -> None:
+        """Refuse local files, Parquet or other, that were touched since the first pass began.
+
+        Their size, node and times of writing and of change: the last cannot be set back.
+        """
+        for file in self.files:
+            path = file.path
+            if not path or file.fragment.filesystem.type_name != "local":
+                continue
+            with reading(path):
+                found = os.stat(path)
+            now = found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+            if self.stamps.setdefault(path, now) != now:
+                raise InputError(
+                    "data",
+                    f"{path!r} has changed since the first pass",
+                    "it must not change while it is in use",
+                )
+
+
+def _row_groups(file: Any, rows: int) -> Iterator[tuple[Any, int]]:
+    """Yield parts of a Parquet file with at least so many rows, and these; other tables whole."""
+    if not hasattr(file, "row_groups"):
+        yield file, rows
+        return
+    with reading(file.path):
+        facts = file.metadata
+    some: list[int] = []
+    held = 0
+    for group in file.row_groups:  # a caller's fragment may have some only
+        some.append(group.id)
+        held += facts.row_group(group.id).num_rows
+        if held >= rows:
+            yield file.subset(row_group_ids=some), held
+            some, held = [], 0
+    if some:
+        yield file.subset(row_group_ids=some), held
+
+
+def _alike(first: Any, other: Any) -> bool:
+    """Return whether two fragments can be read together."""
+    kinds = [(getattr(f, "format", None), getattr(f, "filesystem", None)) for f in (first, other)]
+    return kinds[0] == kinds[1]
+
+
+def _first_rows(file: Any, columns: Sequence[str]) -> list[Any]:
+    """Return a few rows of a Parquet file without decoding its first row group."""
+    if not hasattr(file, "row_groups") or not set(columns) <= set(file.physical_schema.names):
+        return []
+    with reading(file.path), file.open() as opened:
+        reader = module("pyarrow.parquet").ParquetFile(
+            opened, metadata=file.metadata, buffer_size=1 << 16, page_checksum_verification=True
+        )
+        batches = reader.iter_batches(FEW, columns=list(columns), use_threads=False)
+        return [as_plain(batch, columns) for batch in itertools.islice(batches, 1)]
+
+
+def _batches(piece: Sequence[Any], schema: Any, batch: int, threads: bool = True) -> Iterator[Any]:
+    """Return the batches of a piece, which Arrow starts to decode at once."""
+    first = piece[0]
+    options = {
+        "columns": schema.names,
+        "batch_size": batch,
+        "batch_readahead": READAHEAD,
+        "use_threads": threads,
+        "fragment_scan_options": check_pages(first),
+    }
+    path = str(getattr(first, "path", "the table"))
+    with reading(path):
+        if len(piece) == 1:
+            found = first.to_batches(schema=schema, **options)
+        else:
+            dataset = module("pyarrow.dataset").FileSystemDataset(
+                list(piece), schema, first.format, first.filesystem
+            )
+            found = dataset.to_batches(**options)
+
+    def batches() -> Iterator[Any]:
+        try:
+            with reading(path):
+                yield from found
+        except InputError:
+            for fragment in piece if len(piece) > 1 else ():  # which of them is it?
+                for _ in _batches([fragment], schema, batch):
+                    pass
+            raise
+
+    return batches()
+
+
+def _packed(shared: Any) -> bytes:
+    """Return what workers need as bytes, which the scheduler hands on as they are."""
+    packed: bytes = module("cloudpickle").dumps(shared)
+    return packed
+
+
+def _on_piece(k: int, piece: list[Sent], shared: tuple[Work, Any, int]) -> Any:
+    work, schema, batch = shared
+    fragments = [sent.opened() for sent in piece]
+    # one thread: the cluster has other workers for the other cores
+    return work(k, together(_batches(fragments, schema, batch, threads=False), batch))
+
+
+@dataclass(frozen=True, eq=False)
+class Dask(Source):
+    """A Dask DataFrame, whose partitions are worked on where they are."""
+
+    frame: Any
+    client: Any
+    columns: tuple[str, ...]
+
+    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+        parts = self.frame[list(columns)].to_delayed()
+        if self.client is None:
+            yield from (part.compute(scheduler="synchronous") for part in parts)
+            return
+        with connected(self.client, PATIENCE) as client:
+            for part in parts:
+                yield from in_order(client, [client.compute(part, retries=RETRIES)])
+
+    def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
+        delayed = module("dask").delayed
+        parts = self.frame[list(columns)].to_delayed()
+        run = delayed(_on_frame, pure=False)
+        if self.client is None:
+            for k, part in enumerate(parts):
+                yield run(work, k, part).compute(scheduler="synchronous")
+            return
+        shared = delayed(pickle.loads, pure=False)(_packed(work))
+        tasks = [run(shared, k, part) for k, part in enumerate(parts)]
+        with connected(self.client, PATIENCE) as client:
+            yield from in_order(client, client.compute(tasks, retries=RETRIES))
+
+
+def _on_frame(work: Work, k: int, frame: Any) -> Any:
+    return work(k, iter([frame]))
+
+
+def as_source(data: Any, batch: int = BATCH, scheduler: Any = None) -> Source:
+    """Return the source of Parquet files or folders, an Arrow dataset or table, a Dask DataFrame,
+    or of DataFrames: an iterable that can be run through again, or a function that returns one.
+    """
+    home = type(data).__module__.partition(".")[0]
+    paths = _paths(data)
+    if paths:
+        return Arrow.of(parquet(paths), (), batch, _cluster(scheduler))
+    if home == "pyarrow" and hasattr(data, "schema"):
+        found = data if hasattr(data, "get_fragments") else module("pyarrow.dataset").dataset(data)
+        names = column_names(found)
+        try:
+            files = files_of(found)
+        except ValueError:
+            raise InputError("data", "is a dataset with a filter", "filter rows before") from None
+        return Arrow.of(files, names, batch, _cluster(scheduler))
+    if home == "dask" and hasattr(data, "to_delayed") and hasattr(data, "columns"):
+        return Dask(data, _cluster(scheduler, active=True), column_names(data))
+    if scheduler is not None:
+        raise InputError("scheduler", "is for Parquet files and Dask DataFrames", "leave it out")
+    if hasattr(data, "columns") and hasattr(data, "iloc"):
+        return Frames.of(lambda: [data])
+    if callable(data):
+        return Frames.of(data)
+    if isinstance(data, Iterator) or hasattr(data, "ndim") or not isinstance(data, Iterable):
+        raise InputError(
+            "data",
+            f"is a {type(data).__name__}, which can be read at most once",
+            "pass a function that returns a new iterator of DataFrames whenever it is called",
+        )
+    return Frames.of(lambda: data)
+
+
+def _paths(data: Any) -> list[str]:
+    """Return the paths that the data are, none for anything else."""
+    several = data if isinstance(data, list | tuple) else [data]
+    named = all(isinstance(path, str | os.PathLike) for path in several)
+    return [os.fsdecode(path) for path in several] if named else []
+
+
+def _cluster(scheduler: Any, active: bool = False) -> Any:
+    """Return a client or an address where someone can work, None for none.
+
+    `active` takes a client that is running.
+    """
+    if scheduler is None and active:
+        try:
+            scheduler = module("distributed").default_client()
+        except ValueError:
+            return None
+    if scheduler is not None:
+        with connected(scheduler, PATIENCE) as client:
+            check_workers(client)
+    return scheduler

@@ -1,0 +1,475 @@
+r"""Variance of the total score, :math:`B`, for independent and for clustered observations.
+
+Scores are centred at observation level, :math:`\psi_i = w_i(s_i - \bar s_w)`: at a penalized
+estimator they sum to :math:`-\lambda s_n\nabla\rho`, not to zero, and each observation carries its
+share of the penalty. Corrections for leverage use the share of the total Hessian that a cluster
+holds, :math:`A_g = \sum_{i\in g} w_i\nabla^2\ell_i + W_g\lambda\nabla^2\rho`:
+
+=====  ==================================================  =========================
+name   cluster score                                       reference distribution
+=====  ==================================================  =========================
+CR0    :math:`\psi_g`                                      normal
+CR1    times :math:`\{G/(G-1)\}^{1/2}`                      t with G - 1
+CR1S   CR1 times :math:`\{(n-1)/(n-p)\}^{1/2}`              t with G - 1
+CR2    :math:`(I-A_gA^{-1})^{-1/2}\psi_g`                  t, Satterthwaite per contrast
+CR3    :math:`(I-A_gA^{-1})^{-1}\psi_g` (the jackknife)    t with G - 1
+=====  ==================================================  =========================
+
+HC0 to HC3 treat every observation as its own cluster, HC1 with :math:`n/(n-p)`, and refer to the
+normal. Matrices are computed in coordinates where the total Hessian is the identity, so they do not
+depend on units.
+
+What single clusters contribute: scores, shares of the Hessian and their leverage.
+
+References
+----------
+MacKinnon, J. G. and White, H. (1985). J. Econometrics 29, 305-325. Bell, R. M. and McCaffrey, D. F.
+(2002). Survey Methodology 28, 169-181. Pustejovsky, J. E. and Tipton, E. (2018). J. Bus. Econ.
+Statist. 36, 672-683.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.criterion import Criterion
+from etafree.data.groups import Groups
+from etafree.errors import InputError
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array
+from etafree.foundation.check import Check
+from etafree.target import Satterthwaite, Target, sampling_adjustment
+from etafree.totals.base import ClusterTotals
+from etafree.totals.linear import LinearTotal, PredictorTotal
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "CR",
+    "HC",
+    "PLAIN_CR",
+    "Meat",
+    "check_count",
+    "cluster_leverages",
+    "cluster_parts",
+    "cluster_table",
+    "clustered",
+    "clustered_by_leverage",
+    "effective_clusters",
+    "finish",
+    "independent",
+    "loaded",
+    "mean_score",
+    "small_sample_factor",
+    "whitened_scores",
+]
+
+HC = ("HC0", "HC1", "HC2", "HC3")
+PLAIN_CR = ("CR0", "CR1", "CR1S")
+CR = (*PLAIN_CR, "CR2", "CR3")
+
+#: Smallest eigenvalue of I - A_g A^{-1} that leaves something to estimate from.
+SINGULAR = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Meat:
+    """Estimated variance of the total score and how it was made.
+
+    Attributes
+    ----------
+    matrix : (p, p) array
+    covariance : (p, p) array
+        The sandwich :math:`A^{-1}BA^{-1}`.
+    dof : float
+        Degrees of freedom of the reference distribution, infinite for the normal.
+    correction : str
+    clusters : int or None
+        Number of independent clusters, the smallest if there are several ways.
+    satterthwaite : Satterthwaite or None
+    design : str
+        The structure of dependence in words.
+    checks : tuple of Check
+        What was found on the way.
+    """
+
+    matrix: Array
+    covariance: Array
+    dof: float
+    correction: str
+    clusters: int | None = None
+    satterthwaite: Satterthwaite | None = None
+    design: str = "independent observations"
+    checks: tuple[Check, ...] = ()
+
+
+def finish(whitened: Array, whiten: Array) -> tuple[Array, Array]:
+    """Return B and A^{-1} B A^{-1} from B in whitened coordinates."""
+    covariance = whiten.T @ whitened @ whiten
+    lower = linalg.inv(whiten, "Hessian")
+    meat = lower @ whitened @ lower.T
+    return 0.5 * (meat + meat.T), 0.5 * (covariance + covariance.T)
+
+
+def mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
+    """Return the weighted mean score, zero when scores are taken as they are."""
+    return gradient / criterion.total.weight if centered else np.zeros_like(gradient)
+
+
+def independent(
+    criterion: Criterion,
+    theta: Array,
+    hessian: Array,
+    gradient: Array,
+    correction: str,
+    centered: bool,
+) -> Meat:
+    """Return the meat of independent observations, HC0 to HC3.
+
+    Parameters
+    ----------
+    criterion : Criterion
+    theta : (p,) array
+        Where scores are taken.
+    hessian : (p, p) array
+        A, the Hessian of the penalized total loss.
+    gradient : (p,) array
+        Gradient of the unpenalized total loss.
+    correction : {"HC0", "HC1", "HC2", "HC3"}
+    centered : bool
+    """
+    total, p = criterion.total, criterion.p
+    if not isinstance(total, PredictorTotal):
+        return _row_by_row(criterion, theta, hessian, correction, centered)
+    whiten: Array = linalg.whitener(hessian)
+    share = whiten @ criterion.penalty_share(theta) @ whiten.T
+    shrink, turn = linalg.eigh(0.5 * (share + share.T), "penalty's Hessian")
+    whiten = turn.T @ whiten  # coordinates in which the penalty's share is diagonal too
+    mean = whiten @ mean_score(criterion, gradient, centered)
+
+    def add(part: LinearTotal, whitened: Array) -> None:
+        for block in part.row_terms(theta):
+            z = block.rows @ whiten.T
+            score: Array = block.slope[:, None] * z - mean
+            copies = np.sign(block.weights) if part.frequency else block.weights
+            if correction in ("HC2", "HC3"):
+                score = _adjust_rows(
+                    score, z, copies, block.curvature, shrink, correction, block.first
+                )
+            weight = block.weights if part.frequency else np.square(block.weights)
+            whitened += (score.T * weight) @ score
+
+    (whitened,) = total.fold(add, np.zeros((p, p)))
+    if correction == "HC1":
+        whitened *= total.small_sample_factor()
+    matrix, covariance = finish(whitened, whiten)
+    return Meat(matrix, covariance, np.inf, correction)
+
+
+def _row_by_row(
+    criterion: Criterion, theta: Array, hessian: Array, correction: str, centered: bool
+) -> Meat:
+    """Return the meat of independent observations of a loss without a linear predictor."""
+    total, n = criterion.total, criterion.n
+    scores, weights = total.scores(theta), total.weights
+    leverage = correction in ("HC2", "HC3")
+    if leverage and weights is not None and total.frequency and weights.max() > 1:
+        raise InputError(
+            "correction",
+            f"{correction!r} takes no frequency weights here",
+            "use 'HC1', or repeat the rows",
+        )
+    whiten = linalg.whitener(hessian)
+    mean = mean_score(criterion, scores.sum(axis=0), centered)
+    if leverage:  # as other packages: a weight is an inverse variance in HC2
+        rows, name = Groups(np.arange(n), np.arange(n)), "CR" + correction[2]
+        whitened, _, _ = _adjusted_clusters(criterion, theta, rows, name, whiten, mean)
+        return Meat(*finish(whitened, whiten), np.inf, correction)
+    w = np.ones(n) if weights is None else weights
+    scores = (scores - w[:, None] * mean) @ whiten.T
+    if total.frequency:
+        scores = scores[w > 0] / np.sqrt(w[w > 0])[:, None]
+    whitened = scores.T @ scores * (total.small_sample_factor() if correction == "HC1" else 1.0)
+    return Meat(*finish(whitened, whiten), np.inf, correction)
+
+
+def _adjust_rows(
+    score: Array,
+    z: Array,
+    copies: Array,
+    curvature: Array,
+    shrink: Array,
+    correction: str,
+    first: int,
+) -> Array:
+    """Apply (I - A_i A^{-1})^{-1/2 or -1} to every row's score, A_i = c (b z z' + diag(shrink))."""
+    keep = 1.0 - copies[:, None] * shrink
+    bend = copies * curvature
+    q = z / keep
+    room = 1.0 - bend * np.einsum("ij,ij->i", z, q)
+    if np.any(room <= SINGULAR) or np.any(keep <= SINGULAR):
+        worst = int(np.argmin(np.minimum(room, keep.min(axis=1))))
+        raise InputError(
+            "correction",
+            f"{correction!r} fails: row {first + worst} has leverage one, nothing else determines "
+            "a coefficient",
+            "no correction knows its variance: drop the row with its column, or add a penalty",
+        )
+    if correction == "HC3":
+        adjusted: Array = score / keep
+        adjusted += q * (bend * np.einsum("ij,ij->i", q, score) / room)[:, None]
+        return adjusted
+    if not shrink.any():
+        square = np.einsum("ij,ij->i", z, z)
+        square = np.where(square > 0, square, 1.0)
+        gain = (room**-0.5 - 1.0) / square
+        root: Array = score + z * (gain * np.einsum("ij,ij->i", z, score))[:, None]
+        return root
+    matrices = -bend[:, None, None] * z[:, :, None] * z[:, None, :]
+    matrices[:, np.arange(z.shape[1]), np.arange(z.shape[1])] += keep
+    values, vectors = linalg.eigh(matrices, "rows' Hessians")
+    inner = np.einsum("nji,nj->ni", vectors, score) * values**-0.5
+    full: Array = np.einsum("nij,nj->ni", vectors, inner)
+    return full
+
+
+def whitened_scores(
+    criterion: Criterion, hessian: Array, totals: ClusterTotals, centered: bool
+) -> tuple[Array, Array]:
+    """Return centred score sums (G, p) where the Hessian is the identity, and the way there."""
+    whiten = linalg.whitener(hessian)
+    mean = mean_score(criterion, totals.sums.sum(axis=0), centered)
+    return (totals.sums - totals.weights[:, None] * mean) @ whiten.T, whiten
+
+
+def small_sample_factor(correction: str, count: int, rows: float, p: int) -> float:
+    """Return what CR0, CR1 or CR1S multiply a sum over `count` clusters with."""
+    factor = 1.0 if correction == "CR0" else count / (count - 1)
+    return factor * (rows - 1) / (rows - p) if correction == "CR1S" else factor
+
+
+def clustered(scores: Array, whiten: Array, weights: Array, correction: str, rows: float) -> Meat:
+    """Return the meat of one-way clusters from their whitened scores: CR0, CR1 or CR1S."""
+    count = int(np.count_nonzero(weights))
+    whitened = scores.T @ scores
+    whitened *= small_sample_factor(correction, count, rows, scores.shape[1])
+    dof = np.inf if correction == "CR0" else float(count - 1)
+    matrix, covariance = finish(whitened, whiten)
+    return Meat(matrix, covariance, dof, correction, count, design=f"{count} clusters")
+
+
+def clustered_by_leverage(
+    criterion: Criterion,
+    theta: Array,
+    hessian: Array,
+    gradient: Array,
+    groups: Groups,
+    correction: str,
+    centered: bool,
+) -> Meat:
+    """Return the meat of one-way clusters corrected for leverage: CR2 or CR3.
+
+    Arguments as for `independent`.
+    """
+    whiten = linalg.whitener(hessian)
+    mean = mean_score(criterion, gradient, centered)
+    adjusted: tuple[Array, int, Satterthwaite | None] | None = None
+    if correction == "CR2" and not criterion.total.frequency:
+        adjusted = _sampled_clusters(criterion, theta, groups, whiten, mean)
+    if adjusted is None:
+        adjusted = _adjusted_clusters(criterion, theta, groups, correction, whiten, mean)
+    whitened, count, satterthwaite = adjusted
+    matrix, covariance = finish(whitened, whiten)
+    return Meat(
+        matrix, covariance, float(count - 1), correction, count, satterthwaite, f"{count} clusters"
+    )
+
+
+def check_count(count: int, p: int, fewer: str = "fit") -> None:
+    """Refuse clusters too few to span a variance matrix; `fewer` says how to get fewer parameters.
+
+    Examples
+    --------
+    >>> check_count(3, 4)
+    Traceback (most recent call last):
+    etafree.errors.InputError: clusters: are 3 for 4 parameters: their scores cannot span a
+    variance matrix; fit at most 2 parameter(s), or use finer clusters (see dependence)
+    """
+    if count < 2:
+        raise InputError(
+            "clusters",
+            "has one cluster only, and at least two must vary independently",
+            "use finer clusters",
+        )
+    if count <= p:
+        raise InputError(
+            "clusters",
+            f"are {count} for {p} parameters: their scores cannot span a variance matrix",
+            f"{fewer} at most {count - 1} parameter(s), or use finer clusters",
+        )
+
+
+def loaded(directions: Array, whiten: Array, names: tuple[str, ...]) -> list[str]:
+    """Return the parameters in whose scores these directions (p, k) of whitened ones lie."""
+    scale = np.sqrt(np.square(linalg.inv(whiten, "Hessian")).sum(axis=1))  # root of A's diagonal
+    share = np.sqrt(np.square(whiten.T @ directions).sum(axis=1)) * scale
+    return [names[j] for j in np.flatnonzero(share > 0.1 * share.max())][:8]
+
+
+def _adjusted_clusters(
+    criterion: Criterion, theta: Array, groups: Groups, correction: str, whiten: Array, mean: Array
+) -> tuple[Array, int, Satterthwaite | None]:
+    p, count = criterion.p, 0
+    share = criterion.penalty_share(theta)
+    whitened = np.zeros((p, p))
+    kept: list[tuple[Array, Array, Array]] = []
+    for block in criterion.total.cluster_blocks(theta, groups):
+        there = block.weights > 0
+        count += int(np.count_nonzero(there))
+        scores = (block.scores - block.weights[:, None] * mean) @ whiten.T
+        hessians = _whitened(block.hessians + block.weights[:, None, None] * share, whiten)
+        left = np.eye(p) - hessians
+        _check_left(left, groups, block.first, correction, whiten, criterion.names)
+        if correction == "CR3":
+            adjusted = linalg.solve(left, scores[:, :, None], "clusters' Hessians")[:, :, 0]
+        else:
+            values, vectors = linalg.eigh(left, "clusters' Hessians")
+            adjust = (vectors * values[:, None, :] ** -0.5) @ vectors.transpose(0, 2, 1)
+            adjusted = np.einsum("gij,gj->gi", adjust, scores)
+        whitened += adjusted.T @ adjusted
+        if correction == "CR2":
+            kept.append((adjust[there], hessians[there], _whitened(block.variances, whiten)[there]))
+    if not kept:
+        return whitened, count, None
+    parts = [np.concatenate(part) for part in zip(*kept, strict=True)]
+    return whitened, count, Satterthwaite.of(whiten, *parts)
+
+
+def _sampled_clusters(
+    criterion: Criterion, theta: Array, groups: Groups, whiten: Array, mean: Array
+) -> tuple[Array, int, Satterthwaite] | None:
+    """Return the meat of CR2 under sampling weights, where A is the identity.
+
+    None where rows of negative curvature leave a cluster without a working variance.
+    """
+    total, share, p = criterion.total, criterion.penalty_share(theta), criterion.p
+    kept: list[tuple[Array, Array]] = []
+    pairs = zip(
+        total.cluster_blocks(theta, groups), total.unweighted_blocks(theta, groups), strict=True
+    )
+    for block, once in pairs:
+        bends = [
+            _whitened(part, whiten) for part in (once.hessians, block.hessians, block.variances)
+        ]
+        with_share = bends[1] + _whitened(block.weights[:, None, None] * share, whiten)
+        left = np.eye(p) - with_share
+        _check_left(left, groups, block.first, "CR2", whiten, criterion.names)
+        scores = [(b.scores - b.weights[:, None] * mean) @ whiten.T for b in (once, block)]
+        there = block.weights > 0
+        kept.append((np.hstack(scores)[there], np.block([bends[:2], bends[1:]])[there]))
+    scores_, grams = (np.concatenate(part) for part in zip(*kept, strict=True))
+    values = linalg.eigvalsh(grams, "clusters' Hessians")
+    if np.any(values[:, 0] < -1e-10 * values[:, -1]):
+        return None
+    working = grams[:, p:, p:].sum(axis=0)
+    adjust = sampling_adjustment(grams, working)
+    adjusted = np.einsum("gki,gk->gi", adjust, scores_)
+    return adjusted.T @ adjusted, len(grams), Satterthwaite(whiten, adjust, grams, working)
+
+
+def _check_left(
+    left: Array, groups: Groups, first: int, correction: str, whiten: Array, names: tuple[str, ...]
+) -> None:
+    """Refuse clusters without which, I - A_g A^{-1} being singular, a coefficient is lost.
+
+    Their scores along it are zero at the minimiser, so that CR0 and CR1 have no variance either.
+    """
+    if linalg.cholesky_or_none(left - SINGULAR * np.eye(left.shape[1])) is None:
+        values, vectors = linalg.eigh(left, "clusters' Hessians")
+        worst = int(values[:, 0].argmin())
+        lost = loaded(
+            vectors[worst][:, values[worst] <= max(SINGULAR, values[worst, 0])], whiten, names
+        )
+        raise InputError(
+            "clusters",
+            f"cluster {groups.labels[first + worst]!s} alone determines {lost} (a dummy for one "
+            f"cluster, say), so {correction} cannot leave it out",
+            "no correction knows their variance: drop the cluster's rows with these columns, or "
+            "add a penalty",
+        ) from None
+
+
+def _whitened(matrices: Array, whiten: Array) -> Array:
+    turned: Array = whiten @ matrices @ whiten.T
+    return turned
+
+
+def cluster_parts(
+    criterion: Criterion, theta: Array, groups: Groups, centered: bool = True
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Return scores (G, p), Hessians with their penalty's share (G, p, p), and who has weight."""
+    share, p = criterion.penalty_share(theta), criterion.p
+    scores, hessians = np.zeros((len(groups), p)), np.zeros((len(groups), p, p))
+    weights = np.zeros(len(groups))
+    for block in criterion.total.cluster_blocks(theta, groups):
+        rows = slice(block.first, block.first + len(block.scores))
+        scores[rows], weights[rows] = block.scores, block.weights
+        hessians[rows] = block.hessians + block.weights[:, None, None] * share
+    mean = mean_score(criterion, scores.sum(axis=0), centered)
+    return scores - weights[:, None] * mean, hessians, weights > 0
+
+
+def cluster_leverages(criterion: Criterion, theta: Array, hessian: Array, groups: Groups) -> Array:
+    """Return the largest eigenvalue of A_g A^{-1} for every cluster (G,): its leverage."""
+    whiten, share = linalg.whitener(hessian), criterion.penalty_share(theta)
+    out = np.zeros(len(groups))
+    for block in criterion.total.cluster_blocks(theta, groups):
+        part = whiten @ (block.hessians + block.weights[:, None, None] * share) @ whiten.T
+        out[block.first : block.first + len(part)] = linalg.eigvalsh(part, "clusters' Hessians")[
+            :, -1
+        ]
+    return out
+
+
+def effective_clusters(criterion: Criterion, theta: Array, hessian: Array, groups: Groups) -> float:
+    r"""Return how many equal clusters would hold the Hessian as unevenly as these do.
+
+    :math:`(\sum_g t_g)^2/\sum_g t_g^2` with :math:`t_g = \mathrm{tr}(A_gA^{-1})`, in the spirit of
+    Carter, Schnepel and Steigerwald (2017), Rev. Econ. Statist. 99, 698-709.
+    """
+    inverse, share = linalg.inv(hessian, "Hessian"), criterion.penalty_share(theta)
+    traces = np.concatenate(
+        [
+            np.einsum("gij,ji->g", block.hessians + block.weights[:, None, None] * share, inverse)
+            for block in criterion.total.cluster_blocks(theta, groups)
+        ]
+    )
+    return float(traces.sum() ** 2 / np.square(traces).sum())
+
+
+def cluster_table(criterion: Criterion, target: Target, kind: str, groups: Groups) -> pd.DataFrame:
+    """Return rows, weight, leverage and shift of every cluster, largest leverage first.
+
+    The shift is the largest change of an estimate that the cluster's scores make, in standard
+    errors.
+    """
+    import pandas as pd
+
+    assert target.hessian is not None
+    scores, _, _ = cluster_parts(criterion, target.center, groups, target.centered)
+    shift = np.abs(linalg.solve(target.hessian, scores.T, "Hessian")).T / target.se
+    table = pd.DataFrame(
+        {
+            "rows": groups.sizes(),
+            "weight": groups.weights(criterion.total.weights),
+            "leverage": cluster_leverages(criterion, target.center, target.hessian, groups),
+            "shift": shift.max(axis=1),
+        },
+        index=pd.Index(groups.labels, name=kind),
+    )
+    return table.sort_values("leverage", ascending=False, kind="stable")

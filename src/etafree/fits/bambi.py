@@ -1,0 +1,151 @@
+"""Bambi models: their PyMC model, with the intercept as Bambi reports it.
+
+Bambi centres predictors and turns the intercept into that of the uncentred ones after sampling, so
+that ``Intercept`` in a posterior is not the one of its PyMC model.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from etafree.data.pytrees import import_jax
+from etafree.errors import InputError
+from etafree.fits import Fit
+from etafree.fits.model import Density, fit_of
+from etafree.fits.pymc import check_model, posterior_samples, pymc_density
+from etafree.fits.trees import as_tree
+from etafree.foundation.arguments import Array
+
+__all__ = ["bambi_fit", "built", "kept_rows"]
+
+
+def bambi_fit(
+    fit: Any,
+    model: Any,
+    *,
+    eta: float | None = None,
+    prior: str | None = None,
+    latent: str | None = "auto",
+    log_likelihood: str | Sequence[str] | None = None,
+    **_: Any,
+) -> Fit:
+    """Return a Bambi fit with exact losses on the unconstrained scale.
+
+    Parameters
+    ----------
+    fit : InferenceData or DataTree
+        What ``model.fit()`` returned.
+    model : bambi.Model or Built
+    eta, prior, latent, log_likelihood
+        As for `etafree.fits.model.fit_of`.
+    """
+    own = model if isinstance(model, Built) else built(model)
+    tree = as_tree(fit)
+    check_model(tree, own.model)
+    samples, info = posterior_samples(tree)
+    return fit_of(
+        _uncentred(pymc_density(own.model), own.centred),
+        samples,
+        tree,
+        eta=eta,
+        prior=prior,
+        latent=latent,
+        log_likelihood=log_likelihood,
+        info=info,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """The PyMC model of a Bambi model, with what is centred in it.
+
+    A Bambi model keeps all names of the place where it was written, open files among them, so that
+    it may not pickle; this does.
+
+    Attributes
+    ----------
+    model : pymc.Model
+    centred : list
+        Intercepts with the terms whose predictors are centred, and the means of these.
+    """
+
+    model: Any
+    centred: list[tuple[str, list[str], Array]]
+
+
+def built(model: Any) -> Built:
+    """Return a Bambi model as PyMC has it, built if it is not."""
+    if not hasattr(model, "backend"):
+        raise InputError("model", f"is a {type(model).__name__}", "pass the bambi.Model")
+    if not model.built:
+        model.build()
+    return Built(model.backend.model, _centred(model))
+
+
+def kept_rows(model: Any, n: int) -> tuple[Any, Any]:
+    """Return the data of a model and the positions of its n rows in use; None if not known.
+
+    With ``dropna=True`` Bambi leaves rows with missing values out.
+    """
+    data: Any = model.data
+    if len(data) == n:
+        return data, None
+    newer = hasattr(model, "conditional_parameters")  # Bambi 0.21 has another name for them
+    found: Any = model.conditional_parameters if newer else model.distributional_components
+    for component in found.values():
+        for part in ("common", "response", "group"):
+            used: Any = getattr(getattr(component.design, part, None), "data", None)
+            if used is not None and len(used) == n and data.index.is_unique:
+                return data, data.index.get_indexer(used.index)
+    return None, None
+
+
+def _uncentred(density: Density, centred: list[tuple[str, list[str], Array]]) -> Density:
+    """Return the density in the intercepts that Bambi reports; the model's lie at the means."""
+
+    def moved(z: Any) -> Any:
+        values = density.constrain(z)
+        for intercept, terms, means in centred:
+            slopes = import_jax().numpy.concatenate([values[name].reshape(-1) for name in terms])
+            z = z.at[density.place([intercept])].add(slopes @ means)
+        return z
+
+    def constrain(z: Any) -> dict[str, Any]:
+        own = {intercept: z[density.place([intercept])][0] for intercept, _, _ in centred}
+        return {**density.constrain(moved(z)), **own}
+
+    return replace(
+        density,
+        package="bambi",
+        log_likelihood=lambda z: density.log_likelihood(moved(z)),
+        log_prior=lambda z, jacobian: density.log_prior(moved(z), jacobian),
+        constrain=constrain,
+    )
+
+
+def _centred(model: Any) -> list[tuple[str, list[str], Array]]:
+    """Return intercepts with the terms whose predictors are centred, and the means of these."""
+    name_of = importlib.import_module("bambi.utils").get_aliased_name
+    pymc_model = model.backend.model
+    found: list[tuple[str, list[str], Array]] = []
+    for component in model.backend.distributional_components.values():
+        own = component.component
+        if not (model.center_predictors and own.intercept_term and own.common_terms):
+            continue
+        intercept = name_of(own.intercept_term)
+        variable = pymc_model[intercept]
+        if variable.ndim or pymc_model.rvs_to_transforms[variable] is not None:
+            raise InputError(
+                "model",
+                f"has centred predictors and {intercept} is bounded or of a "
+                "response with several columns",
+                "build it with center_predictors=False",
+            )
+        means = np.asarray(component.design_matrix_without_intercept).mean(axis=0)
+        found.append((intercept, [name_of(term) for term in own.common_terms.values()], means))
+    return found

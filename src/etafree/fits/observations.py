@@ -1,0 +1,458 @@
+r"""Observations of a fit along their dimensions, and labels lined up with them.
+
+Labels go by name wherever they have names: a DataArray by its coordinates, a pandas object by its
+index. One label per subject is spread over the subject's observations.
+
+Pointwise log-likelihoods that a fit stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.data.rows import Rows
+from etafree.errors import InputError
+from etafree.fits.trees import SAMPLE_DIMS, loaded
+from etafree.foundation.arguments import Array
+from etafree.foundation.check import Check
+
+__all__ = ["Observations", "StoredLosses", "find_observations", "stored_losses"]
+
+
+@dataclass(frozen=True, eq=False)
+class Observations:
+    """The dimensions and coordinates of a fit's observations.
+
+    Attributes
+    ----------
+    frame : xarray.DataArray
+        Of the observations' shape; its values do not matter.
+    """
+
+    frame: Any
+
+    @classmethod
+    def of(cls, array: Any) -> Observations:
+        """Return the observations of an array that may have chains and draws too."""
+        first = {dim: 0 for dim in SAMPLE_DIMS if dim in array.dims}
+        return cls(array.isel(first, drop=True))
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Dimensions of the observations."""
+        return tuple(map(str, self.frame.dims))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of observations along each dimension."""
+        return tuple(map(int, self.frame.shape))
+
+    @property
+    def n(self) -> int:
+        """Number of observations."""
+        return int(np.prod(self.shape))
+
+    def has(self, array: Any) -> bool:
+        """Return whether a DataArray is along the observations: their dimensions, or one unnamed.
+
+        ArviZ calls the first dimension of a variable ``g`` without dimensions ``g_dim_0``.
+        """
+        if array.ndim == len(self.dims) == 1 and any(
+            str(dim).endswith("_dim_0") for dim in (array.dims[0], self.dims[0])
+        ):
+            return bool(array.size == self.n)
+        sizes = dict(zip(self.dims, self.shape, strict=True))
+        return array.ndim > 0 and all(sizes.get(d) == size for d, size in array.sizes.items())
+
+    def spread(self, array: Any, argument: str = "clusters") -> NDArray[Any]:
+        """Return a DataArray along some of the observations' dimensions as one value each (n,)."""
+        if not self.has(array):
+            raise InputError(
+                argument,
+                f"has dimensions {dict(array.sizes)}, the log-likelihood {dict(self.frame.sizes)}",
+                "pass one label per observation",
+            )
+        for dim in array.dims:  # by coordinate, where both have one
+            if dim in self.frame.coords and dim in array.coords:
+                array = _ordered(array, self.frame, dim, argument)
+        bare = array.drop_vars([*array.coords])
+        if len(self.dims) == 1:
+            bare = bare.rename({bare.dims[0]: self.dims[0]})
+        wide = bare.expand_dims(
+            {dim: self.frame.sizes[dim] for dim in self.dims if dim not in bare.dims}
+        )
+        flat: NDArray[Any] = loaded(wide.transpose(*self.dims)).reshape(-1)
+        return flat
+
+    def flat(self, labels: Any, argument: str) -> Any:
+        """Return labels of any form with one value per observation where they have dimensions.
+
+        Those of one dimension that are not xarray's are left to `Rows.align`.
+        """
+        if isinstance(labels, Mapping):
+            return {name: self.flat(part, argument) for name, part in labels.items()}
+        if isinstance(labels, list | tuple) and any(
+            _is_xarray(part) or _is_pandas(part) for part in labels
+        ):
+            return [self.flat(part, argument) for part in labels]
+        if _is_xarray(labels):
+            return self.spread(labels, argument)
+        if len(self.dims) == 1:
+            return labels
+        if _is_pandas(labels):
+            return self._of_pandas(labels, argument)
+        try:
+            return np.asarray(labels).reshape(-1) if np.shape(labels) == self.shape else labels
+        except ValueError:  # ragged, which is refused with all that is
+            return labels
+
+    def _of_pandas(self, labels: Any, argument: str) -> Any:
+        """Return pandas labels by their index, the columns of a table one by one.
+
+        A table of the observations' shape has one dimension in its rows, the other in its columns.
+        """
+        import xarray as xr
+
+        if np.shape(labels) == self.shape:
+            axes = zip(self.dims, (labels.index, labels.columns), strict=True)
+            coords = {dim: index for dim, index in axes if self._says(dim, index)}
+            return self.spread(xr.DataArray(labels.to_numpy(), coords, self.dims), argument)
+        dims = self._levels(labels.index, argument)
+        if dims is None:
+            return labels
+        if hasattr(labels, "columns"):
+            return {str(name): self.flat(labels[name], argument) for name in labels.columns}
+        values = np.asarray(labels)[self._places(labels.index, dims, argument)]
+        shape = [self.frame.sizes[dim] for dim in dims]
+        array = xr.DataArray(values.reshape(shape), dims=dims)
+        return type(labels)(self.spread(array, argument), name=labels.name)
+
+    def _coordinate(self, dim: str) -> Any:
+        """Return the labels along a dimension, 0, 1, ... if it has none."""
+        import pandas as pd
+
+        known = dim in self.frame.indexes
+        return self.frame.indexes[dim] if known else pd.RangeIndex(self.frame.sizes[dim])
+
+    def _says(self, dim: str, index: Any) -> bool:
+        """Return whether an index and a coordinate can be compared: one may be a mere count."""
+        here = self._coordinate(dim)
+        return bool(index.isin(here).all() or not here.equals(_count(len(here))))
+
+    def _levels(self, index: Any, argument: str) -> list[str] | None:
+        """Return the dimensions that an index has labels of, None if it counts observations."""
+        names = [None if name is None else str(name) for name in index.names]
+        if all(name in self.dims for name in names):
+            return [str(name) for name in names]
+        if index.nlevels == len(self.dims) and not any(names):
+            return list(self.dims)
+        if index.nlevels == 1:
+            along = [
+                dim
+                for dim in self.dims
+                if len(index) == self.frame.sizes[dim] and index.isin(self._coordinate(dim)).all()
+            ]
+            return along if len(along) == 1 else None
+        raise InputError(
+            argument,
+            f"has an index of {names}, the log-likelihood dimensions {list(self.dims)}",
+            "give its levels these names",
+        )
+
+    def _places(self, index: Any, dims: Sequence[str], argument: str) -> NDArray[np.intp]:
+        """Return where an index has the label of every entry along some dimensions."""
+        import pandas as pd
+
+        parts = [self._coordinate(dim) for dim in dims]
+        wanted = parts[0] if len(parts) == 1 else pd.MultiIndex.from_product(parts)
+        if not index.is_unique:
+            raise InputError(
+                argument, f"has labels of {list(dims)} twice in its index", "pass each once"
+            )
+        where: NDArray[np.intp] = index.get_indexer(wanted)
+        if np.any(where < 0):
+            raise InputError(
+                argument,
+                f"has no value for {int((where < 0).sum())} of {len(wanted)} labels of "
+                f"{list(dims)}, for example {wanted[int((where < 0).argmax())]!r}",
+                "its index must contain the coordinates of the log-likelihood",
+            )
+        return where
+
+    def rows(self, tables: Iterable[Any]) -> Rows:
+        """Return the rows, with variables and coordinates along them by name."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {}
+        elsewhere: dict[str, tuple[int, ...]] = {}
+        holders = (*tables, self.frame)
+        for table in holders:
+            variables = getattr(table, "data_vars", {})
+            for key, array in (*variables.items(), *table.coords.items()):
+                name = str(key)
+                own = name in variables or {*array.dims} <= {*self.dims}
+                if name not in columns and own and self.has(array):
+                    columns[name] = self.spread(array)
+                elif name not in columns and own and array.shape == self.shape == (self.n,):
+                    columns[name] = loaded(array)  # the fit's own, whatever its dimension's name
+                elif name in variables:
+                    elsewhere[name] = array.shape
+        advice = f"pass one value per observation of log_likelihood {self.dims}"
+        found = {name: shape for name, shape in elsewhere.items() if name not in columns}
+        index = _count(self.n)
+        for holder in (self.frame, *holders) if len(self.dims) == 1 else ():
+            if self.dims[0] in holder.coords and holder.sizes.get(self.dims[0]) == self.n:
+                index = holder.indexes[self.dims[0]]
+                break
+        table = pd.DataFrame(columns, index=index)
+        return _Named(self.n, None, index, table, advice, elsewhere=found)
+
+
+def find_observations(groups: Iterable[Any], n: int) -> Observations:
+    """Return the dimensions of n observations in datasets that hold them, one unnamed if none does.
+
+    Vectors that are observed have a dimension more than their log-likelihood.
+    """
+    import xarray as xr
+
+    frames = [
+        Observations.of(array).frame for group in groups for array in group.data_vars.values()
+    ]
+    frames += [
+        frame.isel({d: 0 for d in frame.dims if d != dim}, drop=True)
+        for frame in frames
+        for dim in frame.dims
+    ]
+    unnamed = xr.DataArray(np.zeros(n), dims="observation_dim_0")
+    return Observations(next((frame for frame in frames if frame.size == n), unnamed))
+
+
+def _count(n: int) -> Any:
+    import pandas as pd
+
+    return pd.RangeIndex(n)
+
+
+def _is_xarray(value: Any) -> bool:
+    return hasattr(value, "dims") and hasattr(value, "coords")
+
+
+def _is_pandas(value: Any) -> bool:
+    return not callable(getattr(value, "index", len))  # lists and texts have a method
+
+
+def _ordered(array: Any, frame: Any, dim: Any, argument: str) -> Any:
+    """Return labels in the order of the log-likelihood's coordinate; refuse other coordinates."""
+    here, wanted = array.indexes[dim], frame.indexes[dim]
+    if here.equals(wanted):
+        return array
+    if not here.is_unique or not wanted.is_unique or not here.isin(wanted).all():
+        raise InputError(
+            argument,
+            f"has other coordinates along {dim!r} than the log-likelihood",
+            "give both the same, or pass a plain array in its order",
+        )
+    return array.sel({dim: wanted})
+
+
+@dataclass(frozen=True, eq=False)
+class _Named(Rows):
+    """Rows of a fit; `elsewhere` has the shapes of variables that are not along them."""
+
+    elsewhere: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def align(self, values: Any, argument: str) -> NDArray[Any]:
+        """Return one value per row, with a list of the names there are if one is not."""
+        if isinstance(values, str) and values not in self.table.columns:
+            shape = self.elsewhere.get(values)
+            what = (
+                f"names no column {values!r}"
+                if shape is None
+                else (f"names {values!r}, which has shape {shape} for {self.original} observations")
+            )
+            other = [f"{name!r} of shape {shape}" for name, shape in self.elsewhere.items()]
+            there = f"; not along the observations: {', '.join(other[:8])}" if other else ""
+            raise InputError(
+                argument,
+                what,
+                f"choose from {[*self.table.columns]}{there}; or pass "
+                "labels, on the command line as file.csv:column",
+            )
+        return super().align(values, argument)
+
+
+HOW = (
+    "store it: PyMC pm.compute_log_likelihood(idata), Bambi model.compute_log_likelihood(idata), "
+    "NumPyro az.from_numpyro(mcmc, log_likelihood=True), Stan a vector log_lik in generated "
+    "quantities; or pass model="
+)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredLosses:
+    """Minus the stored log-likelihood, variables of the same observations added up.
+
+    Attributes
+    ----------
+    arrays : tuple of xarray.DataArray
+        (chain, draw, ...), in memory, on disk or behind dask.
+    tables : tuple of xarray.Dataset
+        Where names of clusters, times and so on are looked up.
+    others : tuple of str
+        Log-likelihoods of the same fit that are not among `arrays`: held fixed.
+    """
+
+    arrays: tuple[Any, ...]
+    tables: tuple[Any, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Dimensions of the observations."""
+        return self.observations.dims
+
+    @property
+    def n(self) -> int:
+        """Number of observations."""
+        return self.observations.n
+
+    @property
+    def estimand(self) -> str | None:
+        """What the draws' mean estimates, in words; None if there is one log-likelihood only."""
+        if len(self.arrays) == 1 and not self.others:
+            return None
+        used = " + ".join(str(array.name) for array in self.arrays)
+        fixed = f" ({', '.join(self.others)} held fixed, not resampled)" if self.others else ""
+        return f"the minimiser of the expected minus log-likelihood of {used}{fixed}"
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """A warning if other log-likelihoods are held fixed."""
+        if not self.others:
+            return ()
+        advice = (
+            f"{', '.join(self.others)} informed the draws but count as fixed: standard "
+            "errors miss how they vary; log_likelihood='sum' adds them"
+        )
+        return (Check("log-likelihoods held fixed", float(len(self.others)), 0.0, "warn", advice),)
+
+    def blocks(self, most: int) -> Iterator[Array]:
+        """Yield the losses (draws, n) of consecutive draws, chain after chain."""
+        chains, length = (self.arrays[0].sizes[dim] for dim in SAMPLE_DIMS)
+        for chain in range(chains):
+            for first in range(0, length, most):
+                where = {"chain": chain, "draw": slice(first, first + most)}
+                parts = [loaded(array.isel(where)) for array in self.arrays]
+                block = -np.asarray(parts[0], dtype=np.float64)
+                for part in parts[1:]:
+                    block -= part
+                yield block.reshape(len(block), -1)
+
+    @cached_property
+    def observations(self) -> Observations:
+        """Their dimensions and coordinates."""
+        return Observations.of(self.arrays[0])
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The observations, with the fit's own variables and coordinates along them by name."""
+        return self.observations.rows(self.tables)
+
+
+def stored_losses(tree: Any, chosen: Any = None) -> StoredLosses:
+    """Return minus the log-likelihood that a tree stores, checked against its posterior."""
+    if "log_likelihood" not in tree.children or not tree["log_likelihood"].data_vars:
+        raise InputError("log_likelihood", "is not stored in this fit", HOW)
+    group = tree["log_likelihood"].to_dataset()
+    names = [str(name) for name in group.data_vars]
+    asked = [chosen] if isinstance(chosen, str) else None if chosen is None else list(chosen)
+    if asked is None and len(names) > 1:
+        raise InputError(
+            "log_likelihood",
+            f"has several variables: {names}",
+            "pass the name of one, a list to add up, or 'sum'",
+        )
+    if asked is None or (asked == ["sum"] and "sum" not in names):
+        asked = names
+    if not asked:
+        raise InputError("log_likelihood", "is an empty list", f"choose from {names}, or 'sum'")
+    for name in asked:
+        if name not in names:
+            raise InputError("log_likelihood", f"has no variable {name!r}", f"choose from {names}")
+        if asked.count(name) > 1:
+            raise InputError("log_likelihood", f"names {name!r} twice", "name each once")
+    arrays = [group[name].transpose(*SAMPLE_DIMS, ...) for name in asked]
+    for name, array in zip(asked, arrays, strict=True):
+        _same_draws(tree["posterior"].to_dataset(), array)
+        if array.ndim < 3:
+            raise InputError(
+                "log_likelihood", f"{name!r} is one number per draw", "store one per observation"
+            )
+    arrays = _same_observations(arrays)
+    others = tuple(name for name in names if name not in asked)
+    tables = [
+        tree[name].to_dataset()
+        for name in ("constant_data", "observed_data")
+        if name in tree.children
+    ]
+    return StoredLosses(tuple(arrays), tuple(tables), others)
+
+
+def _same_observations(arrays: Sequence[Any]) -> list[Any]:
+    """Return log-likelihoods along the dimensions of the first; unnamed ones go by position."""
+    first, out = arrays[0], []
+    for array in arrays:
+        shapes = [part.shape[2:] for part in (first, array)]
+        if shapes[0] != shapes[1]:
+            raise InputError(
+                "log_likelihood",
+                f"has {first.name!r} of shape {shapes[0]} and {array.name!r} of "
+                f"shape {shapes[1]}, so they are of different observations and do not add up",
+                "pass the name of one, or model=",
+            )
+        if array.dims != first.dims and _unnamed(array) and _unnamed(first):
+            array = array.rename(dict(zip(array.dims[2:], first.dims[2:], strict=True)))
+        if array.dims != first.dims or any(
+            dim in array.coords
+            and dim in first.coords
+            and not np.array_equal(array[dim].values, first[dim].values)
+            for dim in first.dims[2:]
+        ):
+            raise InputError(
+                "log_likelihood",
+                f"has {first.name!r} along {first.dims[2:]} and {array.name!r} "
+                f"along {array.dims[2:]}, or other labels there",
+                "only variables of the same "
+                "observations add up: give them the same dims and coords",
+            )
+        out.append(array)
+    return out
+
+
+def _unnamed(array: Any) -> bool:
+    """Return whether a log-likelihood's dimensions have the names ArviZ gives if it has none."""
+    made = tuple(f"{array.name}_dim_{k}" for k in range(array.ndim - 2))
+    return bool(array.dims[2:] == made)
+
+
+def _same_draws(posterior: Any, array: Any) -> None:
+    for dim in SAMPLE_DIMS:
+        mine, theirs = posterior.sizes[dim], array.sizes.get(dim)
+        if theirs != mine:
+            raise InputError(
+                "log_likelihood",
+                f"has {theirs} {dim}s, the posterior {mine}",
+                "thin both, or compute it again",
+            )
+        if not np.array_equal(posterior[dim].values, array[dim].values):
+            raise InputError(
+                "log_likelihood",
+                f"has other {dim} labels than the posterior",
+                "select the same draws in both, or compute it again",
+            )

@@ -1,0 +1,1 @@
+"""What every module stands on: arguments, linear algebra, threads, checks and files."""

@@ -1,0 +1,400 @@
+r"""Turn arguments into checked arrays, or raise an `InputError` that says what to do.
+
+Axes that carry the parameters' names: what pandas and xarray hold goes by name, in any order.
+
+A vector, draws or a matrix of named parameters are put in the order of the names; a name that is
+missing, unknown or there twice is refused. Labels 0, 1, ... are positions and no names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.errors import InputError
+
+__all__ = [
+    "Array",
+    "as_array",
+    "as_bool",
+    "as_choice",
+    "as_count",
+    "as_level",
+    "as_mapping",
+    "as_names",
+    "as_number",
+    "as_positive",
+    "as_rng",
+    "as_seeds",
+    "axis_names",
+    "check_finite",
+    "in_order",
+    "in_shape_of",
+    "owned",
+    "refuse_masked",
+    "renamed",
+]
+
+Array = NDArray[np.floating[Any]]
+T = TypeVar("T", bound=np.generic)
+
+#: Largest count of draws and the like, and largest number whose square is one too.
+MOST, FAR = 10**9, 1e150
+
+
+def as_array(
+    value: Any,
+    argument: str,
+    *,
+    ndim: int | None = None,
+    shape: tuple[int, ...] | None = None,
+    finite: bool = True,
+) -> Array:
+    """Return `value` as a float64 array of the asked dimension or shape, finite unless told."""
+    refuse_masked(value, argument)
+    try:
+        raw = np.asarray(value)
+        if raw.dtype.kind not in "biufO":
+            raise TypeError(f"dtype {raw.dtype}")
+        if raw.dtype.kind == "O" and any(isinstance(v, str | bytes) for v in raw.flat):
+            raise TypeError("text")
+        array = np.asarray(raw, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            argument,
+            f"cannot be read as numbers ({error})",
+            "pass real numbers, or an array of them",
+        ) from None
+    if ndim is not None and array.ndim != ndim:
+        raise InputError(
+            argument, f"has {array.ndim} dimension(s), shape {array.shape}, but must have {ndim}"
+        )
+    if shape is not None and array.shape != shape:
+        raise InputError(argument, f"has shape {array.shape} but must have shape {shape}")
+    if finite:
+        check_finite(array, argument)
+    return array
+
+
+def refuse_masked(value: Any, argument: str) -> None:
+    """Raise an `InputError` for masked entries, which numpy would read as if they were there.
+
+    Examples
+    --------
+    >>> refuse_masked([np.ma.masked_equal([1.0, 2.0], 2.0)], "draws")
+    Traceback (most recent call last):
+    etafree.errors.InputError: draws: has masked entries; drop or fill them first (see fits)
+    """
+    if _has_masked(value):
+        raise InputError(argument, "has masked entries", "drop or fill them first")
+
+
+def _has_masked(value: Any, depth: int = 32) -> bool:
+    """Return whether an entry is masked, in lists of masked arrays too."""
+    inside: Iterable[Any] = ()
+    if isinstance(value, list | tuple) and depth:
+        inside = (part for part in value if isinstance(part, list | tuple | np.ndarray))
+    elif isinstance(value, np.ndarray) and value.dtype == object and not np.ma.isMA(value):
+        inside = (part for part in value.flat if part is np.ma.masked)
+    return bool(np.ma.is_masked(value)) or any(_has_masked(part, depth - 1) for part in inside)
+
+
+def owned(array: NDArray[T]) -> NDArray[T]:
+    """Return a read-only array that nobody else can write to, a copy unless it is one already.
+
+    What a caller does to an array after passing it changes nothing then.
+
+    Examples
+    --------
+    >>> mine = np.zeros(2)
+    >>> kept = owned(mine)
+    >>> mine[:] = 1.0
+    >>> kept, owned(kept) is kept
+    (array([0., 0.]), True)
+    """
+    part: Any = array
+    while isinstance(part, np.ndarray) and not part.flags.writeable:
+        part = part.base
+    if part is None:
+        return array
+    copy = np.array(array)
+    copy.setflags(write=False)
+    return copy
+
+
+def check_finite(array: Array, argument: str) -> None:
+    """Raise an `InputError` for NaN or infinity, in one pass without a mask of the array's size."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        flat = array.reshape(-1) if array.flags.c_contiguous else None
+        if np.isfinite(array.sum() if flat is None else flat @ flat):  # so is every entry
+            return
+    if not np.isfinite(array).all():
+        bad = int(array.size - np.isfinite(array).sum())
+        where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
+        raise InputError(
+            argument,
+            f"has {bad} entries that are NaN or infinite, the first at index {where}",
+            "drop or impute them first",
+        )
+
+
+def as_number(value: Any, argument: str, wanted: str = "a number") -> float:
+    """Return `value` as a float, NaN and infinity included."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(argument, f"is {_short(value)} but must be {wanted}") from None
+
+
+def as_positive(value: Any, argument: str) -> float:
+    """Return `value` as a finite float above zero."""
+    number = as_number(value, argument, "a number above zero")
+    if not (np.isfinite(number) and number > 0):
+        raise InputError(argument, f"is {number!r} but must be a finite number above zero")
+    if not 1 / FAR <= number <= FAR:
+        raise InputError(
+            argument, f"is {number!r}, whose square no computer holds", "change the units"
+        )
+    return number
+
+
+def _short(value: Any) -> str:
+    """Return a value's repr, cut where it would drown the message."""
+    try:
+        text = repr(value)
+    except ValueError:  # integers of thousands of digits
+        return f"a {type(value).__name__} that is too large"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def as_count(value: Any, argument: str, least: int = 1) -> int:
+    """Return a whole number of at least `least`.
+
+    Examples
+    --------
+    >>> as_count(3.0, "draws")
+    3
+    """
+    number = as_number(value, argument, f"a whole number of at least {least}")
+    if number != np.floor(number) or not least <= number <= MOST:
+        raise InputError(
+            argument,
+            f"is {_short(value)}",
+            f"pass a whole number of at least {least}, up to {MOST:.0e}",
+        )
+    return int(number)
+
+
+def as_level(value: Any, argument: str = "level") -> float:
+    """Return `value` as a probability strictly between 0 and 1."""
+    number = as_number(value, argument, "a number strictly between 0 and 1")
+    if not 0.0 < number < 1.0:
+        raise InputError(
+            argument, f"is {number!r} but must lie strictly between 0 and 1", "for example 0.95"
+        )
+    return number
+
+
+def as_choice(value: Any, argument: str, options: Sequence[str]) -> str:
+    """Return `value` if it is one of `options`."""
+    if not isinstance(value, str) or value not in options:
+        raise InputError(
+            argument, f"is {value!r}", "choose one of " + ", ".join(map(repr, options))
+        )
+    return value
+
+
+def as_bool(value: Any, argument: str) -> bool:
+    """Return `value` if it is true or false and nothing else."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(argument, f"is {_short(value)}", "pass True or False")
+    return bool(value)
+
+
+def as_mapping(value: Any, argument: str) -> dict[str, Any]:
+    """Return a copy of a mapping from names.
+
+    Examples
+    --------
+    >>> as_mapping({"scale": 1.0}, "plug_ins")
+    {'scale': 1.0}
+    """
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(argument, f"is {_short(value)}", "pass a dict with names as keys")
+    return dict(value)
+
+
+def as_names(
+    value: Sequence[str] | None, count: int | None, prefix: str = "theta"
+) -> tuple[str, ...]:
+    """Return `count` distinct parameter names, made up as ``theta[0], ...`` when not given."""
+    if value is None and count is not None:
+        return tuple(f"{prefix}[{j}]" for j in range(count))
+    single = isinstance(value, str | bytes | set | frozenset) or getattr(value, "ndim", 1) == 0
+    if single or not isinstance(value, Iterable):
+        raise InputError(
+            "names", f"is {_short(value)}", "pass a list of strings, one per parameter"
+        )
+    names = tuple(str(name) for name in value)
+    if count is not None and len(names) != count:
+        raise InputError(
+            "names",
+            f"has {len(names)} entries for {count} parameters",
+            "pass one name per parameter",
+        )
+    if len(set(names)) != len(names):
+        raise InputError("names", "has duplicates", "give every parameter its own name")
+    if any("\ud800" <= character <= "\udfff" for name in names for character in name):
+        raise InputError("names", "has half a character, which no file can hold")
+    return names
+
+
+def told_seed(seed: Any, used: np.random.Generator | np.random.SeedSequence) -> int | str:
+    """Return what gives the same random numbers again, a number or in words.
+
+    `used` is what `as_rng` or `as_seeds` made of the seed.
+
+    Examples
+    --------
+    >>> told_seed(3, as_rng(3)), told_seed(np.random.SeedSequence(3, spawn_key=(1,)), as_rng(3))
+    (3, 'SeedSequence(3, spawn_key=(1,))')
+    """
+    if isinstance(seed, int | np.integer):
+        return int(seed) if seed < 2**63 else str(seed)
+    if isinstance(seed, np.random.Generator):
+        return "a Generator"  # in a state that only the caller knows
+    sequence: Any = seed if isinstance(seed, np.random.SeedSequence) else used
+    if isinstance(sequence, np.random.Generator):
+        sequence = sequence.bit_generator.seed_seq
+    key = f", spawn_key={sequence.spawn_key}" if sequence.spawn_key else ""
+    return f"SeedSequence({sequence.entropy}{key})"
+
+
+def as_seeds(seed: Any) -> np.random.SeedSequence:
+    """Return a SeedSequence from an int, SeedSequence, Generator or None."""
+    if isinstance(seed, np.random.SeedSequence):
+        return seed
+    words = as_rng(seed).integers(0, 2**32, size=4, dtype=np.uint32)
+    return np.random.SeedSequence([int(word) for word in words])
+
+
+def as_rng(seed: Any) -> np.random.Generator:
+    """Return a Generator from an int, SeedSequence, Generator or None."""
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise InputError(
+            "seed", f"is {seed!r}", "pass an int, a SeedSequence or a Generator"
+        ) from None
+
+
+def axis_names(value: Any, axis: int = -1) -> tuple[str, ...] | None:
+    """Return the names along an axis of a pandas or xarray object, None if it has none.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> axis_names(pd.DataFrame([[1.0, 2.0]], columns=["a", "b"])), axis_names(np.ones(2))
+    (('a', 'b'), None)
+    """
+    labels: Any = None
+    if hasattr(value, "dims") and hasattr(value, "coords"):
+        many = getattr(value, "ndim", 0)  # a Dataset has variables of several
+        if -many <= axis < many:
+            labels = value.coords.get(value.dims[axis])
+            labels = None if labels is None else labels.values
+    elif hasattr(value, "columns"):
+        labels = value.columns if axis % 2 else getattr(value, "index", None)
+    else:
+        labels = getattr(value, "index", None)  # of a Series; of a list it is a method
+    if labels is None or callable(labels) or _are_positions(labels):
+        return None
+    return tuple(str(label) for label in labels)
+
+
+def _are_positions(labels: Any) -> bool:
+    return all(isinstance(label, int | np.integer) and label == k for k, label in enumerate(labels))
+
+
+def in_order(value: Any, names: Sequence[str], argument: str, axes: tuple[int, ...] = (-1,)) -> Any:
+    """Return a value whose named axes have the order of `names`; one without names as it is.
+
+    Where `names` are made up (``theta[0]``, ...) and none of them is meant, positions count.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> in_order(pd.Series({"b": 2.0, "a": 1.0}), ["a", "b"], "center")
+    array([1., 2.])
+    """
+    if type(value) is np.ndarray:  # at every step of a minimiser
+        return value
+    wanted = tuple(names)
+    found = [axis_names(value, axis) for axis in axes]
+    known = next((own for own in found if own is not None), None)
+    made_up = wanted == as_names(None, len(wanted))
+    if known is None or (made_up and not set(known) & set(wanted)):
+        return value
+    array = np.asarray(value)
+    for axis, own in zip(axes, found, strict=True):  # an axis without names is as the other
+        array = np.take(array, _positions(own or known, wanted, argument), axis=axis)
+    return array
+
+
+def _positions(given: tuple[str, ...], wanted: tuple[str, ...], argument: str) -> list[int]:
+    missing = [name for name in wanted if name not in given]
+    if missing:
+        raise InputError(
+            argument,
+            f"has no {_listed(missing)}; its names are {_listed(given)}",
+            "name every parameter, or pass a plain array",
+        )
+    surplus = [name for name in given if name not in wanted]
+    if surplus:
+        raise InputError(
+            argument,
+            f"has {_listed(surplus)} besides the parameters",
+            f"choose the columns {_listed(wanted)}",
+        )
+    if len(given) > len(wanted):
+        raise InputError(argument, f"has a name twice, of {_listed(given)}", "drop one")
+    return [given.index(name) for name in wanted]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = list(names[:8])
+    return f"{shown}" if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
+
+
+def in_shape_of(image: Any, value: Any, names: Sequence[str]) -> Any:
+    """Return an array in the order of `names` as the kind of object that `value` is.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> in_shape_of(np.array([1.0, 2.0]), pd.Series({"b": 0.0, "a": 0.0}), ["a", "b"]).to_dict()
+    {'b': 2.0, 'a': 1.0}
+    """
+    given = axis_names(value)
+    if given is not None and set(given) == set(names):
+        image = np.take(image, [list(names).index(name) for name in given], axis=-1)
+    if hasattr(value, "dims") and hasattr(value, "coords"):
+        return value.copy(data=image)
+    if not hasattr(value, "iloc"):  # neither pandas nor xarray
+        return image
+    axes = {"columns": value.columns} if hasattr(value, "columns") else {"name": value.name}
+    return type(value)(image, index=value.index, **axes)
+
+
+def renamed(value: Any, names: Sequence[str] | None, argument: str) -> tuple[Any, Any]:
+    """Return a value and its names: those given are new ones, or the order of those it has."""
+    own = axis_names(value)
+    if names is None or own is None:
+        return value, own if names is None else names
+    wanted = as_names(names, None)
+    return (in_order(value, wanted, argument) if set(wanted) & set(own) else value), wanted

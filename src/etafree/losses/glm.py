@@ -1,0 +1,213 @@
+"""Negative log-likelihoods of generalized linear models: binary, counts and positive responses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from etafree.errors import InputError
+from etafree.foundation.arguments import Array, as_positive
+from etafree.losses.base import LinearLoss
+
+__all__ = ["Gamma", "Logistic", "NegativeBinomial", "Poisson"]
+
+
+@dataclass(frozen=True)
+class Logistic(LinearLoss):
+    r"""Logistic regression: minus the binomial log-likelihood, :math:`m\log(1+e^u) - ku`.
+
+    The response is :math:`k`, a number in [0, 1] with :math:`m=1`, or successes out of `trials`
+    :math:`m` (an argument of `Criterion`). The predictor :math:`u` is the log odds. Separated data
+    have no finite minimiser without a penalty.
+
+    References
+    ----------
+    McCullagh, P. and Nelder, J. A. (1989). Generalized Linear Models. Chapman and Hall.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> ef.losses.Logistic().first(np.array([0.0]), np.array([[3.0, 4.0]]))
+    array([-1.])
+    """
+
+    random_curvature: ClassVar[bool] = False
+    unit_free: ClassVar[bool] = True
+    takes_trials: ClassVar[bool] = True
+
+    @staticmethod
+    def _counts(y: Array) -> tuple[Array, Array | float]:
+        return (y[:, 0], y[:, 1]) if y.ndim == 2 else (y, 1.0)
+
+    def values(self, u: Array, y: Array) -> Array:
+        successes, trials = self._counts(y)
+        value: Array = trials * np.logaddexp(0.0, u) - successes * u
+        return value
+
+    def first(self, u: Array, y: Array) -> Array:
+        successes, trials = self._counts(y)
+        return trials * _logistic(u) - successes
+
+    def second(self, u: Array, y: Array) -> Array:
+        _, trials = self._counts(y)
+        return trials * _logistic(u) * _logistic(-u)
+
+    def start(self, y: Array) -> Array:
+        successes, trials = self._counts(y)
+        guess: Array = np.log((successes + 0.5) / (trials - successes + 0.5))
+        return guess
+
+    def check(self, y: Array) -> None:
+        successes, trials = self._counts(y)
+        if np.any(trials <= 0):
+            raise InputError("trials", f"has the value {np.min(trials)}", "trials must be positive")
+        if np.any(successes < 0) or np.any(successes > trials):
+            raise InputError(
+                "y",
+                f"reaches from {successes.min()} to {successes.max()}",
+                "logistic responses lie in [0, 1], or in [0, trials] with trials=",
+            )
+
+
+class _CountLoss(LinearLoss):
+    """A loss of counts whose predictor is the log mean."""
+
+    unit_free: ClassVar[bool] = True
+
+    def start(self, y: Array) -> Array:
+        guess: Array = np.log(y + 0.5)
+        return guess
+
+    def check(self, y: Array) -> None:
+        if np.any(y < 0):
+            raise InputError("y", f"has the negative value {y.min()}", "counts are at least zero")
+
+
+@dataclass(frozen=True)
+class Poisson(_CountLoss):
+    r"""Poisson regression: minus the log-likelihood with log link, :math:`e^u - yu`.
+
+    For responses of at least zero; the predictor :math:`u` is the log mean. It estimates it
+    whatever the distribution of the counts; with the sandwich, overdispersion needs no other loss.
+
+    References
+    ----------
+    Gourieroux, C., Monfort, A. and Trognon, A. (1984). Pseudo maximum likelihood methods:
+    applications to Poisson models. Econometrica 52, 701-720.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> ef.losses.Poisson().first(np.array([0.0]), np.array([3.0]))
+    array([-2.])
+    """
+
+    random_curvature: ClassVar[bool] = False
+
+    def values(self, u: Array, y: Array) -> Array:
+        return _exp(u) - y * u
+
+    def first(self, u: Array, y: Array) -> Array:
+        return _exp(u) - y
+
+    def second(self, u: Array, y: Array) -> Array:
+        return _exp(u)
+
+
+@dataclass(frozen=True)
+class Gamma(LinearLoss):
+    r"""Gamma regression: minus the log-likelihood with log link, :math:`ye^{-u} + u`.
+
+    For responses above zero; the predictor :math:`u` is the log mean. The shape is one: another
+    would multiply the loss, so it is part of the learning rate.
+
+    References
+    ----------
+    McCullagh, P. and Nelder, J. A. (1989). Generalized Linear Models. Chapman and Hall.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> ef.losses.Gamma().first(np.array([0.0, 0.0]), np.array([1.0, 3.0]))
+    array([ 0., -2.])
+    """
+
+    unit_free: ClassVar[bool] = True
+
+    def values(self, u: Array, y: Array) -> Array:
+        return y * _exp(-u) + u
+
+    def first(self, u: Array, y: Array) -> Array:
+        return 1.0 - y * _exp(-u)
+
+    def second(self, u: Array, y: Array) -> Array:
+        return y * _exp(-u)
+
+    def start(self, y: Array) -> Array:
+        return np.log(y)
+
+    def check(self, y: Array) -> None:
+        if np.any(y <= 0):
+            raise InputError("y", f"has the value {y.min()}", "gamma responses are above zero")
+
+
+@dataclass(frozen=True)
+class NegativeBinomial(_CountLoss):
+    r"""Negative binomial regression with variance :math:`\mu+\alpha\mu^2`, log link, known alpha.
+
+    Minus the log-likelihood up to a constant, :math:`(y+1/\alpha)\log(1+\alpha e^u) - yu`, for
+    responses of at least zero.
+
+    Parameters
+    ----------
+    dispersion : float
+        :math:`\alpha`, above zero; taken as known.
+
+    Raises
+    ------
+    InputError
+        `dispersion` is not a positive number.
+
+    References
+    ----------
+    Lawless, J. F. (1987). Negative binomial and mixed Poisson regression. Canad. J. Statist. 15,
+    209-225.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> ef.losses.NegativeBinomial(dispersion=1.0).first(np.array([0.0, 0.0]), np.array([1.0, 5.0]))
+    array([ 0., -2.])
+    """
+
+    dispersion: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dispersion", as_positive(self.dispersion, "dispersion"))
+
+    def values(self, u: Array, y: Array) -> Array:
+        log_alpha = np.log(self.dispersion)
+        value: Array = (y + 1.0 / self.dispersion) * np.logaddexp(0.0, u + log_alpha) - y * u
+        return value
+
+    def first(self, u: Array, y: Array) -> Array:
+        share = _logistic(u + np.log(self.dispersion))
+        return (y + 1.0 / self.dispersion) * share - y
+
+    def second(self, u: Array, y: Array) -> Array:
+        shifted = u + np.log(self.dispersion)
+        return (y + 1.0 / self.dispersion) * _logistic(shifted) * _logistic(-shifted)
+
+
+def _exp(u: Array) -> Array:
+    """Exponential that overflows to infinity without a warning: a step that far is rejected."""
+    with np.errstate(over="ignore"):
+        value: Array = np.exp(u)
+    return value
+
+
+def _logistic(u: Array) -> Array:
+    value: Array = 1.0 / (1.0 + _exp(-u))
+    return value

@@ -1,0 +1,215 @@
+r"""Derivatives and minimisers of many weightings of one criterion at once.
+
+With :math:`\Theta` (b, p) and weights :math:`W` (b, n), all predictors are :math:`\Theta X^\top`,
+all gradients :math:`(W\circ\ell')X` and all Hessians :math:`(W\circ\ell'')Z`, where a row of
+:math:`Z` holds the products of pairs of columns: three matrix products for any number of
+resamples. Newton steps start at the minimiser under the criterion's own weights; what they do not
+settle goes to `etafree.minimise`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.criterion import Criterion
+from etafree.data.groups import BLOCK
+from etafree.errors import ConvergenceError, InputError
+from etafree.foundation import linalg
+from etafree.foundation.arguments import Array
+from etafree.foundation.linalg import CONDITION_FAIL
+from etafree.optimize import Fit, minimise
+from etafree.totals.linear import LinearTotal
+
+__all__ = ["Batch", "Minimisers", "batch", "minimisers", "outer_products", "unpacked"]
+
+#: A relative gradient after which one more Newton step leaves rounding errors only.
+NEARLY = 1e-7
+STEPS = 15
+
+
+class Batch(NamedTuple):
+    """Gradients (b, p), Hessians (b, p, p) and root sums of squared slopes (b,) of L."""
+
+    gradients: Array
+    hessians: Array
+    slopes: Array
+
+
+class Minimisers(NamedTuple):
+    """Minimisers (b, p), the Hessians there (b, p, p) and which of them were found (b,)."""
+
+    thetas: Array
+    hessians: Array
+    found: NDArray[np.bool_]
+
+
+def outer_products(rows: Array) -> Array:
+    """Return the products of pairs of columns, (n, p) -> (n, p (p + 1) / 2).
+
+    Examples
+    --------
+    >>> outer_products(np.array([[2.0, 3.0]]))
+    array([[4., 6., 9.]])
+    """
+    left, right = np.tril_indices(rows.shape[1])
+    return rows[:, left] * rows[:, right]
+
+
+def unpacked(triangles: Array, p: int) -> Array:
+    """Return the symmetric matrices with these lower triangles, (b, q) -> (b, p, p)."""
+    left, right = np.tril_indices(p)
+    full = np.empty((len(triangles), p, p))
+    full[:, left, right] = triangles
+    full[:, right, left] = triangles
+    return full
+
+
+def batch(criterion: Criterion, thetas: Array, weights: Array | None = None) -> Batch:
+    """Return derivatives of the penalized total loss at `thetas` (b, p) under weights (b, n).
+
+    One theta, or no weights (then the criterion's own), go with any number of the other.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((2, 1)), np.array([1.0, 3.0])))
+    >>> batch(c, np.array([[0.0], [2.0]])).gradients
+    array([[-4.],
+           [ 0.]])
+    """
+    total = criterion.total
+    if not isinstance(total, LinearTotal):
+        parts = [criterion.derivatives(theta) for theta in thetas]
+        return Batch(
+            np.array([part.gradient for part in parts]),
+            np.array([part.hessian for part in parts]),
+            np.ones(len(thetas)),
+        )
+    if weights is None and total.weights is not None:
+        weights = total.weights[None]
+    count, p = max(len(thetas), 1 if weights is None else len(weights)), total.p
+    gradients, square = np.zeros((count, p)), np.zeros(count)
+    triangles = np.zeros((count, p * (p + 1) // 2))
+    step = max(64, BLOCK // max(count, triangles.shape[1]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, total.n, step):
+            rows = slice(start, start + step)
+            X, y = total.X[rows], total.y[rows]
+            u = thetas @ X.T
+            if total.offset is not None:
+                u += total.offset[rows]
+            slope, curvature = total.loss.first(u, y), total.loss.second(u, y)
+            if weights is not None:
+                w = weights[:, rows]
+                slope, curvature = slope * w, curvature * w
+            gradients += slope @ X
+            triangles += curvature @ outer_products(X)
+            square += np.einsum("bn,bn->b", slope, slope)
+    return _penalized(criterion, thetas, weights, gradients, unpacked(triangles, p), square)
+
+
+def _penalized(
+    criterion: Criterion,
+    thetas: Array,
+    weights: Array | None,
+    gradients: Array,
+    hessians: Array,
+    square: Array,
+) -> Batch:
+    """Return the derivatives with those of the penalty at each weighting's own size."""
+    if criterion.strength > 0:
+        sums = np.array([criterion.total.weight]) if weights is None else weights.sum(axis=1)
+        sizes = np.broadcast_to(sums * criterion.loss.effective_unit, len(gradients))
+        points = np.broadcast_to(thetas, gradients.shape)
+        for k, (theta, size) in enumerate(zip(points, sizes, strict=True)):
+            weight = criterion.penalty.strength_at(float(size)) * float(size)
+            gradients[k] += weight * criterion.penalty.gradient(theta)
+            hessians[k] += weight * criterion.penalty.hessian(theta)
+    return Batch(gradients, hessians, np.sqrt(square))
+
+
+def minimisers(criterion: Criterion, fit: Fit, weights: Array, kind: str) -> Minimisers:
+    """Return the minimisers of a criterion under each row of `weights` (b, n).
+
+    Parameters
+    ----------
+    criterion : Criterion
+        With a smooth penalty, or none.
+    fit : Fit
+        Its minimiser under its own weights, where every search starts.
+    weights : (b, n) array
+    kind : {"frequency", "sampling"}
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((2, 1)), np.array([1.0, 3.0])))
+    >>> made = minimisers(c, ef.minimise(c), np.array([[2.0, 0.0], [1.0, 1.0]]), "frequency")
+    >>> made.thetas.tolist(), made.found.tolist()
+    ([[1.0], [2.0]], [True, True])
+    """
+    count = len(weights)
+    thetas = np.tile(fit.theta, (count, 1))
+    hessians = np.tile(fit.hessian, (count, 1, 1))
+    found = np.zeros(count, dtype=bool)
+    if isinstance(criterion.total, LinearTotal):
+        _newton(criterion, weights, thetas, hessians, found)
+    for k in np.flatnonzero(~found):
+        try:
+            one = minimise(criterion.reweighted(weights[k], kind), fit.theta)
+        except (ConvergenceError, InputError):  # separated or collinear in this resample
+            continue
+        thetas[k], hessians[k], found[k] = one.theta, one.hessian, True
+    found &= _regular(hessians)
+    return Minimisers(thetas, hessians, found)
+
+
+def _newton(
+    criterion: Criterion, weights: Array, thetas: Array, hessians: Array, found: NDArray[np.bool_]
+) -> None:
+    """Take Newton steps in place until gradients are zero to rounding, at most `STEPS` of them."""
+    norms = criterion.total.column_norms
+    reach_of = norms / np.sqrt(criterion.n)
+    open_ = np.arange(len(weights))
+    for step in range(STEPS):
+        some = weights if len(open_) == len(weights) else weights[open_]
+        here = batch(criterion, thetas[:1] if step == 0 else thetas[open_], some)
+        finite = np.isfinite(here.gradients).all(axis=1) & np.isfinite(here.hessians).all((1, 2))
+        good = np.flatnonzero(finite)
+        good = good[_regular(here.hessians[good])]
+        gradients, matrices = here.gradients[good], here.hessians[good]
+        move = linalg.solve(matrices, gradients[:, :, None])[:, :, 0]
+        scale = here.slopes[good, None] * norms
+        gap = np.max(np.abs(gradients) / np.where(scale > 0, scale, 1.0), axis=1)
+        settled = gap <= NEARLY
+        if criterion.loss.unit_free:  # a predictor that runs off to infinity has no gradient either
+            settled &= np.max(np.abs(move) * reach_of, axis=1) <= 1e-5
+        rows = open_[good]
+        thetas[rows] -= move
+        hessians[rows[settled]] = matrices[settled]
+        found[rows[settled]] = True
+        open_ = rows[~settled]
+        if not len(open_):
+            return
+
+
+def _regular(hessians: Array) -> NDArray[np.bool_]:
+    """Return which matrices are positive definite and tell all parameters apart."""
+    diagonal = np.einsum("bii->bi", hessians)
+    positive = (diagonal > 0).all(axis=1)
+    sd = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    scaled = hessians / sd[:, :, None] / sd[:, None, :]
+    lower = linalg.cholesky_or_none(scaled)
+    if lower is None:
+        clear = np.zeros(len(hessians), dtype=bool)
+    else:
+        edge: Array = np.diagonal(lower, axis1=1, axis2=2).min(axis=1)
+        clear = edge**2 > 100 * hessians.shape[1] / CONDITION_FAIL
+    if not clear.all():
+        values = linalg.eigvalsh(scaled[~clear])
+        clear[~clear] = values[:, 0] * CONDITION_FAIL > values[:, -1]
+    regular: NDArray[np.bool_] = positive & clear
+    return regular

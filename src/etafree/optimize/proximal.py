@@ -1,0 +1,419 @@
+r"""Minimise a criterion whose penalty has kinks, by proximal Newton steps.
+
+Every step minimises :math:`g^\top d + \tfrac12 d^\top H d + \lambda_n s_n\rho(\theta+d)`, a
+quadratic model of the loss plus the penalty itself. Once it is known which coefficients are zero
+that *is* a Newton step on the others, so the fit is as accurate as a smooth one.
+
+Minimise a quadratic plus weighted norms of groups, to rounding: a proximal Newton step's model.
+
+:math:`q(z) = g^\top(z-\theta) + \tfrac12(z-\theta)^\top H(z-\theta) + \sum_g w_g\|z_g\|`. Block
+descent finds out which groups are zero, a few new ones at a time; Newton steps on the others, which
+stop where a coefficient reaches zero, do the accurate work. For absolute values that is
+feature-sign search, which ends after finitely many steps.
+
+References
+----------
+Lee, J. D., Sun, Y. and Saunders, M. A. (2014). Proximal Newton-type methods for minimizing
+composite functions. SIAM J. Optim. 24, 1420-1443.
+Lee, H., Battle, A., Raina, R. and Ng, A. Y. (2007). Efficient sparse coding algorithms. Adv. Neural
+Inf. Process. Syst. 19, 801-808.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.criterion import Criterion
+from etafree.errors import ConvergenceError, InputError
+from etafree.foundation.arguments import Array
+from etafree.foundation.linalg import eigh
+from etafree.foundation.threads import own_settings
+from etafree.optimize.newton import (
+    MAX_ITERATIONS,
+    TOLERANCE,
+    Fit,
+    _newton_step,
+    check_collinear,
+    separated,
+)
+from etafree.penalties import KinkedPenalty
+from etafree.penalties.kinked import GroupNorms
+from etafree.totals.base import Derivatives
+from etafree.totals.linear import LinearTotal
+
+__all__ = ["QuadraticModel", "proximal_minimise"]
+
+#: Gaps below this are zero.
+ENOUGH = 0.1 * TOLERANCE
+#: Rounds of descent, Newton steps in each, and groups that a round lets in at least.
+MAX_ROUNDS, MAX_NEWTON, ENTRANTS = 60, 50, 10
+#: Share of its diagonal added to a singular Hessian; a step then runs along its kernel to a kink.
+DAMPING = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticModel:
+    r"""A quadratic around a point, plus norms.
+
+    Attributes
+    ----------
+    theta : (p,) array
+    gradient : (p,) array
+        :math:`g`.
+    hessian : (p, p) array
+        :math:`H`, positive semi-definite.
+    norms : GroupNorms
+        Without a ridge, which belongs to the quadratic.
+    scale : (p,) array
+        Size of the terms that each coordinate of a subgradient sums, to judge when it is zero.
+
+    Examples
+    --------
+    >>> norms = GroupNorms.of(np.arange(2), np.ones(2), np.zeros(2))
+    >>> q = QuadraticModel(np.zeros(2), np.array([-3.0, 0.5]), np.eye(2), norms, np.ones(2))
+    >>> q.minimiser()
+    array([2., 0.])
+    """
+
+    theta: Array
+    gradient: Array
+    hessian: Array
+    norms: GroupNorms
+    scale: Array
+
+    def gap_at(self, z: Array, gradient: Array, among: Any = slice(None)) -> float:
+        """Return the largest subgradient coordinate relative to the terms it sums."""
+        return float(np.max(self._gaps(z, gradient)[among], initial=0.0))
+
+    @cached_property
+    def gap(self) -> float:
+        """The same at theta."""
+        return self.gap_at(self.theta, self.gradient)
+
+    def newton_step(
+        self, z: Array, gradient: Array, *, damping: float = 0.0, majorize: bool = False
+    ) -> Array | None:
+        """Return the Newton step (p,) on the active block, None if its Hessian is singular."""
+        step, active = np.zeros(len(z)), self.norms.active(z)
+        if active.any():
+            slope = self.norms.least_subgradient(z, gradient)[active]
+            bend = self.hessian + self.norms.hessian(z, majorize=majorize)
+            bend = bend[np.ix_(active, active)]
+            bend += np.diag(damping * np.diagonal(bend))
+            found = _newton_step(Derivatives(0.0, slope, bend, slope))
+            if found is None:
+                return None
+            step[active] = found
+        return step
+
+    def minimiser(self, room: float = np.inf) -> Array | None:
+        """Return the minimiser, None if it promises a fall by more than `room`.
+
+        A model whose Hessian is singular may fall without end.
+        """
+        z, gradient = self.theta.copy(), self.gradient.copy()
+        best, since = np.inf, 0
+        for _ in range(MAX_ROUNDS):
+            z, gradient = self._on_active(z, gradient, room)
+            gap = self.gap_at(z, gradient)
+            if -self.change(z, gradient) > room or not np.isfinite(gap):
+                return None
+            best, since = (gap, 0) if gap < 0.9 * best else (best, since + 1)
+            if gap <= ENOUGH or (since > 3 and gap <= TOLERANCE):
+                break
+            self._descend(z, gradient)
+        return self._snapped(z)
+
+    def change(self, z: Array, gradient: Array) -> float:
+        """Return the model at z less that at theta; `gradient` is the quadratic's at z."""
+        norms = float(self.norms.value(z)) - float(self.norms.value(self.theta))
+        return float(0.5 * (z - self.theta) @ (self.gradient + gradient)) + norms
+
+    def _gaps(self, z: Array, gradient: Array) -> Array:
+        least = np.abs(self.norms.least_subgradient(z, gradient))
+        gaps: Array = least / np.where(self.scale > 0, self.scale, 1.0)
+        return gaps
+
+    def _on_active(self, z: Array, gradient: Array, room: float) -> tuple[Array, Array]:
+        """Return the point and gradient after Newton steps on the active block alone."""
+        for _ in range(MAX_NEWTON):
+            if self.gap_at(z, gradient, self.norms.active(z)) <= ENOUGH:
+                break
+            step = self.newton_step(z, gradient)
+            if step is None:
+                step = self.newton_step(z, gradient, damping=DAMPING)
+            moved = self._moved(z, gradient, step)
+            if moved is None and self.norms.large:  # far from a norm's minimum Newton overshoots
+                step = self.newton_step(z, gradient, damping=DAMPING, majorize=True)
+                moved = self._moved(z, gradient, step)
+            if moved is None or -self.change(*moved) > room:
+                return (z, gradient) if moved is None else moved
+            z, gradient = moved
+        return z, gradient
+
+    def _moved(self, z: Array, gradient: Array, step: Array | None) -> tuple[Array, Array] | None:
+        """Return the point and gradient after a step, stopped at zeros that it crosses."""
+        if step is None:
+            return None
+        kinked = (self.norms.weights > 0)[self.norms.codes]
+        dots = np.bincount(self.norms.codes, z * (z + step))[self.norms.codes]
+        crosses = kinked & (dots <= 0) & (z != 0)
+        points = [np.where(crosses, 0.0, z + step)]  # all that cross to zero, if that is lower
+        if crosses.any():  # up to the first
+            first = float(np.min((z / -np.where(step == 0, np.inf, step))[crosses], initial=1.0))
+            short = z + first * step
+            points.append(np.where(crosses & (np.abs(short) <= 1e-14 * np.abs(z)), 0.0, short))
+        here, gap = self.change(z, gradient), self.gap_at(z, gradient)
+        noise = 1e-15 * float(np.abs(z - self.theta) @ self.scale)
+        for point in points:
+            there = gradient + self.hessian @ (point - z)
+            change = self.change(point, there) - here
+            if change < -noise or (change <= noise and self.gap_at(point, there) < gap):
+                return point, there
+        return None
+
+    def _descend(self, z: Array, gradient: Array) -> None:
+        """Minimise over one group after the other, active ones and the worst others, in place."""
+        worst, inside = np.zeros((2, len(self.norms.weights)))
+        np.maximum.at(worst, self.norms.codes, self._gaps(z, gradient))
+        inside[self.norms.codes] = self.norms.active(z)
+        others = np.argsort(np.where(inside, 0.0, -worst), kind="stable")
+        inside[others[: max(ENTRANTS, int(inside.sum()) // 2)]] = 1.0
+        for g in np.flatnonzero((inside > 0) & (worst > ENOUGH)).tolist():
+            some = self.norms.members[g]
+            pull = self.hessian[np.ix_(some, some)] @ z[some] - gradient[some]
+            move = self._group_minimiser(g, pull) - z[some]
+            if np.isfinite(move).all():
+                z[some] += move
+                gradient += move @ self.hessian[some]
+
+    @cached_property
+    def _spectra(self) -> dict[int, tuple[Array, Array]]:
+        """Eigenvalues and eigenvectors of the Hessian's blocks of groups larger than one."""
+        places = {g: self.norms.members[g] for g in self.norms.large}
+        return {g: eigh(self.hessian[np.ix_(j, j)], "Hessian") for g, j in places.items()}
+
+    def _group_minimiser(self, g: int, pull: Array) -> Array:
+        r"""Return the minimiser of :math:`\tfrac12 t^\top Ht - c^\top t + w\|t\|` over one group.
+
+        In eigenvectors :math:`t_i = c_i\nu/(h_i\nu+w)`, where the norm :math:`\nu` solves
+        :math:`\|c/(h\nu+w)\| = 1`; Newton's method for the norm's inverse climbs to it from zero.
+        Infinite where there is no curvature.
+        """
+        weight, size = float(self.norms.weights[g]), float(np.linalg.norm(pull))
+        if size <= weight:
+            return np.zeros(len(pull))
+        if len(pull) == 1:
+            j = self.norms.members[g][0]
+            with np.errstate(divide="ignore"):
+                one: Array = (1.0 - weight / size) * pull / self.hessian[j, j]
+            return one
+        values, vectors = self._spectra[g]
+        if not values[-1] > 0:
+            return np.full(len(pull), np.inf)
+        values = np.maximum(values, 1e-14 * values[-1])
+        turned, norm = pull @ vectors, 0.0
+        for _ in range(60):
+            unit = turned / (values * norm + weight)
+            square = float(unit @ unit)
+            slope = float(np.sum(unit**2 * values / (values * norm + weight)))
+            rise = square * (np.sqrt(square) - 1.0) / slope
+            norm += rise
+            if rise <= 1e-15 * norm:
+                break
+        block: Array = vectors @ (turned * norm / (values * norm + weight))
+        return block
+
+    def _snapped(self, z: Array) -> Array:
+        """Return z with groups at zero whose removal changes the gradient by rounding only."""
+        felt = np.abs(z) * np.diagonal(self.hessian) > ENOUGH * self.scale
+        keep = (np.bincount(self.norms.codes, felt) > 0) | (self.norms.weights == 0)
+        return np.where(keep[self.norms.codes], z, 0.0)
+
+
+@own_settings
+def proximal_minimise(criterion: Criterion, start: Any = None) -> Fit:
+    r"""Return the minimiser of a convex loss plus a penalty with kinks.
+
+    Coefficients at a kink are exactly zero. The fit's `gap` is the largest coordinate of the
+    smallest subgradient relative to the terms it sums, zero to rounding; its `hessian` is that of
+    the loss plus the penalty's among active coefficients.
+
+    Parameters
+    ----------
+    criterion : Criterion
+        A convex loss over a linear predictor with an `L1`, `ElasticNet` or `GroupL1` penalty.
+    start : (p,) array, optional
+
+    Raises
+    ------
+    InputError
+        A loss that is not convex, or collinear columns among the active ones.
+    ConvergenceError
+        No finite minimiser: separated data and a coefficient that is not penalized.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> from etafree.penalties import L1
+    >>> X, y = np.eye(2), np.array([3.0, -0.5])
+    >>> proximal_minimise(ef.Criterion(ef.losses.Squared(), (X, y), L1(0.5))).theta
+    array([2., 0.])
+    """
+    if not isinstance(criterion, Criterion):
+        raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
+    if not isinstance(criterion.penalty, KinkedPenalty):
+        raise InputError("criterion", "has a penalty without kinks", "use ef.minimise")
+    if not isinstance(criterion.total, LinearTotal) or not criterion.loss.convex:
+        raise InputError(
+            "loss",
+            f"is {criterion.loss!r}",
+            "a penalty with kinks needs a convex "
+            "loss over a linear predictor; use ef.penalties.huberized_l1",
+        )
+    with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows is rejected
+        objective = _Objective.of(criterion, criterion.penalty)
+        first = _first(objective) if start is None else criterion.point(start, "start")
+        return _iterate(objective, first)
+
+
+@dataclass(frozen=True, eq=False)
+class _Objective:
+    """A criterion with its penalty times lambda_n s_n, and what its loss cannot fall below."""
+
+    criterion: Criterion
+    kinks: GroupNorms
+    floor: float
+
+    @classmethod
+    def of(cls, criterion: Criterion, penalty: KinkedPenalty) -> _Objective:
+        total = criterion.total
+        best = total.loss.values(total.loss.start(total.y), total.y)
+        least = float(np.sum(best if total.weights is None else best * total.weights))
+        kinks = penalty.kinks_at(criterion.p).scaled(criterion.strength * criterion.size)
+        return cls(criterion, kinks, min(least, 0.0))
+
+    @property
+    def free(self) -> NDArray[np.bool_]:
+        """Which coefficients (p,) are not penalized."""
+        bare: NDArray[np.bool_] = (self.kinks.weights == 0)[self.kinks.codes]
+        free: NDArray[np.bool_] = bare & (self.kinks.ridge == 0)
+        return free
+
+    def at(self, theta: Array, *, majorize: bool = False) -> _Point:
+        """Return the value and the quadratic model at a point."""
+        part = self.criterion.total.derivatives(theta, majorize=majorize)
+        model = self.model(theta, part.gradient, part.hessian, part.gradient_scale)
+        return _Point(part.value + float(self.kinks.value(theta)), model)
+
+    def model(self, theta: Array, gradient: Array, hessian: Array, scale: Array) -> QuadraticModel:
+        """Return the model of a loss with these derivatives, plus the penalty."""
+        bend = self.kinks.ridge * theta
+        return QuadraticModel(
+            theta,
+            gradient + bend,
+            hessian + np.diag(self.kinks.ridge),
+            self.kinks.without_ridge(),
+            scale + np.abs(bend) + self.kinks.weights[self.kinks.codes],
+        )
+
+    def check(self, curvature: Array, among: NDArray[np.bool_]) -> None:
+        """Raise an `InputError` if columns `among` are collinear."""
+        alone = np.eye(self.criterion.p)
+        check_collinear(self.criterion, np.where(np.outer(among, among), curvature, alone))
+
+    def done(self, model: QuadraticModel, value: float, iterations: int) -> Fit:
+        """Return the fit, unless the Hessian says that active columns are collinear."""
+        active = model.norms.active(model.theta)
+        hessian = model.hessian + model.norms.hessian(model.theta)
+        self.check(hessian, active)
+        hessian -= np.diag(np.where(active, 0.0, self.kinks.ridge))
+        return Fit(model.theta, value, hessian, model.gap, iterations, "converged")
+
+
+class _Point(NamedTuple):
+    """Value of the objective at a point, and its model there."""
+
+    value: float
+    model: QuadraticModel
+
+
+def _first(objective: _Objective) -> Array:
+    """Return the better of zero and the penalized least-squares fit to the loss's start."""
+    total, kinks = objective.criterion.total, objective.kinks
+    gram, moment = total.least_squares()
+    if not (np.isfinite(gram).all() and np.isfinite(moment).all()):
+        raise InputError("X", "is so large that X'X overflows", "rescale its columns")
+    objective.check(gram, objective.free)
+    zero, norms = np.zeros(len(moment)), np.sqrt(np.diagonal(gram))
+    pull = np.divide(np.abs(moment), norms, out=np.zeros_like(norms), where=norms > 0)
+    found = objective.model(zero, -moment, gram, norms * pull.max()).minimiser()
+    if found is None:
+        return zero
+    both = np.vstack([zero, found])
+    values = total.totals(both) + kinks.value(both)
+    return found if np.isfinite(values[1]) and not values[0] <= values[1] else zero
+
+
+def _iterate(objective: _Objective, theta: Array) -> Fit:
+    criterion, here = objective.criterion, objective.at(theta)
+    if not np.isfinite(here.value):
+        raise InputError("start", "is where the loss is not finite", "pass another start=")
+    column_rms = criterion.total.column_norms / np.sqrt(criterion.n)
+    runs = objective.free & criterion.loss.unit_free
+    for iteration in range(MAX_ITERATIONS):
+        model = here.model
+        step = model.newton_step(model.theta, model.gradient)
+        away = 0.0 if step is None else float(np.max((np.abs(step) * column_rms)[runs], initial=0))
+        if model.gap <= TOLERANCE and away <= 1e-6:
+            return objective.done(model, here.value, iteration)
+        if away > 0.1 and (model.gap <= TOLERANCE or iteration >= 60):
+            raise separated(criterion, model.theta)
+        room = here.value - objective.floor
+        moved = _search(objective, here, model.minimiser(room), halvings=4)
+        if moved is None:
+            safe = objective.at(model.theta, majorize=True).model
+            moved = _search(objective, here, safe.minimiser(), halvings=40)
+        if moved is None:
+            if model.gap <= 1e3 * TOLERANCE:  # nothing else is left to gain
+                return objective.done(model, here.value, iteration)
+            if runs.any() and (step is None or away > 0.1):
+                raise separated(criterion, model.theta)
+            objective.check(model.hessian, model.norms.active(model.theta))
+            raise ConvergenceError(
+                f"no step lowers the loss (relative subgradient {model.gap:.1e})"
+                "; rescale the columns or pass start="
+            )
+        here = moved
+    if runs.any():
+        raise separated(criterion, here.model.theta)
+    raise ConvergenceError(
+        f"not converged after {MAX_ITERATIONS} proximal Newton steps (relative subgradient "
+        f"{here.model.gap:.1e}); raise the penalty's strength or pass another start="
+    )
+
+
+def _search(objective: _Objective, here: _Point, z: Array | None, halvings: int) -> _Point | None:
+    """Return the first of theta + (z - theta) / 2**k that lowers the value, None if none does."""
+    if z is None:
+        return None
+    model = here.model
+    step = z - model.theta
+    bend = float(model.norms.value(z)) - float(model.norms.value(model.theta))
+    slope = float(model.gradient @ step) + bend
+    noise = 1e-13 * (abs(here.value) + float(np.max(model.scale)) * 1e-3)
+    for k in range(halvings):
+        t = 0.5**k
+        new = objective.at(z if k == 0 else model.theta + t * step)
+        if not np.isfinite(new.value):
+            continue
+        falls = new.value <= here.value + 1e-4 * t * slope
+        drowned = abs(slope) <= 1e4 * noise and new.value <= here.value + 1e3 * noise
+        if (falls and slope < -noise) or (drowned and new.model.gap < model.gap):
+            return new
+    return None

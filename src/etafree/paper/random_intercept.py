@@ -1,0 +1,525 @@
+r"""Random-intercept linear model with a Huber loss on whitened residuals.
+
+:math:`y_{ij} = x_{ij}^\top\beta + b_i + \varepsilon_{ij}` with working covariance
+:math:`\Sigma_i = \tau^2 11^\top + \sigma^2 I` of a group. Residuals are whitened by its symmetric
+root, :math:`\Sigma_i^{-1/2}v = \sigma^{-1}\{v - \kappa_i\bar v 1\}` with
+:math:`\kappa_i = 1 - \sigma/(\sigma^2+n_i\tau^2)^{1/2}`, so the model is a Huber regression on
+whitened data whose groups are its clusters (section 5 of Tamano and Tomo, arXiv 2511.15320).
+
+The paper's experiment: data of a contaminated random-intercept model, and what is estimated.
+
+Covariates are N(0, 1), intercepts :math:`N(0, \tau^2)`, errors :math:`N(0, \sigma^2)`, and with a
+small probability an error has :math:`N(0, s^2)` added (appendix "Detailed settings" of Tamano and
+Tomo, arXiv 2511.15320).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from etafree.calibrate import calibrate
+from etafree.criterion import Criterion, check_penalty
+from etafree.data.formula import design
+from etafree.data.groups import Groups
+from etafree.data.rows import Rows
+from etafree.draws import Draws
+from etafree.errors import InputError
+from etafree.foundation.arguments import (
+    Array,
+    as_bool,
+    as_choice,
+    as_count,
+    as_number,
+    as_positive,
+    as_seeds,
+)
+from etafree.losses import Huber, NormalLaplace
+from etafree.optimize import minimise
+from etafree.penalties import NoPenalty, Penalty, Ridge
+from etafree.posterior import GeneralizedPosterior, LogPrior
+from etafree.result import Calibration
+from etafree.samplers import sample
+from etafree.sandwich import target
+from etafree.target import Target
+
+__all__ = [
+    "KINDS",
+    "Design",
+    "RandomIntercept",
+    "pseudo_true",
+    "pseudo_true_by_simulation",
+    "robust_variances",
+    "whiten",
+]
+
+
+def whiten(values: Array, groups: Groups, tau2: float, sigma2: float) -> Array:
+    r"""Return :math:`\Sigma_i^{-1/2}` times every group's rows, (n,) or (n, p), in closed form.
+
+    Examples
+    --------
+    >>> g = Groups.of([0, 0], 2)
+    >>> whiten(np.array([1.0, 1.0]), g, tau2=1.5, sigma2=1.0)
+    array([0.5, 0.5])
+    """
+    sizes = groups.weights(None)
+    keep = np.sqrt(sigma2 / (sigma2 + sizes * tau2))
+    columns = values.reshape(len(values), -1)
+    sums = np.zeros((len(groups), columns.shape[1]))
+    np.add.at(sums, groups.codes, columns)
+    taken = ((1.0 - keep) / sizes)[:, None] * sums
+    out: Array = (columns - taken[groups.codes]) / np.sqrt(sigma2)
+    return out.reshape(values.shape)
+
+
+def _median_variance(size: Array) -> Array:
+    """Return the variance of the median of standard normals, to 2 % at every sample size."""
+    odd = np.pi / (2 * (size + np.pi / 2 - 1))
+    even = np.pi / (2 * (size + 4 / np.pi))
+    return np.where(size % 2 == 1, odd, even)
+
+
+def robust_variances(residual: Array, groups: Groups) -> tuple[float, float]:
+    r"""Return robust estimates of :math:`\tau^2` and :math:`\sigma^2` from residuals.
+
+    Each residual minus the median of the *others* in its group has variance
+    :math:`\sigma^2(1+v_{m-1})`, with :math:`v_k` the variance of a median of k standard normals;
+    :math:`\sigma` is the normalised median absolute value of these over all groups of two or more.
+    The groups' medians have variance :math:`\tau^2+\sigma^2v_m`; :math:`\tau^2` is their squared
+    normalised median absolute deviation less :math:`\hat\sigma^2v_m`, at least zero.
+    """
+    order, starts = groups.order()
+    sorted_ = residual if order is None else residual[order]
+    pieces = np.split(sorted_, starts[1:-1])
+    sizes = np.diff(starts).astype(np.float64)
+    deviations = [
+        (r - np.array([np.median(np.delete(r, j)) for j in range(len(r))]))
+        / np.sqrt(1 + _median_variance(np.array(len(r) - 1.0)))
+        for r in pieces
+        if len(r) > 1
+    ]
+    if not deviations:
+        raise InputError("groups", "has no group of two or more", "pass tau2= and sigma2=")
+    sigma2 = (float(np.median(np.abs(np.concatenate(deviations)))) / 0.6744897501960817) ** 2
+    if not sigma2 > 0:
+        raise InputError("sigma2", "is estimated as zero", "pass tau2= and sigma2=")
+    medians = np.array([np.median(r) for r in pieces])
+    spread = (float(np.median(np.abs(medians - np.median(medians)))) / 0.6744897501960817) ** 2
+    tau2 = max(0.0, spread - sigma2 * float(np.median(_median_variance(sizes))))
+    return tau2, sigma2
+
+
+KINDS = ("huber", "appendix", "published")
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class RandomIntercept:
+    r"""Random-intercept linear model with a Huber loss and an optional ridge.
+
+    :math:`\sum_i\sum_j\rho_c\{(\Sigma_i^{-1/2}(y_i-X_i\beta))_j\}`, :math:`\Sigma_i=\tau^211^\top+
+    \sigma^2I`: residuals are whitened within groups.
+
+    Parameters
+    ----------
+    X : (n, p) array
+        Design matrix; no intercept is added.
+    y : (n,) array
+        Response.
+    groups : (n,) labels
+        Groups share an intercept; they are the default clusters.
+    c : float
+        Huber's threshold on the whitened scale.
+    tau2, sigma2 : float, optional
+        Variances of the working covariance, of intercepts and errors. If not given they are
+        estimated robustly from the residuals of a Huber regression, and recorded as plug-ins.
+    penalty : Ridge, optional
+        On the coefficients; none if not given.
+    names : sequence of str, optional
+        Parameter names.
+
+    Attributes
+    ----------
+    criterion : Criterion
+        The penalized Huber loss of the whitened data.
+
+    Raises
+    ------
+    InputError
+        Data cannot be used, one of `tau2` and `sigma2` is missing or out of range, or no group has
+        two rows to estimate them from.
+
+    References
+    ----------
+    Tamano, S. and Tomo, Y. (2025). Location-scale calibration for generalized posterior.
+    arXiv:2511.15320, section 5.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> rng = np.random.default_rng(0)
+    >>> g = np.repeat(np.arange(20), 5)
+    >>> x = rng.standard_normal((100, 1))
+    >>> y = 2 * x[:, 0] + rng.standard_normal(20)[g] + rng.standard_normal(100)
+    >>> model = ef.RandomIntercept(x, y, g, tau2=1.0, sigma2=1.0)
+    >>> draws = model.sample(eta=0.5, draws=200, seed=1)
+    >>> model.calibrate(draws).target.clusters
+    20
+    >>> model.target(correction="CR0").describe()
+    'sandwich, 20 clusters, CR0, normal'
+    >>> model.posterior(eta=0.5, kind="appendix").criterion.loss
+    NormalLaplace(scale=1.0, c=1.345, eta=0.5)
+    """
+
+    criterion: Criterion
+    groups: Groups
+    tau2: float
+    sigma2: float
+    c: float
+
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any,
+        *,
+        c: float = 1.345,
+        tau2: float | None = None,
+        sigma2: float | None = None,
+        penalty: Ridge | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        plain = Criterion(Huber(as_positive(c, "c"), scale="mad"), (X, y), names=names)
+        self._build(plain, groups, c, tau2, sigma2, penalty, None)
+
+    @classmethod
+    def from_formula(
+        cls,
+        formula: str,
+        data: Any,
+        groups: Any,
+        *,
+        c: float = 1.345,
+        tau2: float | None = None,
+        sigma2: float | None = None,
+        penalty: Ridge | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> RandomIntercept:
+        """Return the model of a formula and a DataFrame.
+
+        Rows with missing values are dropped; a ridge leaves the intercept alone.
+
+        Parameters
+        ----------
+        formula : str
+            Such as ``"y ~ x"``.
+        data : DataFrame
+            With a row per observation.
+        groups : (n,) labels or column name
+            Groups share an intercept.
+        c, tau2, sigma2, penalty : optional
+            As for the model.
+        context : mapping, optional
+            Functions of your own that the formula calls.
+
+        Returns
+        -------
+        RandomIntercept
+            Its names are those of the design matrix.
+
+        Examples
+        --------
+        >>> import etafree as ef
+        >>> import pandas as pd
+        >>> df = pd.DataFrame({"y": [1.0, 2.0, 4.0, 4.5], "x": [0, 1, 0, 1], "g": list("aabb")})
+        >>> ef.RandomIntercept.from_formula("y ~ x", df, "g", tau2=1.0, sigma2=1.0).criterion.names
+        ('Intercept', 'x')
+        """
+        made = design(formula, data, context)
+        plain = Criterion(
+            Huber(as_positive(c, "c"), scale="mad"), (made.X, made.y), names=made.names
+        )
+        model = cls.__new__(cls)
+        model._build(plain, made.rows.align(groups, "groups"), c, tau2, sigma2, penalty, made)
+        return model
+
+    def _build(
+        self,
+        plain: Criterion,
+        labels: Any,
+        c: float,
+        tau2: Any,
+        sigma2: Any,
+        penalty: Penalty | None,
+        made: Any,
+    ) -> None:
+        if (tau2 is None) != (sigma2 is None):
+            raise InputError("tau2", "and sigma2 go together", "give both or none")
+        check_penalty(penalty)
+        X, y = plain.total.X, plain.total.y
+        groups = Groups.of(Rows(len(y)).align(labels, "groups"), len(y), "groups")
+        known: dict[str, float] = {}
+        if tau2 is None:
+            residual = y - X @ minimise(plain).theta
+            tau2, sigma2 = robust_variances(residual, groups)
+            known = {"tau2": tau2, "sigma2": sigma2}
+        tau2, sigma2 = as_number(tau2, "tau2"), as_positive(sigma2, "sigma2")
+        if not (np.isfinite(tau2) and tau2 >= 0):
+            raise InputError("tau2", f"is {tau2!r} but must be at least zero")
+        intercept = None if made is None else made.intercept
+        fitted = (penalty or NoPenalty()).fitted_to(X.shape[1], intercept)
+        data = (whiten(X, groups, tau2, sigma2), whiten(y, groups, tau2, sigma2))
+        criterion = Criterion(Huber(c), data, fitted, names=plain.names).with_plug_ins(known)
+        if made is not None:
+            object.__setattr__(criterion, "rows", made.rows)
+        for name, value in (
+            ("criterion", criterion),
+            ("groups", groups),
+            ("tau2", tau2),
+            ("sigma2", sigma2),
+            ("c", float(c)),
+        ):
+            object.__setattr__(self, name, value)
+
+    def posterior(
+        self, eta: float, kind: str = "huber", *, scaled: bool = False
+    ) -> GeneralizedPosterior:
+        """Return the generalized posterior ``"huber"`` or ``"appendix"`` at a learning rate.
+
+        Parameters
+        ----------
+        eta : float
+            Learning rate.
+        kind : {"huber", "appendix"}
+            ``huber`` is exact. ``appendix`` is what the paper's augmentation samples: the
+            normal-Laplace loss, with the ridge as a prior that eta does not multiply.
+        scaled : bool
+            Let eta multiply the ridge of ``appendix`` too.
+
+        Returns
+        -------
+        GeneralizedPosterior
+            For `etafree.sample`.
+
+        Raises
+        ------
+        InputError
+            `eta` is not positive, or `kind` has no density.
+        """
+        as_choice(kind, "kind", KINDS)
+        as_bool(scaled, "scaled")
+        if kind == "huber":
+            return GeneralizedPosterior(self.criterion, eta)
+        if kind == "published":
+            raise InputError("kind", "'published' has no density", "draw from it with sample()")
+        loss = NormalLaplace(self.c, as_positive(eta, "eta"))
+        criterion = self.criterion.with_loss(loss)
+        if scaled or self.criterion.strength == 0:
+            return GeneralizedPosterior(criterion, eta)
+        prior = LogPrior.from_penalty(self.criterion.penalty, self.criterion.p)
+        return GeneralizedPosterior(criterion.with_penalty(NoPenalty()), eta, prior)
+
+    def sample(
+        self,
+        eta: float,
+        kind: str = "huber",
+        *,
+        draws: int = 4000,
+        seed: Any = None,
+        chains: int = 4,
+        burn_in: int = 500,
+        scaled: bool = False,
+    ) -> Draws:
+        """Draw from one of the model's posteriors.
+
+        Parameters
+        ----------
+        eta : float
+            Learning rate.
+        kind : {"huber", "appendix", "published"}
+            ``huber`` goes through `etafree.sample`; the others run Gibbs sampling (the published
+            one scales the prior by eta, as the figure did).
+        draws : int
+            At least this many; chains have the same length.
+        seed : int, SeedSequence or Generator, optional
+            The same seed gives the same draws.
+        chains, burn_in : int
+            Of Gibbs sampling: how many, and iterations that each drops.
+        scaled : bool
+            As for `posterior`.
+
+        Returns
+        -------
+        Draws
+            With the learning rate they were made at.
+        """
+        as_choice(kind, "kind", KINDS)
+        draws, chains = as_count(draws, "draws"), as_count(chains, "chains")
+        burn_in = as_count(burn_in, "burn_in", least=0)
+        as_bool(scaled, "scaled")
+        if kind == "huber":
+            return sample(self.posterior(eta), draws, seed)
+        from etafree.samplers.gibbs import gibbs_chains
+
+        eta = as_positive(eta, "eta")
+        criterion, p = self.criterion, self.criterion.p
+        factor = eta if scaled or kind == "published" else 1.0
+        precision = factor * criterion.size * criterion.penalty_share(np.zeros(p))
+        pull = (
+            -factor * criterion.size * criterion.strength * criterion.penalty.gradient(np.zeros(p))
+        )
+        made = gibbs_chains(
+            criterion.total.X[None],
+            criterion.total.y[None],
+            np.zeros(chains, dtype=np.intp),
+            np.full(chains, eta),
+            self.c,
+            np.tile(precision, (chains, 1, 1)),
+            np.tile(pull, (chains, 1)),
+            draws=-(-draws // chains),
+            burn_in=burn_in,
+            seed=as_seeds(seed),
+            rule=kind,
+        )
+        return Draws(made, criterion.names, eta, None, f"Gibbs, {kind}")
+
+    def target(self, **options: Any) -> Target:
+        """Return the sandwich target; groups are clusters; `options` as for `etafree.target`."""
+        return target(self.criterion, **{"clusters": self.groups, **options})
+
+    def calibrate(self, draws: Any, **options: Any) -> Calibration:
+        """Calibrate draws; the groups are the clusters unless others are given.
+
+        Parameters
+        ----------
+        draws : Draws or array
+            Of this model.
+        **options : optional
+            As for `etafree.calibrate`.
+
+        Returns
+        -------
+        Calibration
+            With the groups as clusters.
+        """
+        return calibrate(draws, self.criterion, **{"clusters": self.groups, **options})
+
+    def __repr__(self) -> str:
+        return (
+            f"RandomIntercept(n={self.criterion.n}, p={self.criterion.p}, {len(self.groups)} "
+            f"groups, tau2={self.tau2:.4g}, sigma2={self.sigma2:.4g}, c={self.c:g}, "
+            f"{self.criterion.penalty.describe(self.criterion.size)})"
+        )
+
+
+@dataclass(frozen=True)
+class Design:
+    """Settings of the experiment; the defaults are the paper's.
+
+    Attributes
+    ----------
+    groups, size : int
+        Number of groups and observations in each.
+    beta, tau2, sigma2 : float
+        Slope and variances, for the data and for the working covariance.
+    share, outlier_sd : float
+        Probability and standard deviation of what is added to an error.
+    c, strength : float
+        Huber's threshold and the ridge's strength.
+    """
+
+    groups: int = 100
+    size: int = 5
+    beta: float = 2.0
+    tau2: float = 2.0
+    sigma2: float = 1.0
+    share: float = 0.1
+    outlier_sd: float = 10.0
+    c: float = 1.0
+    strength: float = 0.5
+
+    def simulate(self, rng: np.random.Generator) -> tuple[Array, Array, Groups]:
+        """Return x (n, 1), y (n,) and the groups of one data set."""
+        n = self.groups * self.size
+        codes = np.repeat(np.arange(self.groups), self.size)
+        x = rng.standard_normal(n)
+        intercept = np.sqrt(self.tau2) * rng.standard_normal(self.groups)
+        error = np.sqrt(self.sigma2) * rng.standard_normal(n)
+        error += (rng.random(n) < self.share) * rng.normal(0.0, self.outlier_sd, n)
+        y = self.beta * x + intercept[codes] + error
+        return x[:, None], y, Groups(codes, np.arange(self.groups))
+
+    def model(self, rng: np.random.Generator) -> RandomIntercept:
+        """Return the model of one simulated data set."""
+        x, y, groups = self.simulate(rng)
+        return RandomIntercept(
+            x,
+            y,
+            groups.codes,
+            c=self.c,
+            tau2=self.tau2,
+            sigma2=self.sigma2,
+            penalty=Ridge(self.strength),
+            names=["beta"],
+        )
+
+
+def pseudo_true(design: Design) -> float:
+    r"""Return :math:`\beta^\lambda`, the slope that the penalized population equation picks.
+
+    Given which observations of a group are outliers, whitened covariate and residual are jointly
+    normal with mean zero, and by Stein's identity :math:`E\{\tilde x\psi_c(\tilde r)\} =
+    \mathrm{cov}(\tilde x, \tilde r)P(|\tilde r|\le c)`. What is left is a sum over the number of
+    outliers and one root.
+
+    Examples
+    --------
+    >>> round(pseudo_true(Design()), 12)
+    0.816328133354
+    """
+    from scipy.optimize import brentq
+    from scipy.special import ndtr
+
+    m = design.size
+    root = whiten(
+        np.eye(m), Groups(np.zeros(m, dtype=np.intp), np.zeros(1)), design.tau2, design.sigma2
+    )
+    terms = []  # probability and (slope-free) variance of an observation's whitened residual
+    for count in range(m + 1):
+        chance = comb(m, count) * design.share**count * (1 - design.share) ** (m - count)
+        extra = np.where(np.arange(m) < count, design.outlier_sd**2, 0.0)
+        noise = np.diag(design.sigma2 + extra) + design.tau2
+        terms.append((chance, np.diagonal(root @ noise @ root)))
+    gain = np.diagonal(root @ root)
+
+    def equation(beta: float) -> float:
+        gap = design.beta - beta
+        total = 0.0
+        for chance, variance in terms:
+            sd = np.sqrt(gap**2 * gain + variance)
+            total += chance * float(np.mean(gap * gain * (2 * ndtr(design.c / sd) - 1)))
+        return total - design.strength * beta
+
+    low, high = sorted((0.0, design.beta))
+    return float(brentq(equation, low, high, xtol=1e-15, rtol=1e-14))
+
+
+def pseudo_true_by_simulation(
+    design: Design, datasets: int = 1000, groups: int = 5000, seed: int = 0
+) -> tuple[float, float]:
+    """Return the paper's approximation, a mean of fits to large data sets, and its error."""
+    large = Design(**{**design.__dict__, "groups": groups})
+    estimates = np.empty(datasets)
+    for k, stream in enumerate(np.random.SeedSequence(seed).spawn(datasets)):
+        x, y, codes = large.simulate(np.random.default_rng(stream))
+        data = (
+            whiten(x, codes, large.tau2, large.sigma2),
+            whiten(y, codes, large.tau2, large.sigma2),
+        )
+        fit = minimise(Criterion(Huber(large.c), (data[0], data[1]), Ridge(large.strength)))
+        estimates[k] = fit.theta[0]
+    return float(estimates.mean()), float(estimates.std(ddof=1) / np.sqrt(datasets))

@@ -1,0 +1,531 @@
+r"""Run a table of cells here, on processes or on a Dask cluster, saving each as it finishes.
+
+What a study leaves behind is a table, a picture and a page, each written whole.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import pickle
+import re
+import sys
+import time
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.errors import EtafreeError, InputError
+from etafree.foundation import terminal
+from etafree.foundation.arguments import Array
+from etafree.foundation.machines import awaited, check_workers, connected
+from etafree.foundation.storage import (
+    load_arrays,
+    made_with,
+    refuse_special,
+    save_arrays,
+    sweep,
+    whole_file,
+)
+from etafree.foundation.terminal import say
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "Arrays",
+    "Cell",
+    "StudyError",
+    "Task",
+    "Work",
+    "cell_seed",
+    "coverage",
+    "in_process",
+    "on_dask",
+    "on_processes",
+    "run_study",
+    "write_outputs",
+]
+
+
+def coverage(low: Array, high: Array, truth: Array) -> tuple[float, float]:
+    """Return the share of intervals that hold the truth, and its Monte Carlo error, never zero.
+
+    Examples
+    --------
+    >>> coverage(np.zeros(4), np.ones(4), np.array([0.5, 0.5, 0.5, 2.0]))[0]
+    0.75
+    """
+    many = len(low)
+    share = float(((low <= truth) & (truth <= high)).mean())
+    return share, float(np.sqrt(max(share * (1 - share), 0.5 / many) / many))
+
+
+def write_outputs(
+    out: Path | str,
+    name: str,
+    table: pd.DataFrame,
+    picture: Figure,
+    page: Callable[[bytes, dict[str, Any]], str],
+    settings: Mapping[str, Any],
+    *,
+    digits: str | None = "%.6g",
+    formats: Sequence[str] = ("png",),
+) -> None:
+    """Write ``name.csv``, the picture and ``report.html`` into a folder, and print their names.
+
+    `page` makes the page from the picture as PNG and the settings, which stand in the pictures too
+    (as their description), with the versions; ``study.json`` beside the table has them all.
+    `digits` is how numbers are written.
+    """
+    import matplotlib as mpl
+
+    folder, files = Path(out), [f"{name}.csv", *(f"{name}.{kind}" for kind in formats)]
+    told = {**settings, "made with": made_with()}
+    about = f"{name}: " + ", ".join(f"{key} = {value}" for key, value in told.items())
+    with whole_file(folder / files[0]) as file:
+        file.write(table.to_csv(index=False, float_format=digits).encode())
+    for kind, where in zip(formats, files[1:], strict=True):
+        metadata = {"Description": about} | ({"Date": None} if kind == "svg" else {})
+        with whole_file(folder / where) as file, mpl.rc_context({"svg.hashsalt": name}):
+            picture.savefig(file, format=kind, dpi=110, metadata=metadata)
+    with whole_file(folder / "report.html") as file:
+        file.write(page((folder / f"{name}.png").read_bytes(), told).encode())
+    say("files: " + ", ".join(str(folder / where) for where in (*files, "report.html")))
+
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+Work: TypeAlias = Callable[[Mapping[str, Any], np.random.SeedSequence], Mapping[str, NDArray[Any]]]
+#: What a worker is sent: the function, the cell's key, its parameters as JSON and the seed.
+Task: TypeAlias = tuple[Work, str, str, int]
+Outcomes: TypeAlias = Generator[tuple[str, Arrays | BaseException], None, None]
+
+#: How often cells are handed out again after a worker died.
+RESTARTS = 2
+BLAS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+
+
+class StudyError(EtafreeError, RuntimeError):
+    """A study stopped before its end; the cells that had finished are kept."""
+
+
+def cell_seed(seed: int, key: str) -> np.random.SeedSequence:
+    """Return the random numbers of a cell, which depend on the seed and its key alone."""
+    words = np.frombuffer(hashlib.sha256(key.encode()).digest(), dtype="<u4")
+    return np.random.SeedSequence([seed, *words.tolist()])
+
+
+def run_cell(work: Work, key: str, text: str, seed: int) -> Arrays:
+    """Return a cell's arrays, ready to be saved; the errors it raises can be pickled."""
+    from threadpoolctl import threadpool_limits
+
+    try:
+        with threadpool_limits(limits=1):  # more threads add in another order
+            found = work(json.loads(text), cell_seed(seed, key))
+        arrays = {name: np.array(array) for name, array in found.items()}
+        for name, array in arrays.items():
+            if name in ("file", "allow_pickle") or not name.isidentifier() or array.dtype.hasobject:
+                raise TypeError(f"{name!r} of what work returned cannot be saved as an array")
+        return arrays
+    except (Exception, SystemExit) as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise
+
+
+@contextlib.contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    """Set variables that libraries read when they are loaded, and put them back."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
+
+
+def in_process(tasks: Sequence[Task]) -> Outcomes:
+    """Yield the outcomes of tasks run here."""
+    with _environment(**BLAS):
+        for task in tasks:
+            try:
+                yield task[1], run_cell(*task)
+            except (Exception, SystemExit) as error:
+                yield task[1], error
+
+
+def _start_worker() -> None:
+    """Leave Ctrl-C to the main process, and end when it is gone."""
+    import multiprocessing
+    import signal
+    import threading
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def on_processes(tasks: Sequence[Task], workers: int | None) -> Outcomes:
+    """Yield the outcomes of tasks on processes, which are started again when one dies."""
+    import multiprocessing
+    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+    from concurrent.futures.process import BrokenProcessPool
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    workers = min(workers or usable or 1, len(tasks))
+    spawn = multiprocessing.get_context("spawn")  # numba and OpenMP do not survive a fork
+    waiting = collections.deque(tasks)
+    for _ in range(RESTARTS + 1):
+        pool = ProcessPoolExecutor(workers, spawn, _start_worker)
+        flying: dict[Future[Arrays], Task] = {}
+        try:
+            while waiting or flying:
+                while waiting and len(flying) < 4 * workers:
+                    with _environment(NUMBA_NUM_THREADS="1", **BLAS):  # submitting starts workers
+                        flying[pool.submit(run_cell, *waiting[0])] = waiting[0]
+                    waiting.popleft()
+                done = wait(flying, 0.5, FIRST_COMPLETED).done
+                for future in sorted(done, key=lambda f: f.exception() is not None):
+                    error = future.exception()
+                    if isinstance(error, BrokenProcessPool):
+                        raise error
+                    yield flying.pop(future)[1], error or future.result()
+            return
+        except BrokenProcessPool:
+            waiting.extendleft(reversed(flying.values()))
+        finally:
+            processes = list((pool._processes or {}).values())
+            pool.shutdown(wait=not flying, cancel_futures=True)
+            for process in processes if flying else ():
+                process.kill()
+                process.join()
+    advice = "is there memory enough, and does the script start under if __name__ == '__main__'?"
+    yield (
+        "",
+        StudyError(
+            f"worker processes died {RESTARTS + 1} times, cell {waiting[0][1]!r} "
+            f"among those they ran: {advice}"
+        ),
+    )
+
+
+def on_dask(tasks: Sequence[Task], client: Any, say: Callable[[str], None]) -> Outcomes:
+    """Yield the outcomes of tasks on a cluster, which gives those of a lost worker to others."""
+    killed = importlib.import_module("distributed").scheduler.KilledWorker
+    flying: dict[Any, Task] = {}
+    waiting, lost = collections.deque(tasks), collections.Counter[str]()
+    try:
+        while waiting or flying:
+            many = max(256, 4 * sum(client.nthreads().values()))  # others may join later
+            while waiting and len(flying) < many:
+                future = client.submit(run_cell, *waiting[0], pure=False, retries=RESTARTS)
+                flying[future] = waiting.popleft()
+            for future in awaited(client, list(flying), every=False, say=say):
+                task, failed = flying.pop(future), future.exception()
+                lost[task[1]] += isinstance(failed, killed)
+                if isinstance(failed, killed) and lost[task[1]] <= RESTARTS:
+                    waiting.append(task)
+                else:
+                    yield task[1], failed or future.result()
+    except EtafreeError as error:
+        yield "", StudyError(str(error))
+    except Exception as error:  # it is not a cell that failed
+        yield "", StudyError(f"the scheduler went away ({type(error).__name__})")
+
+
+#: Seconds between lines of progress where there is no terminal.
+PAUSE = 5.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Name one piece of a study: a key that is safe as a file name, and what it depends on.
+
+    The work is given `parameters` as JSON gives them back: tuples and arrays arrive as lists.
+
+    Examples
+    --------
+    >>> Cell("eta=1/2", {"eta": 0.5})
+    Traceback (most recent call last):
+    etafree.errors.InputError: key: is 'eta=1/2'; use up to 200 of A-Z a-z 0-9 . _ = -
+    """
+
+    key: str
+    parameters: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, str) or not re.fullmatch(r"[A-Za-z0-9._=-]{1,200}", self.key):
+            raise InputError("key", f"is {self.key!r:.80}", "use up to 200 of A-Z a-z 0-9 . _ = -")
+        _json("parameters", self.parameters)
+
+
+def run_study(
+    name: str,
+    settings: Mapping[str, Any],
+    cells: Sequence[Cell],
+    work: Work,
+    out: Path | str,
+    *,
+    seed: int,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    progress: bool | None = None,
+) -> dict[str, Arrays]:
+    """Run every cell that `out` does not hold yet and return the results of all, in order.
+
+    Parameters
+    ----------
+    name, settings, seed
+        What makes the study; a folder made with others is refused.
+    cells : sequence of Cell
+        The pieces, in the order in which they are started.
+    work : function
+        Defined at the top of a module; takes a cell's parameters and seed, returns named arrays.
+    out : path
+        Folder for ``study.json`` and one file per cell, written as soon as the cell finishes.
+    workers : int, optional
+        Processes: all usable processors unless told; 1 runs here; of no effect with `scheduler`.
+    scheduler : str, optional
+        Address of a Dask scheduler to use instead. Where no worker can run for ten minutes, or for
+        the seconds in the environment variable ETAFREE_WORKER_TIMEOUT, the study stops.
+    progress : bool, optional
+        True for a bar, False for silence; unless told, a bar on a terminal and lines elsewhere.
+
+    Raises
+    ------
+    StudyError
+        A cell raised, or workers keep dying.
+    """
+    facts = _checked(name, settings, cells, work, seed, workers, scheduler)
+    folder = Path(out)
+
+    def say(line: str) -> None:
+        terminal.say(f"{name}: {line}", error=True)
+
+    quiet = (lambda _: None) if progress is False else say
+    begun = _begun(folder, facts)
+    results = _finished(folder, cells, facts["seed"], quiet) if begun else {}
+    texts = {c.key: _json("parameters", c.parameters) for c in cells if c.key not in results}
+    tasks: list[Task] = [(work, key, text, facts["seed"]) for key, text in texts.items()]
+    try:
+        with contextlib.ExitStack() as stack:
+            if tasks and scheduler is not None:
+                client = stack.enter_context(connected(scheduler))
+                check_workers(client, quiet)
+                outcomes = on_dask(tasks, client, quiet)
+            elif workers == 1 or not tasks:
+                outcomes = in_process(tasks)
+            else:
+                outcomes = on_processes(tasks, workers)
+            if not begun:
+                _begin(folder, facts)
+            advance = stack.enter_context(_shown(name, len(cells), len(results), progress, quiet))
+            stack.enter_context(contextlib.closing(outcomes))
+            for key, found in outcomes:
+                if not isinstance(found, BaseException):
+                    meta = {"key": key, "parameters": json.loads(texts[key]), "seed": facts["seed"]}
+                    found = _saved(_file(folder, key), found, meta)
+                if isinstance(found, BaseException):
+                    cause = f"cell {key!r} failed ({type(found).__name__}: {found})"
+                    cause = str(found) if isinstance(found, StudyError) else cause
+                    kept = f"{len(results)}/{len(cells)} cells are kept in {str(folder)!r}"
+                    raise StudyError(f"{cause}; {kept} and the same command resumes") from found
+                results[key] = found
+                advance()
+    except KeyboardInterrupt:
+        say(f"stopped: {len(results)}/{len(cells)} cells are saved; the same command resumes")
+        raise
+    return {cell.key: results[cell.key] for cell in cells}
+
+
+def _json(argument: str, value: Mapping[str, Any]) -> str:
+    """Return a mapping as text, the same for equal mappings, or refuse it."""
+
+    def plain(entry: Any) -> Any:
+        if isinstance(entry, np.generic | np.ndarray):
+            return entry.tolist()
+        raise TypeError(f"{type(entry).__name__} {entry!r:.60}")
+
+    try:
+        return json.dumps(dict(value), sort_keys=True, default=plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        advice = "pass a dictionary of numbers, text, lists and dictionaries"
+        raise InputError(argument, f"cannot be written as JSON ({error})", advice) from None
+
+
+def _checked(
+    name: str,
+    settings: Mapping[str, Any],
+    cells: Sequence[Cell],
+    work: Work,
+    seed: int,
+    workers: int | None,
+    scheduler: str | None,
+) -> dict[str, Any]:
+    """Return what makes the study, or refuse what cannot be run."""
+    for argument, number in (("seed", seed), ("workers", 1 if workers is None else workers)):
+        whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if not whole or number < (argument == "workers"):
+            raise InputError(argument, f"is {number!r:.80}", "pass a positive whole number")
+    if not isinstance(name, str):
+        raise InputError("name", f"is {name!r:.80} but must be text")
+    address = "tcp://here:1" if scheduler is None else scheduler
+    if not isinstance(address, str) or not re.fullmatch(r"(tcp|tls|wss?|ucxx?)://\S+", address):
+        raise InputError("scheduler", f"is {address!r:.80}", "pass such as 'tcp://127.0.0.1:8786'")
+    repeated = collections.Counter(cell.key.lower() for cell in cells).most_common(1)
+    if repeated and repeated[0][1] > 1:  # file names may not tell capitals apart
+        raise InputError("cells", f"has {repeated[0][0]!r} twice", "give each cell its own key")
+    module = sys.modules.get(getattr(work, "__module__", None) or "")
+    home: Any = module
+    for part in getattr(work, "__qualname__", "?").split("."):
+        home = getattr(home, part, None)
+    if home is not work or not callable(work):
+        advice = "define it with def at the top of a module and put what varies in the parameters"
+        raise InputError("work", f"{work!r:.80} cannot be found by name from a worker", advice)
+    typed_in = work.__module__ == "__main__" and not hasattr(module, "__file__")
+    if typed_in and workers != 1 and scheduler is None:
+        advice = "put it in a file, or pass workers=1"
+        raise InputError("work", "is typed in, so that processes cannot load it", advice)
+    return {
+        "etafree": "study",
+        "name": name,
+        "settings": json.loads(_json("settings", settings)),
+        "seed": int(seed),
+        "made_with": made_with(),
+    }
+
+
+def _file(folder: Path, key: str) -> Path:
+    return folder / "cells" / f"{key}.npz"
+
+
+def _begun(folder: Path, facts: Mapping[str, Any]) -> bool:
+    """Return whether the folder holds this study; refuse one that holds another."""
+    path, advice = folder / "study.json", "name another folder"
+    if folder.exists() and not folder.is_dir():
+        raise InputError("out", f"{str(folder)!r} is not a folder", advice)
+    if not path.exists():
+        if (folder / "cells").exists():
+            raise InputError("out", f"{str(folder)!r} holds 'cells' but no study.json", advice)
+        return False
+    refuse_special(path, "out")
+    try:
+        before, now = _entries(json.loads(path.read_text())), _entries(facts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError("out", f"{str(path)!r} does not describe a study", advice) from None
+    for entry in {**before, **now}:
+        old, new = before.get(entry, "absent"), now.get(entry, "absent")
+        if old != new:
+            problem = f"{entry.partition(' ')[2]} is {new:.60} but was {old:.60} in {str(folder)!r}"
+            raise InputError(entry.split()[0], problem, f"{advice}, or pass what it was")
+    return True
+
+
+def _entries(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return what must be the same in two runs of a study, as text."""
+    entries = {f"{key} it": facts[key] for key in ("name", "seed")}
+    entries |= {f"settings entry {key!r}": value for key, value in facts["settings"].items()}
+    return {entry: json.dumps(value, sort_keys=True) for entry, value in entries.items()}
+
+
+def _begin(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Make the folder, its description first and whole."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(folder / "study.json") as file:
+            file.write((json.dumps(facts, indent=1) + "\n").encode())
+        (folder / "cells").mkdir(exist_ok=True)
+    except (OSError, InputError) as error:
+        raise InputError("out", f"{str(folder)!r} cannot be written to ({error})") from None
+
+
+def _saved(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> Arrays | StudyError:
+    """Write a cell's file; return its arrays, or why they could not be saved."""
+    try:
+        save_arrays(path, "cell", arrays, meta)
+    except InputError as error:
+        return StudyError(error.problem)
+    return arrays
+
+
+def _finished(
+    folder: Path, cells: Sequence[Cell], seed: int, say: Callable[[str], None]
+) -> dict[str, Arrays]:
+    """Return the cells that are there; damaged ones are not, those of other parameters refused."""
+    (folder / "cells").mkdir(exist_ok=True)
+    sweep(folder / "cells")
+    results = {}
+    for cell in (cell for cell in cells if _file(folder, cell.key).exists()):
+        try:
+            arrays, meta = load_arrays(_file(folder, cell.key), "cell")
+            then = _json("parameters", meta["parameters"])
+            if (meta["key"], meta["seed"]) != (cell.key, seed):
+                raise KeyError("key")
+        except (InputError, KeyError, zlib.error):
+            say(f"cell {cell.key!r} is damaged and runs again")
+            continue
+        if then != _json("parameters", cell.parameters):
+            problem = f"{cell.key!r} was run with other parameters in {str(folder)!r}"
+            raise InputError("cells", problem, "name another folder, or give it another key")
+        results[cell.key] = arrays
+    return results
+
+
+@contextlib.contextmanager
+def _shown(
+    name: str, total: int, before: int, wanted: bool | None, say: Callable[[str], None]
+) -> Iterator[Callable[[], None]]:
+    """Give a function that counts a finished cell, in a bar or in a line now and then."""
+    start = said = time.monotonic()
+    done = before
+    bar: Any = None
+
+    def advance() -> None:
+        nonlocal done, said
+        done += 1
+        now = time.monotonic()
+        rate = (done - before) / max(now - start, 1e-9)
+        speed = f"{rate:.1f}/s" if rate >= 1 else f"{rate:.2g}/s"
+        if bar is not None:
+            bar.update(bar.task_ids[0], completed=done, speed=speed)
+        elif now - said >= PAUSE or done == total:
+            said = now
+            say(f"{done}/{total} cells, {speed}, {(total - done) / rate:.0f} s left")
+
+    if wanted or (wanted is None and sys.stderr.isatty()):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        columns = (
+            "{task.description}",
+            BarColumn(),
+            MofNCompleteColumn(),
+            "{task.fields[speed]}",
+            TimeRemainingColumn(),
+        )
+        console = Console(file=sys.stderr, force_terminal=True)
+        with Progress(*columns, console=console) as bar:
+            bar.add_task(name, total=total, completed=before, speed="")
+            yield advance
+    else:
+        yield advance

@@ -1,0 +1,214 @@
+r"""What a result shows: estimates, errors and draws before and after, of the variables of interest.
+
+A model's fit is calibrated on the unconstrained scale and shown on its own: the estimate is the
+image of the centre, limits are quantiles of the image of the draws, and the standard error comes
+from the delta method, :math:`\{\mathrm{diag}(DVD^\top)\}^{1/2}` with D the derivative of the
+variables at the centre.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from etafree.errors import InputError
+from etafree.fits import Fit
+from etafree.fits.trees import flat_names
+from etafree.foundation.arguments import Array, as_choice, as_names
+from etafree.inference import student_quantile
+from etafree.target import Target
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Shown",
+    "constrained",
+    "flat_variables",
+    "headline",
+    "is_shown",
+    "neighbours",
+    "record",
+    "summary_table",
+]
+
+#: Step of the derivative in standard errors.
+STEP = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Variables by name with their estimates and draws.
+
+    Attributes
+    ----------
+    names : tuple of str
+    estimate, se, dof : (k,) arrays
+    before, after : (draw, k) arrays
+    se_error : (k,) array or None
+        Relative Monte Carlo error of `se`; of the parameters that a variable depends on the
+        largest.
+    """
+
+    names: tuple[str, ...]
+    estimate: Array
+    se: Array
+    dof: Array
+    before: Array
+    after: Array
+    se_error: Array | None = None
+
+    def limits(self, level: float, kind: str) -> tuple[Array, Array]:
+        """Return equal-tailed limits, quantiles of the draws or "wald"."""
+        as_choice(kind, "kind", ("draws", "wald"))
+        tail = 0.5 * (1 - level)
+        if kind == "wald":
+            half = student_quantile(1 - tail, self.dof) * self.se
+            return self.estimate - half, self.estimate + half
+        lower, upper = np.quantile(self.after, [tail, 1 - tail], axis=0)
+        return lower, upper
+
+    def columns(self, names: Sequence[str] | None) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return the draws before and after of some variables by name, of all for None."""
+        if names is None:
+            names = self.names
+        elif isinstance(names, str) or not isinstance(names, Sequence) or not names:
+            raise InputError("names", f"is {names!r}", "pass a list of parameter names")
+        chosen = as_names(names, len(names))
+        for name in chosen:
+            if name not in self.names:
+                raise InputError("names", f"has {name!r}", f"with an interval: {list(self.names)}")
+        where = {name: self.names.index(name) for name in chosen}
+        before = {name: self.before[:, j] for name, j in where.items()}
+        return before, {name: self.after[:, j] for name, j in where.items()}
+
+
+def summary_table(shown: Shown, level: float, kind: str) -> pd.DataFrame:
+    """Return a row per variable: estimate, se, limits and what they were before."""
+    import pandas as pd
+
+    tail = 0.5 * (1 - level)
+    before = np.quantile(shown.before, [tail, 1 - tail], axis=0)
+    lower, upper = shown.limits(level, kind)
+    table = pd.DataFrame(
+        {
+            "estimate": shown.estimate,
+            "se": shown.se,
+            "lower": lower,
+            "upper": upper,
+            "dof": shown.dof,
+            "mean_before": shown.before.mean(axis=0),
+            "sd_before": shown.before.std(axis=0, ddof=1),
+            "lower_before": before[0],
+            "upper_before": before[1],
+            "ratio": (upper - lower) / (before[1] - before[0]),
+        },
+        index=pd.Index(shown.names, name="parameter"),
+    )
+    if shown.se_error is not None:
+        table.insert(2, "se_error", shown.se_error)
+    return table
+
+
+def flat_variables(fit: Fit, theta: Array) -> tuple[tuple[str, ...], Array, Mapping[str, Array]]:
+    """Return the model's variables at parameters (..., p): names and entries (..., k), and whole.
+
+    Of the variables that the fit was asked for, without those of one value per observation.
+    """
+    assert fit.constrain is not None
+    posterior: Any = fit.tree["posterior"].to_dataset()
+    whole = {name: np.asarray(v) for name, v in fit.constrain(theta).items() if name in posterior}
+    shown = [name for name in whole if is_shown(fit, name)]
+    names = tuple(entry for name in shown for entry in flat_names(name, posterior[name]))
+    parts = [whole[name].reshape(*theta.shape[:-1], -1) for name in shown]
+    return names, np.concatenate(parts, axis=-1), whole
+
+
+def is_shown(fit: Fit, name: str) -> bool:
+    """Return whether tables show a variable: one that was asked for, or not one per observation."""
+    if fit.shown or fit.criterion is None:
+        return not fit.shown or name in fit.shown
+    return len(flat_names(name, fit.tree["posterior"][name])) != fit.criterion.n
+
+
+def neighbours(center: Array, se: Array) -> Array:
+    """Return the centre, and points a step above and below it in every parameter (1 + 2p, p)."""
+    step = STEP * np.diag(se)
+    return np.concatenate([center[None], center + step, center - step])
+
+
+def constrained(fit: Fit, center: Array, target: Target, before: Array, after: Array) -> Shown:
+    """Return a fit's variables on the model's own scale; constant entries are left out.
+
+    `before` and `after` are parameters (draw, p) on the calibrated scale.
+    """
+    names, was, _ = flat_variables(fit, before)
+    now = flat_variables(fit, after)[1]
+    near = flat_variables(fit, neighbours(center, target.se))[1]
+    estimate, above, below = np.split(near, [1, 1 + len(center)])
+    estimate, slope = estimate[0], (above - below).T
+    slope /= 2 * STEP * target.se  # (k, p)
+    variance = np.einsum("ki,ij,kj->k", slope, target.covariance, slope)
+    moving = np.flatnonzero((np.ptp(was, axis=0) > 0) & (variance > 0))
+    error = None
+    if target.se_error is not None:
+        reach = np.abs(slope) * target.se > 1e-6 * np.sqrt(variance)[:, None]
+        error = np.max(np.where(reach, target.se_error, 0.0), axis=1)[moving]
+    return Shown(
+        tuple(names[j] for j in moving),
+        estimate[moving],
+        np.sqrt(variance[moving]),
+        np.full(len(moving), target.dof.min()),
+        was[:, moving],
+        now[:, moving],
+        error,
+    )
+
+
+def headline(result: Any) -> list[str]:
+    """Return in lines what a Calibration did, what it covers and what to beware of."""
+    s, t, fit = result.settings, result.target, result.fit
+    center = "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind
+    eta = "unknown eta" if result.original.eta is None else f"eta = {result.original.eta:g}"
+    shift = f", {np.max(np.abs(result.center_shift)):.2g} se from the posterior mean at most"
+    moved = s["kind"] != "scale" and t.center_kind != "mean"
+    lines = [
+        f"Calibration ({s['kind']}, root {s['root']}) of {len(result.draws)} draws at {eta}",
+        f"covers: {t.estimand}, not the parameter of the process that made the data",
+        f"centre: {center}{shift if moved else ''}",
+        f"spread: {t.describe()}",
+    ]
+    if t.se_error is not None:
+        lines.append(f"Monte Carlo error of se: {100 * t.se_error.max():.1f} % at most")
+    if fit is not None and fit.latent:
+        lines.append(f"left as they were: {', '.join(fit.latent)} (group effects)")
+    lines += [f"{c.name}: {c.advice}" for c in result.checks if c.name.startswith("left out")]
+    if result.inactive:
+        lines.append(f"no interval: {', '.join(result.inactive)} (exactly zero at this penalty)")
+    if t.plug_ins:
+        known = ", ".join(f"{k} = {v:.4g}" for k, v in t.plug_ins.items())
+        lines.append(f"taken as known: {known}")
+    lines.append(f"diagnostics: {result.flags()}")
+    lines += [f"  {c.name}: {c.advice}" for c in result.checks if c.verdict != "ok"]
+    return lines
+
+
+def record(result: Any) -> dict[str, Any]:
+    """Return how a Calibration was made, as attributes that any file format takes."""
+    t, told = result.target, {f"calibration_{k}": v for k, v in result.settings.items()}
+    told["calibrated_by"] = f"etafree {told.pop('calibration_version')}"
+    told |= {
+        "calibration_target": t.describe(),
+        "calibration_covers": t.estimand,
+        "calibration_correction": t.correction,
+        "calibration_center": t.center_kind,
+        "calibration_diagnostics": result.flags(),
+    }
+    if "seed" in result.original.info:
+        told["draws_seed"] = result.original.info["seed"]
+    if result.original.eta is not None:
+        told["calibration_eta"] = float(result.original.eta)
+    return told

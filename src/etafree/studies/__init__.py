@@ -1,1 +1,0 @@
-"""Studies: tables of cells run on this machine or on a cluster."""

@@ -1,0 +1,354 @@
+r"""Where calibrated draws go: a centre, a covariance and the law that quantiles come from.
+
+From few clusters a variance is estimated with error; `Satterthwaite` has its degrees of freedom,
+per contrast and for joint tests.
+
+References
+----------
+Bell, R. M. and McCaffrey, D. F. (2002). Survey Methodology 28, 169-181. Pustejovsky, J. E. and
+Tipton, E. (2018). J. Bus. Econ. Statist. 36, 672-683.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from etafree.errors import InputError
+from etafree.foundation.arguments import (
+    Array,
+    as_array,
+    as_bool,
+    as_mapping,
+    as_names,
+    as_number,
+    as_positive,
+    axis_names,
+    in_order,
+    owned,
+    renamed,
+)
+from etafree.foundation.check import Check
+from etafree.foundation.linalg import check_covariance, cholesky, eigh, rounding, solve
+
+__all__ = ["Satterthwaite", "Target", "degrees_of_freedom", "sampling_adjustment"]
+
+
+@dataclass(frozen=True, eq=False)
+class Satterthwaite:
+    r"""Degrees of freedom of a CR2 variance, contrast by contrast.
+
+    Under the working model where scores vary as the Hessian says, the variance estimate of a
+    contrast is :math:`\sum_g (p_g^\top\hat\psi_g)^2`; matching its mean and variance to a scaled
+    chi-square gives :math:`\nu = \mathrm{tr}(\Lambda)^2/\mathrm{tr}(\Lambda^2)` with
+    :math:`\Lambda_{gh} = p_g^\top\mathrm{cov}(\hat\psi_g, \hat\psi_h)p_h`. For least squares these
+    are the values of Bell and McCaffrey (2002). For q contrasts the estimate is matched to a
+    Wishart matrix, :math:`\nu = q(q+1)/\sum_{st}\mathrm{var}(T_{st})` with T standardised to mean
+    I: the approximate Hotelling test (HTZ) of Pustejovsky and Tipton (2018).
+    """
+
+    whiten: Array
+    adjust: Array
+    spread: Array
+    total: Array
+
+    @classmethod
+    def of(cls, whiten: Array, adjust: Array, hessians: Array, variances: Array) -> Satterthwaite:
+        """Return them for scores adjusted by matrices (G, p, p), from what a cluster's scores hold.
+
+        Hessians :math:`A_g` and working variances :math:`Q_g`, (G, p, p), where A is the identity.
+        """
+        spread = np.concatenate([hessians, variances], axis=1)
+        return cls(whiten, adjust, spread, variances.sum(axis=0))
+
+    def dof(self, contrast: Array) -> float:
+        """Return the degrees of freedom for a contrast (p,), or for several at once (q, p)."""
+        rows = np.atleast_2d(contrast)
+        expected = self._expected(rows)
+        rows = solve(cholesky(expected, "contrast"), rows)  # E of the estimate is I
+        parts = [self._parts(row) for row in rows]
+        q = len(rows)
+        total = sum(
+            self._hadamard(parts[s], parts[s], parts[t], parts[t])
+            + self._hadamard(parts[s], parts[t], parts[t], parts[s])
+            for s in range(q)
+            for t in range(q)
+        )
+        return q * (q + 1) / total
+
+    def _parts(self, contrast: Array) -> tuple[Array, Array]:
+        """Return directions p_g (G, k) and factors z_g = (A_g p_g, Q_g p_g), (G, 2p)."""
+        direction = self.adjust @ (self.whiten @ contrast)
+        return direction, np.einsum("gij,gj->gi", self.spread, direction)
+
+    @cached_property
+    def _middle(self) -> Array:
+        """K in cov(psi_g, psi_h) = [g = h] Q_g + (A_g, Q_g) K (A_h, Q_h)'."""
+        return working_covariance_of_residuals(self.total)
+
+    def _expected(self, rows: Array) -> Array:
+        """Return the expectation (q, q) of the estimated variance of several contrasts."""
+        parts = [self._parts(row) for row in rows]
+        return np.array([[float(self._diagonal(a, b).sum()) for b in parts] for a in parts])
+
+    def _own(self, a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
+        own: Array = np.einsum("gi,gi->g", a[0], b[1][:, -a[0].shape[1] :])
+        return own
+
+    def _diagonal(self, a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
+        shared: Array = np.einsum("gi,ij,gj->g", a[1], self._middle, b[1])
+        return self._own(a, b) + shared
+
+    def _hadamard(
+        self,
+        a: tuple[Array, Array],
+        b: tuple[Array, Array],
+        c: tuple[Array, Array],
+        d: tuple[Array, Array],
+    ) -> float:
+        """Return the sum over g, h of Lambda^{ab}_gh Lambda^{cd}_gh without a G x G matrix."""
+        own_ab, own_cd = self._own(a, b), self._own(c, d)
+        low_ab, low_cd = self._diagonal(a, b) - own_ab, self._diagonal(c, d) - own_cd
+        middle = self._middle
+        both = np.trace(middle @ (b[1].T @ d[1]) @ middle.T @ (c[1].T @ a[1]))
+        return float(own_ab @ own_cd + own_ab @ low_cd + low_ab @ own_cd + both)
+
+
+def working_covariance_of_residuals(total: Array) -> Array:
+    r"""Return K (2p, 2p) with :math:`(I-H)(I-H)^\top = I + UKU^\top`, where A is the identity.
+
+    H is the hat matrix of weighted rows, :math:`U = (X, WX)`, and `total` is
+    :math:`Q = X^\top W^2X`.
+    """
+    p = len(total)
+    middle: Array = np.block([[total, -np.eye(p)], [-np.eye(p), np.zeros((p, p))]])
+    return middle
+
+
+def sampling_adjustment(grams: Array, total: Array) -> Array:
+    r"""Return Bell and McCaffrey's adjustment under sampling weights, (G, 2p, p).
+
+    Rows with sampling weights have one variance, not one that falls with the weight. Residuals of
+    cluster g then have the covariance :math:`I+U_gKU_g^\top` with :math:`U_g=(X_g, W_gX_g)`, and
+    its inverse root :math:`I + U_gF_gU_g^\top` makes the estimate unbiased if variances are equal.
+    The adjusted score is :math:`C_g^\top(X_g^\top e_g, X_g^\top W_ge_g)` with
+    :math:`C_g = (0, I)^\top + F_gG_g(0, I)^\top`.
+
+    Parameters
+    ----------
+    grams : (G, 2p, 2p) array
+        :math:`G_g = U_g^\top U_g`, where A is the identity.
+    total : (p, p) array
+        :math:`\sum_g X_g^\top W_g^2X_g`.
+    """
+    p = len(total)
+    values, vectors = eigh(grams, "clusters' Hessians")
+    there = values > rounding(2 * p) * values[:, -1:]
+    size = np.sqrt(np.where(there, values, 0.0))
+    reach = vectors * size[:, None, :]  # U = (orthonormal) reach'
+    inner = (
+        np.eye(2 * p) + np.swapaxes(reach, 1, 2) @ working_covariance_of_residuals(total) @ reach
+    )
+    spectrum, turn = eigh(inner, "clusters' Hessians")
+    safe = np.maximum(spectrum, rounding(2 * p))
+    back = vectors * np.where(there, 1.0 / np.where(there, size, 1.0), 0.0)[:, None, :] @ turn
+    factor = (back * (safe**-0.5 - 1.0)[:, None, :]) @ np.swapaxes(back, 1, 2)
+    adjust: Array = np.eye(2 * p)[:, p:] + factor @ grams[:, :, p:]
+    return adjust
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    r"""Where calibrated draws go: centre, covariance and reference distribution.
+
+    Attributes
+    ----------
+    center : (p,) array
+        The estimate.
+    covariance : (p, p) array
+        Covariance of the estimator in absolute units, the paper's :math:`V/s_n`.
+    names : tuple of str
+        Parameter names.
+    dof : (p,) array
+        Degrees of freedom of each parameter's t distribution, infinite for the normal.
+    hessian, meat : (p, p) arrays or None
+        :math:`A` and :math:`B`, sums over observations.
+    center_kind, correction : str
+        Choices that made it, such as ``"map"`` and ``"CR3"``.
+    centered : bool
+        Whether scores were centred at observation level.
+    clusters : int or None
+        Number of independent clusters or PSUs, the smallest if there are several ways.
+    design : str
+        Which observations may depend on each other, in words.
+    n : int or None
+        Number of rows.
+    size : float or None
+        The effective scale :math:`s_n`.
+    estimand : str
+        What an interval covers, in words.
+    plug_ins : mapping
+        Nuisance values estimated beforehand and taken as known.
+    method : str
+        "sandwich" from a criterion's derivatives, or "infinitesimal jackknife" from draws.
+    se_error : (p,) array or None
+        Relative Monte Carlo error of the standard errors, where draws made them.
+    satterthwaite : Satterthwaite or None
+        What the degrees of freedom of a contrast come from (CR2).
+    checks : tuple of Check
+        Diagnostics found on the way.
+
+    Raises
+    ------
+    InputError
+        Shapes do not fit together.
+
+    See Also
+    --------
+    etafree.target : The target of a criterion.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> t = ef.target(ef.Criterion(ef.losses.Squared(), data=(X, y)), correction="HC1")
+    >>> t.se.round(3), t.dof_of(np.array([1.0])), t.describe()
+    (array([1.08]), inf, 'sandwich, independent observations, HC1, normal')
+    """
+
+    center: Array
+    covariance: Array
+    names: tuple[str, ...]
+    dof: Array
+    hessian: Array | None = None
+    meat: Array | None = None
+    center_kind: str = "given"
+    correction: str = "given"
+    centered: bool = True
+    clusters: int | None = None
+    design: str = ""
+    n: int | None = None
+    size: float | None = None
+    estimand: str = "whatever the given centre estimates"
+    plug_ins: Mapping[str, float] = field(default_factory=dict)
+    method: str = "sandwich"
+    se_error: Array | None = None
+    satterthwaite: Satterthwaite | None = field(default=None, repr=False)
+    checks: tuple[Check, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        names = as_names(self.names, None)
+        object.__setattr__(self, "names", names)
+        p = len(names)
+        for name in ("center", "covariance", "dof", "hessian", "meat", "se_error"):
+            value = getattr(self, name)
+            if value is None and name in ("hessian", "meat", "se_error"):
+                continue
+            axes = (0, 1) if name in ("covariance", "hessian", "meat") else (-1,)
+            value = in_order(value, names, name, axes)
+            array = as_array(value, name, shape=(p,) * len(axes), finite=name != "dof")
+            object.__setattr__(self, name, owned(array))  # frozen means the arrays too
+        if not np.all(self.dof > 0):
+            raise InputError(
+                "dof",
+                f"are {self.dof.tolist()}",
+                "pass numbers above zero, numpy.inf for the normal",
+            )
+        for name in ("clusters", "n", "size"):
+            if getattr(self, name) is not None:
+                as_positive(getattr(self, name), name)
+        for name in ("center_kind", "correction", "design", "estimand", "method"):
+            if not isinstance(getattr(self, name), str):
+                raise InputError(name, f"is a {type(getattr(self, name)).__name__}", "pass text")
+        as_bool(self.centered, "centered")
+        numbers = as_mapping(self.plug_ins, "plug_ins")
+        object.__setattr__(self, "plug_ins", {k: as_number(v, k) for k, v in numbers.items()})
+        if not isinstance(self.satterthwaite, Satterthwaite | None):
+            raise InputError(
+                "satterthwaite", f"is a {type(self.satterthwaite).__name__}", "leave it out"
+            )
+        if not isinstance(self.checks, tuple) or not all(isinstance(c, Check) for c in self.checks):
+            raise InputError("checks", "are no tuple of Check", "leave them out")
+
+    @classmethod
+    def given(cls, center: Any, covariance: Any, names: Any = None, dof: Any = None) -> Target:
+        """Return a target from a centre and a covariance matrix of the user's.
+
+        Parameters
+        ----------
+        center : (p,) array
+            The estimate.
+        covariance : (p, p) array
+            Of the estimate, in absolute units.
+        names : sequence of str, optional
+            Parameter names; by default those of a Series or DataFrame among the two.
+        dof : float, optional
+            Degrees of freedom of a reference t distribution; the normal if not given.
+
+        Returns
+        -------
+        Target
+            To be passed to `calibrate` in place of a criterion.
+
+        Raises
+        ------
+        InputError
+            Shapes differ, or the covariance is not positive definite.
+
+        Examples
+        --------
+        >>> import etafree as ef
+        >>> ef.Target.given([0.0, 1.0], np.eye(2)).se
+        array([1., 1.])
+        """
+        names = axis_names(center) or axis_names(covariance) if names is None else names
+        point = as_array(renamed(center, names, "center")[0], "center").reshape(-1)
+        if len(point) == 0:
+            raise InputError("center", "is empty")
+        known = as_names(names, len(point))
+        order = in_order(covariance, known, "covariance", (0, 1))
+        matrix = check_covariance(order, "covariance", len(point))
+        return cls(point, matrix, known, degrees_of_freedom(dof, np.inf, len(point)))
+
+    @property
+    def se(self) -> Array:
+        """Standard errors (p,)."""
+        return np.sqrt(np.diagonal(self.covariance))
+
+    @property
+    def p(self) -> int:
+        """Number of parameters."""
+        return len(self.center)
+
+    def dof_of(self, contrast: Array) -> float:
+        """Return the degrees of freedom for a `contrast` (p,), or for several at once (q, p)."""
+        if self.satterthwaite is not None:
+            return self.satterthwaite.dof(contrast)
+        return float(self.dof.min())
+
+    def describe(self) -> str:
+        """Return in words how the covariance was made."""
+        if not self.design:
+            return "covariance given by the user"
+        dof = self.dof
+        if np.isinf(dof).all():
+            law = "normal"
+        elif np.ptp(dof) < 1e-9:
+            law = f"t with {dof[0]:g} degrees of freedom"
+        else:
+            law = f"t with {dof.min():.1f} to {dof.max():.1f} degrees of freedom"
+        printed = "" if self.centered else ", scores not centred"
+        return f"{self.method}, {self.design}, {self.correction}, {law}{printed}"
+
+
+def degrees_of_freedom(given: Any, default: float | Array, p: int) -> Array:
+    if given is None:
+        return np.broadcast_to(np.asarray(default, dtype=np.float64), (p,)).copy()
+    number = as_number(given, "dof")
+    if not number >= 1:
+        raise InputError("dof", f"is {number!r}", "pass at least 1, or numpy.inf for the normal")
+    return np.full(p, number)

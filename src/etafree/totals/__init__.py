@@ -1,0 +1,1 @@
+"""Total losses M(theta), one engine per file."""

@@ -1,0 +1,176 @@
+r"""What criteria, samplers and sandwiches ask of a total loss :math:`M(\theta)`.
+
+`LinearTotal` has it in closed form over a linear predictor; losses written in JAX and losses over
+pairs have totals of their own. Everything is a sum over observations.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from etafree.data.groups import Groups
+from etafree.errors import InputError
+from etafree.foundation.arguments import Array
+from etafree.losses import Loss
+
+__all__ = ["ClusterBlock", "ClusterTotals", "Derivatives", "GeneralLoss", "Total"]
+
+
+class Derivatives(NamedTuple):
+    """Value, gradient and Hessian of a total, and the size of the terms the gradient sums."""
+
+    value: float
+    gradient: Array
+    hessian: Array
+    gradient_scale: Array
+
+
+class ClusterTotals(NamedTuple):
+    """Gradient and Hessian of a total, and the score sums (G, p) and weights (G,) of clusters."""
+
+    gradient: Array
+    hessian: Array
+    sums: Array
+    weights: Array
+
+    @classmethod
+    def zeros(cls, many: int, p: int) -> ClusterTotals:
+        """Return what sums start from."""
+        return cls(np.zeros(p), np.zeros((p, p)), np.zeros((many, p)), np.zeros(many))
+
+
+class ClusterBlock(NamedTuple):
+    """Consecutive clusters: score sums (g, p), Hessians (g, p, p) and weights (g,).
+
+    `variances` (g, p, p) is what the scores' variances would be if each observation's were its
+    Hessian: the Hessians themselves unless sampling weights count twice.
+    """
+
+    first: int
+    scores: Array
+    hessians: Array
+    weights: Array
+    variances: Array
+
+
+class Total(ABC):
+    """A loss summed over weighted observations.
+
+    Attributes
+    ----------
+    loss : Loss
+    weights : (n,) array or None
+        None means one each.
+    frequency : bool
+        Whether a weight counts copies of a row (True) or represents other units (False).
+    """
+
+    loss: Any
+    weights: Array | None
+    frequency: bool
+    #: Whether an observation has a share of the Hessian of its own, which HC2, HC3, CR2, CR3 need.
+    leverages: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def n(self) -> int:
+        """Number of observations."""
+
+    @property
+    @abstractmethod
+    def p(self) -> int:
+        """Number of parameters."""
+
+    @property
+    def weight(self) -> float:
+        """Sum of the weights."""
+        return float(self.n) if self.weights is None else float(self.weights.sum())
+
+    @property
+    def size(self) -> float:
+        """The paper's effective scale s_n: the sum of the weights, times a kernel's bandwidth."""
+        return self.weight * float(self.loss.effective_unit)
+
+    @property
+    def count(self) -> float:
+        """Number of observations: copies count under frequency weights, zero weights never do."""
+        if self.weights is None or self.frequency:
+            return self.weight
+        return float(np.count_nonzero(self.weights))
+
+    @property
+    def copies(self) -> bool:
+        """Whether weights repeat rows."""
+        if not self.frequency or self.weights is None:
+            return False
+        return not bool(np.isin(self.weights, (0.0, 1.0)).all())
+
+    def small_sample_factor(self) -> float:
+        """Return what HC1 multiplies the sum of squared scores with."""
+        if self.count <= self.p:
+            raise InputError(
+                "correction",
+                f"'HC1' needs more than p = {self.p} observations",
+                "use fewer parameters",
+            )
+        return self.count / (self.count - self.p)
+
+    @property
+    def column_norms(self) -> Array:
+        """How far the predictor moves with each parameter, times the root of n."""
+        return np.full(self.p, np.sqrt(self.n))
+
+    @abstractmethod
+    def reweighted(self, weights: Array | None, frequency: bool) -> Self:
+        """Return the same total under other weights."""
+
+    @abstractmethod
+    def values(self, theta: Array) -> Array:
+        """Return each observation's weighted loss (n,)."""
+
+    @abstractmethod
+    def scores(self, theta: Array) -> Array:
+        """Return each observation's weighted score (n, p), whose variance is the total's."""
+
+    @abstractmethod
+    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
+        """Return value, gradient and Hessian; `majorize` asks for a safe positive Hessian."""
+
+    @abstractmethod
+    def totals(self, thetas: Array) -> Array:
+        """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
+
+    @abstractmethod
+    def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
+        """Return gradient, Hessian and every cluster's score sum."""
+
+    @abstractmethod
+    def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        """Yield score sums and Hessians of blocks of clusters."""
+
+    def unweighted_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        """Yield the same blocks of the rows that have weight, each counted once."""
+        assert self.weights is not None
+        yield from self.reweighted(np.sign(self.weights), True).cluster_blocks(theta, groups)
+
+
+class GeneralLoss(Loss):
+    """A loss that makes its own total from data that are not (X, y)."""
+
+    convex = False
+    #: What to say when labels do not fit the number of observations.
+    row_advice: ClassVar[str] = "pass one value per row of the data"
+
+    def bind(
+        self, data: Any, start: Any, weights: Array | None, frequency: bool
+    ) -> tuple[Total, Array, tuple[str, ...] | None]:
+        """Return the total, a start (p,) and parameter names, None for the default."""
+        raise TypeError(f"{type(self).__name__} must define bind(data, start, weights, frequency)")
+
+    def count(self, data: Any) -> int:
+        """Return the number of observations in the data."""
+        raise TypeError(f"{type(self).__name__} must define count(data)")

@@ -1,0 +1,622 @@
+r"""The total of a loss over a linear predictor whose rows are read in parts, pass after pass.
+
+Every sum over the rows is the sum of what `LinearTotal` computes of each part; the parts live only
+while they are worked on. Derivatives at points seen before are remembered: a pass costs more.
+
+Passes over a table that is read in parts, and how its parts become totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.data.formula import Recipe, check_kinds, formula_columns, matrices
+from etafree.data.groups import Groups, symmetric
+from etafree.data.labels import (
+    Column,
+    Columns,
+    StreamedGroups,
+    Tally,
+    as_frame,
+    needs_rows,
+    numbers,
+)
+from etafree.data.rows import Rows, checked_weights
+from etafree.data.sources import Source
+from etafree.errors import InputError
+from etafree.foundation.arguments import Array, check_finite
+from etafree.foundation.threads import own_settings
+from etafree.losses import LinearLoss, ResidualLoss
+from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives
+from etafree.totals.linear import LinearTotal, PredictorTotal
+
+__all__ = [
+    "Census",
+    "Part",
+    "Reader",
+    "StreamedTotal",
+    "add_start",
+    "count_labels",
+    "find_recipe",
+    "run_pass",
+    "take_census",
+]
+
+#: Complete rows that show what a formula makes of the columns, and levels a category may have.
+SAMPLE, MOST_LEVELS = 500, 10_000
+#: Rows of every part that show whether a formula looks at other rows.
+WITNESSES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Part(LinearTotal):
+    """Rows of one part, with the part itself for its labels."""
+
+    chunk: Any = None
+    kept: NDArray[np.intp] | None = None
+
+    def codes(self, groups: Groups) -> NDArray[np.intp]:
+        """Return the group of every row."""
+        assert isinstance(groups, StreamedGroups)
+        codes: NDArray[np.intp] = groups.coder(self.chunk, self.kept)
+        return codes
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """How a part of the table becomes a total.
+
+    `weights`, `offset` and `trials` name columns; `complete` says that no row is left out.
+    """
+
+    recipe: Recipe
+    weights: str | None = None
+    frequency: bool = True
+    offset: str | None = None
+    trials: str | None = None
+    complete: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What a part must have."""
+        named = (self.weights, self.offset, self.trials)
+        return (*self.recipe.columns, *(name for name in named if name is not None))
+
+    def part(self, chunk: Any, loss: LinearLoss, first: int) -> Part:
+        """Return the total of a part whose first row has this number."""
+        X, y, kept = self._design(chunk)
+
+        def column(name: str | None, argument: str) -> Array | None:
+            if name is None:
+                return None
+            values = numbers(chunk, name, argument)
+            values = values if kept is None else values[kept]
+            check_finite(values, argument)
+            return values
+
+        m = column(self.trials, "trials")
+        y = y if m is None else np.column_stack([y, m])
+        o, w = column(self.offset, "offset"), column(self.weights, "weights")
+        return Part(loss, X, y, o, w, self.frequency, first, chunk, kept)
+
+    def _design(self, chunk: Any) -> tuple[Any, Array, NDArray[np.intp] | None]:
+        """Return X, y and the rows kept, None for all; columns stay where they are if they can."""
+        if self.recipe.plain is not None:
+            y = numbers(chunk, self.recipe.response, "y")
+            X = Columns.of(chunk, self.recipe.plain)
+            if self.complete or (X.finite and np.isfinite(y @ y)):
+                return X, y, None
+        return self.recipe.arrays(chunk, self.complete)
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One pass over a piece of the table: `step` adds every part to what is in `start`.
+
+    There a shape stands for an array of zeros, which need not travel.
+    """
+
+    reader: Reader
+    loss: LinearLoss
+    step: Callable[..., None]
+    start: tuple[Any, ...]
+    firsts: tuple[int, ...]
+
+    @own_settings
+    def __call__(self, k: int, chunks: Iterator[Any]) -> tuple[tuple[Any, ...], int, int]:
+        out = tuple(np.zeros(s) if isinstance(s, tuple) else deepcopy(s) for s in self.start)
+        begin, seen = self.firsts[k] if self.firsts else 0, 0
+        first = begin
+        for chunk in filter(len, chunks):  # nothing, not even types, can be learnt from no rows
+            part = self.reader.part(chunk, self.loss, first)
+            seen += part.n if part.kept is None else len(chunk)
+            first += part.n
+            if part.n:
+                self.step(part, *out)
+        return out, first - begin, seen
+
+
+def run_pass(
+    source: Source,
+    reader: Reader,
+    loss: LinearLoss,
+    step: Callable[..., None],
+    out: tuple[Any, ...],
+    columns: tuple[str, ...],
+    lengths: tuple[int, ...] = (),
+) -> tuple[tuple[int, ...], int]:
+    """Add `step` of every part to `out`; return the rows in use in every piece, and all rows.
+
+    `out` is zero: arrays, or objects that ``+=`` adds to in the order of the pieces.
+    `columns` are needed besides the reader's, `lengths` are what an earlier pass returned.
+    """
+    needed = tuple(dict.fromkeys((*reader.columns, *columns)))
+    firsts = tuple(np.cumsum((0, *lengths)).tolist()) if lengths else ()
+    used, rows = [], 0
+    start = tuple(o.shape if isinstance(o, np.ndarray) else deepcopy(o) for o in out)
+    work = Pass(reader, loss, step, start, firsts)
+    for made, kept, seen in source.map(work, needed):
+        for total, more in zip(out, made, strict=True):
+            total += more  # in place
+        used.append(kept)
+        rows += seen
+    return tuple(used), rows
+
+
+class Witnesses:
+    """Some rows of every part with what the formula made of them there.
+
+    A formula such as ``y ~ I(year - np.min(year))`` looks at other rows than its own, which the
+    first rows of a sorted table do not show.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.made: list[Array] = []
+
+    def add(self, part: Part, columns: Sequence[str]) -> None:
+        """Keep a few rows of a part."""
+        some = np.unique(np.linspace(0, part.n - 1, WITNESSES).astype(np.intp))
+        places = some if part.kept is None else part.kept[some]
+        chunk = part.chunk
+        taken = chunk.iloc[places] if hasattr(chunk, "iloc") else chunk.take(places)
+        self.rows.append(as_frame(taken, columns))
+        self.made.append(np.column_stack([part.X[some], part.y.reshape(part.n, -1)[some, 0]]))
+
+    def __iadd__(self, other: Witnesses) -> Witnesses:
+        self.rows += other.rows
+        self.made += other.made
+        return self
+
+    def check(self, recipe: Recipe) -> None:
+        """Refuse a formula that makes something else of these rows when they are together."""
+        import pandas as pd
+
+        X, y, kept = recipe.arrays(pd.concat(self.rows, ignore_index=True))
+        apart = np.concatenate(self.made)
+        if kept is not None or not np.allclose(np.column_stack([X, y]), apart, 1e-9, 0.0):
+            raise InputError(
+                "formula",
+                "has something that looks at other rows than its own, and these are read in parts",
+                "store it as a column of the data",
+            )
+
+
+class Census(NamedTuple):
+    """What the first pass found.
+
+    `rows` are all of them, `lengths` those in use in every piece.
+    """
+
+    rows: int
+    lengths: tuple[int, ...]
+    weight: float
+    present: int
+    copies: bool
+    column_norms: Array
+
+
+def take_census(
+    loss: LinearLoss, source: Source, reader: Reader, labels: Mapping[str, str]
+) -> tuple[Census, tuple[Array, Array], list[Tally]]:
+    """Return what the first pass finds: counts, a least-squares start, and columns' labels.
+
+    `labels` maps columns to the arguments they were given for.
+    """
+    p, kind = len(reader.recipe.names), "frequency" if reader.frequency else "sampling"
+
+    def add(part: Part, counts: Array, squares: Array, *rest: Any) -> None:
+        loss.check(part.y)
+        if part.weights is not None:  # one more, so that a part may be without weight
+            every = np.append(part.weights, 1.0)
+            checked_weights(Rows(len(every)), len(every), every, kind)
+            copies = np.count_nonzero(~np.isin(part.weights, (0.0, 1.0)))
+            counts += part.weights.sum(), np.count_nonzero(part.weights), copies
+            squares += np.square(part.column_norms)
+        add_start(part, *rest[:2])
+        if reader.recipe.plain is None:
+            rest[2].add(part, reader.recipe.columns)
+        for tally in rest[3:]:
+            count_labels(part, tally)
+
+    tallies = [Tally(Column(name, argument)) for name, argument in labels.items()]
+    sums = np.zeros(3), np.zeros(p), np.zeros((p, p)), np.zeros(p)
+    found = Witnesses()
+    lengths, rows = run_pass(source, reader, loss, add, (*sums, found, *tallies), tuple(labels))
+    counts, squares, gram, moment = sums
+    if sum(lengths) == 0:
+        raise InputError("data", "has no complete row for this formula", "check missing values")
+    if reader.recipe.plain is None:
+        found.check(reader.recipe)
+    if reader.weights is None:
+        counts[:2], squares = sum(lengths), np.diagonal(gram)
+    checked_weights(Rows(1), 1, counts[:1], "sampling")
+    copies = reader.frequency and bool(counts[2])
+    made = Census(rows, lengths, float(counts[0]), int(counts[1]), copies, np.sqrt(squares))
+    return made, (gram, moment), tallies
+
+
+def add_start(part: Part, gram: Array, moment: Array) -> None:
+    """Add a part's share of a least-squares start."""
+    more = part.least_squares()
+    gram += more[0]
+    moment += more[1]
+
+
+def count_labels(part: Part, tally: Tally) -> None:
+    """Add a part's labels to a tally."""
+    tally.coder.count(part.chunk, part.kept, part.weights, tally)
+
+
+def find_recipe(source: Source, formula: str, context: Mapping[str, Any] | None) -> Recipe:
+    """Return what the formula makes of the table; a pass finds the levels of its categories."""
+    import pandas as pd
+
+    columns = formula_columns(formula, source.columns, context)
+    frames: list[Any] = []
+    kinds: dict[str, str] = {}
+    for chunk in source.beginning(columns):
+        frames.append(as_frame(chunk, columns).dropna().iloc[:SAMPLE])
+        kinds = check_kinds(frames[-1], kinds)
+        if sum(map(len, frames)) >= SAMPLE:
+            break
+    filled = [frame for frame in frames if len(frame)] or frames[:1]
+    if not filled or not len(filled[0]):
+        raise InputError("data", "has no complete row for this formula", "check missing values")
+    recipe = Recipe.of(formula, pd.concat(filled, ignore_index=True), context)
+    keys = recipe.level_columns()
+    if not keys:
+        return recipe
+    work = Levels(formula, context, columns, tuple(map(tuple, keys)), kinds)
+    every = pd.concat(list(source.map(work, columns)), ignore_index=True)
+    return Recipe.of(formula, every[work.new(every, [set() for _ in keys])], context)
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """Complete rows that show every level of the categories in a piece of the table."""
+
+    formula: str
+    context: Mapping[str, Any] | None
+    columns: tuple[str, ...]
+    keys: tuple[tuple[str, ...], ...]
+    kinds: Mapping[str, str]
+
+    def __call__(self, k: int, chunks: Iterator[Any]) -> Any:
+        import pandas as pd
+
+        found: list[Any] = []
+        seen: list[set[Any]] = [set() for _ in self.keys]
+        for chunk in chunks:
+            frame = as_frame(chunk, self.columns)
+            if len(frame):
+                check_kinds(frame, self.kinds)
+                kept = matrices(self.formula, frame, self.context).rows.kept
+                frame = frame if kept is None else frame.iloc[kept]
+                found.append(frame[self.new(frame, seen)])
+        return pd.concat(found, ignore_index=True) if found else None
+
+    def new(self, frame: Any, seen: list[set[Any]]) -> NDArray[np.bool_]:
+        """Return which rows have a level for the first time."""
+        out = np.zeros(len(frame), dtype=bool)
+        for key, known in zip(self.keys, seen, strict=True):
+            first = np.flatnonzero(~frame.duplicated(list(key)).to_numpy())
+            values = list(frame[list(key)].iloc[first].itertuples(index=False, name=None))
+            fresh = [value not in known for value in values]
+            out[first[fresh]] = True
+            known.update(values)
+            if len(known) > MOST_LEVELS:
+                raise InputError(
+                    "formula",
+                    f"takes {list(key)} for categories, with more than {MOST_LEVELS} levels",
+                    "group its values first",
+                )
+        return out
+
+
+#: Points whose derivatives are remembered.
+REMEMBERED = 64
+#: Numbers in the Hessians of a block of clusters, and passes that all blocks may take.
+BLOCK_NUMBERS, MOST_PASSES = 1 << 24, 10
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedTotal(PredictorTotal):
+    """Sum of a `LinearLoss` over weighted observations that are read in parts.
+
+    Attributes
+    ----------
+    loss : LinearLoss
+    source : Source
+    reader : Reader
+    census : Census
+    known : dict
+        Derivatives at points seen before.
+    """
+
+    loss: LinearLoss
+    source: Source
+    reader: Reader
+    census: Census
+    known: dict[Any, Any] = field(default_factory=dict, repr=False)
+    weights: None = field(default=None, init=False)  # each part has its own
+
+    @classmethod
+    def of(
+        cls, loss: LinearLoss, source: Source, reader: Reader, labels: Mapping[str, str]
+    ) -> tuple[StreamedTotal, dict[str, StreamedGroups]]:
+        """Return the total after its first pass, and the groups of columns by name."""
+        _check_scale(loss)
+        census, start, tallies = take_census(loss, source, reader, labels)
+        reader = replace(reader, complete=census.rows == sum(census.lengths))
+        total = cls(loss, source, reader, census, {"start": start})
+        return total, {t.coder.name: total._groups(t) for t in tallies}
+
+    def fold(
+        self, step: Callable[..., None], *out: Any, groups: Groups | None = None
+    ) -> tuple[Any, ...]:
+        """Call ``step(part, *out)``, which adds to `out`, for the rows of every part in order."""
+        return self._fold(step, out, groups.columns if isinstance(groups, StreamedGroups) else ())
+
+    def _fold(
+        self, step: Callable[..., None], out: tuple[Any, ...], columns: tuple[str, ...]
+    ) -> tuple[Any, ...]:
+        run = self.source, self.reader, self.loss
+        used, _ = run_pass(*run, step, out, columns, self.census.lengths)
+        if sum(used) != self.n:
+            raise InputError(
+                "data",
+                f"has {sum(used)} rows in this pass and had {self.n} in the first",
+                "it must not change while it is in use",
+            )
+        return out
+
+    def tally(self, tally: Tally) -> Tally:
+        """Return the tally with all labels of the table, in one pass."""
+        made: Tally = self._fold(count_labels, (tally,), tally.coder.columns)[0]
+        return made
+
+    def _groups(self, tally: Tally) -> StreamedGroups:
+        coder = replace(tally.coder, labels=tally.settled()[0])
+        return StreamedGroups(coder, *tally.settled(), self.tally)
+
+    def groups(self, name: str, argument: str) -> StreamedGroups:
+        """Return the groups that a column's labels make."""
+        return self._groups(self.tally(Tally(Column(name, argument))))
+
+    @property
+    def n(self) -> int:
+        """Number of rows in use."""
+        return sum(self.census.lengths)
+
+    @property
+    def p(self) -> int:
+        """Number of parameters."""
+        return len(self.reader.recipe.names)
+
+    @property
+    def frequency(self) -> bool:  # type: ignore[override]
+        """Whether a weight counts copies of a row."""
+        return self.reader.frequency
+
+    @property
+    def trials(self) -> bool:
+        """Whether responses come with a number of trials."""
+        return self.reader.trials is not None
+
+    @property
+    def weight(self) -> float:
+        """Sum of the weights."""
+        return self.census.weight
+
+    @property
+    def count(self) -> float:
+        """Number of observations: copies count under frequency weights, zero weights never do."""
+        return self.weight if self.frequency else float(self.census.present)
+
+    @property
+    def copies(self) -> bool:
+        """Whether weights repeat rows."""
+        return self.census.copies
+
+    @property
+    def column_norms(self) -> Array:
+        """Euclidean norm of every column of X."""
+        return self.census.column_norms
+
+    def with_loss(self, loss: LinearLoss) -> StreamedTotal:
+        """Return the total of another loss over the same rows."""
+        _check_scale(loss)
+        other = replace(self, loss=loss, known={})
+        if type(loss).check is not LinearLoss.check:
+            other.fold(lambda part: loss.check(part.y))
+        return other
+
+    def take(self, rows: NDArray[np.intp]) -> LinearTotal:
+        """Return the total of some rows, by their numbers."""
+        many = len(rows)
+
+        def pick(part: Part, X: Array, y: Array, offset: Array, weights: Array) -> None:
+            here = (rows >= part.first) & (rows < part.first + part.n)
+            some = part.take(rows[here] - part.first)
+            X[here], y[here] = some.X, some.y
+            offset[here] = 0.0 if some.offset is None else some.offset
+            weights[here] = 1.0 if some.weights is None else some.weights
+
+        shapes = (many, self.p), (many, 2) if self.trials else (many,), (many,), (many,)
+        X, y, offset, weights = self.fold(pick, *map(np.zeros, shapes))
+        return LinearTotal(self.loss, X, y, offset, weights, self.frequency)
+
+    def least_squares(self) -> tuple[Array, Array]:
+        """Return the Gram matrix X'WX and X'W(start - offset) of a least-squares start."""
+        if "start" not in self.known:
+            zeros = np.zeros((self.p, self.p)), np.zeros(self.p)
+            self.known["start"] = self.fold(add_start, *zeros)
+        gram, moment = self.known["start"]
+        return gram, moment
+
+    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
+        """Return value, gradient and Hessian in one pass, none at a point seen before."""
+        key = (theta.tobytes(), majorize)
+        if key not in self.known:
+            if len(self.known) >= REMEMBERED:
+                del self.known[next(iter(self.known))]
+            self.known[key] = super().derivatives(theta, majorize=majorize)
+        made: Derivatives = self.known[key]
+        return made
+
+    def moments(self, theta: Array, majorize: bool) -> tuple[Array, Array, Array, Array]:
+        """Return value, gradient, lower triangle of the Hessian, and sum of squared slopes."""
+
+        def add(part: Part, *out: Array) -> None:
+            _add(out, part.moments(theta, majorize))
+
+        zeros = np.zeros(1), np.zeros(self.p), np.zeros((self.p, self.p)), np.zeros(1)
+        value, gradient, hessian, square = self.fold(add, *zeros)
+        return value[0], gradient, hessian, square[0]
+
+    def totals(self, thetas: Array) -> Array:
+        """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
+
+        def add(part: Part, out: Array) -> None:
+            out += part.totals(thetas)
+
+        (out,) = self.fold(add, np.zeros(len(thetas)))
+        made: Array = out
+        return made
+
+    def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
+        """Return the gradient and Hessian expected under a normal parameter."""
+
+        def add(part: Part, *out: Array) -> None:
+            _add(out, part.expected_derivatives(mean, covariance))
+
+        gradient, hessian = self.fold(add, np.zeros(self.p), np.zeros((self.p, self.p)))
+        return gradient, hessian
+
+    def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
+        """Return gradient, Hessian and every cluster's score sum in one pass."""
+
+        def add(part: Part, *out: Array) -> None:
+            codes = part.codes(groups)
+            low, high = int(codes.min()), int(codes.max()) + 1
+            codes = codes - low if low else codes
+            here = ClusterTotals(out[0], out[1], out[2][low:high], out[3][low:high])
+            part.add_cluster_totals(theta, codes, here)
+            here.weights[:] += np.bincount(codes, part.weights, high - low)
+
+        zeros = ClusterTotals.zeros(len(groups), self.p)
+        made = ClusterTotals(*self.fold(add, *zeros, groups=groups))
+        return made._replace(hessian=symmetric(made.hessian))
+
+    def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        """Yield score sums and Hessians of blocks of clusters, a pass for each block."""
+        twice = not (self.frequency and self.loss.convex)
+        yield from self._blocks(theta, groups, twice, False)
+
+    def unweighted_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        """Yield the same blocks of the rows that have weight, each counted once."""
+        yield from self._blocks(theta, groups, False, True)
+
+    def _blocks(
+        self, theta: Array, groups: Groups, twice: bool, once: bool
+    ) -> Iterator[ClusterBlock]:
+        many, p = len(groups), self.p
+        per_block = max(1, BLOCK_NUMBERS // p**2)
+        if many > MOST_PASSES * per_block:
+            raise InputError(
+                "correction",
+                f"needs the Hessians of {many} clusters, which takes more than "
+                f"{MOST_PASSES} passes over the data",
+                "use correction='CR1'",
+            )
+        for first in range(0, many, per_block):
+            size = min(per_block, many - first)
+            shapes = (size, p), (size, p, p), (size,), (size if twice else 0, p, p)
+            step = _block_step(theta, groups, first, size, twice, once)
+            scores, hessians, weights, variances = self.fold(
+                step, *map(np.zeros, shapes), groups=groups
+            )
+            yield ClusterBlock(first, scores, hessians, weights, variances if twice else hessians)
+
+    def reweighted(self, weights: Array | None, frequency: bool) -> StreamedTotal:
+        """Refused: weights are a column of the table."""
+        raise needs_rows("weights")
+
+    def values(self, theta: Array) -> Array:
+        """Refused: there is no vector with an entry per row."""
+        raise needs_rows("criterion")
+
+    def scores(self, theta: Array) -> Array:
+        """Refused: the matrix of scores never exists."""
+        raise needs_rows("criterion")
+
+    @property
+    def X(self) -> Array:
+        """Refused: the design matrix never exists."""
+        raise needs_rows("criterion")
+
+
+def _check_scale(loss: LinearLoss) -> None:
+    if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
+        raise InputError(
+            "scale",
+            f"{loss.scale!r} needs all residuals at once, and the data are read in parts",
+            "pass a number, from a sample perhaps",
+        )
+
+
+def _add(out: tuple[Array, ...], more: tuple[Any, ...]) -> None:
+    for total, part in zip(out, more, strict=True):
+        total += part
+
+
+def _block_step(
+    theta: Array, groups: Groups, first: int, size: int, twice: bool, once: bool
+) -> Callable[..., None]:
+    """Return what adds a part to the clusters from `first` on, `once` without its weights."""
+
+    def add(part: Part, scores: Array, hessians: Array, weights: Array, variances: Array) -> None:
+        codes = part.codes(groups) - first
+        inside = np.flatnonzero((codes >= 0) & (codes < size))
+        if len(inside) == 0:
+            return
+        found, local = np.unique(codes[inside], return_inverse=True)
+        some = part if len(inside) == part.n else part.take(inside)
+        if once and some.weights is not None:
+            some = some.reweighted(np.sign(some.weights), True)
+        for block in some.cluster_blocks(theta, Groups(local.reshape(-1), found)):
+            here = found[block.first : block.first + len(block.scores)]
+            scores[here] += block.scores
+            hessians[here] += block.hessians
+            weights[here] += block.weights
+            if twice:
+                variances[here] += block.variances
+
+    return add

@@ -1,0 +1,549 @@
+r"""Any loss written in JAX, :math:`M(\theta)=\sum_i w_i f(\theta, \mathrm{row}_i)`.
+
+Scores and Hessians come from automatic differentiation, in float64 whatever JAX's global flag says,
+which is never changed. Rows are taken in chunks of one size, so that every function is compiled
+once per loss and shape; weights are arguments, so that other weights compile nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.data.groups import COMPILE_FROM, Groups, add_group_sums, add_moments, symmetric
+from etafree.data.pytrees import (
+    as_columns,
+    as_parameters,
+    double_precision,
+    import_jax,
+    in_bundles,
+    rebuild,
+    refuse_other_rows,
+)
+from etafree.errors import InputError
+from etafree.foundation.arguments import Array
+from etafree.foundation.linalg import absolute, cholesky_or_none, majorized
+from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
+from etafree.totals.predictors import find_predictors
+
+__all__ = ["JaxLoss", "JaxTotal", "Kernels", "double_precision"]
+
+
+class Kernels:
+    """Compiled functions of flat parameters (p,), prepared rows and weights (m,).
+
+    With predictors u = J theta + o a prepared row is (row, J, o), and scores are J' slope; without,
+    u is theta and a prepared row is the row. `sums` makes slopes and the Hessian, or with a single
+    predictor every row's second derivative, which compiled code sums faster.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any], template: Any, row: Any) -> None:
+        jax = import_jax()
+        jnp, structured = jax.numpy, rebuild(template)
+        p = sum(leaf.size for leaf in jax.tree.leaves(template))
+
+        def loss(theta: Any, row: Any) -> Any:
+            return function(structured(theta), row)
+
+        self.predictors = found = find_predictors(loss, p, row)
+        outer, axis = (loss, None) if found is None else (found.outer, 0)
+
+        def prepare(rows: Any) -> Any:
+            return rows if found is None else (rows, *jax.vmap(found.extract)(rows))
+
+        def split(theta: Any, rows: Any) -> tuple[Any, Any]:
+            return (theta, rows) if found is None else (rows[1] @ theta + rows[2], rows[0])
+
+        def values(theta: Any, rows: Any, w: Any) -> Any:
+            each = jax.vmap(outer, (axis, 0))(*split(theta, rows))
+            return jnp.where(w > 0, w * each, 0.0)
+
+        def total(theta: Any, rows: Any, w: Any) -> Any:
+            return values(theta, rows, w).sum()
+
+        def slopes(theta: Any, rows: Any, w: Any) -> Any:
+            return w[:, None] * jax.vmap(jax.grad(outer), (axis, 0))(*split(theta, rows))
+
+        def curvatures(theta: Any, rows: Any, w: Any) -> Any:
+            each = jax.vmap(jax.hessian(outer), (axis, 0))(*split(theta, rows))
+            return w[:, None, None] * each
+
+        def gathered(slopes: Any, rows: Any) -> Any:
+            return slopes if found is None else jnp.einsum("mk,mkp->mp", slopes, rows[1])
+
+        def scores(theta: Any, rows: Any, w: Any) -> Any:
+            return gathered(slopes(theta, rows, w), rows)
+
+        def hessian(theta: Any, rows: Any, w: Any) -> Any:
+            if found is None:
+                return jax.hessian(total)(theta, rows, w)
+            flat, bent = rows[1].reshape(-1, len(theta)), curvatures(theta, rows, w)
+            if found.many == 1:
+                return flat.T @ (bent.reshape(-1, 1) * flat)
+            return flat.T @ jnp.einsum("mjk,mkp->mjp", bent, rows[1]).reshape(flat.shape)
+
+        def derivatives(theta: Any, rows: Any, w: Any) -> Any:
+            slope = slopes(theta, rows, w)
+            gradient = (
+                slope.sum(0)
+                if found is None
+                else slope.reshape(-1) @ rows[1].reshape(-1, len(theta))
+            )
+            value = total(theta, rows, w)
+            return value, gradient, (slope**2).sum(0), hessian(theta, rows, w)
+
+        def sums(theta: Any, rows: Any, w: Any) -> Any:
+            bent = hessian if found is None or found.many > 1 else curvatures
+            return slopes(theta, rows, w), bent(theta, rows, w)
+
+        def hessians(theta: Any, rows: Any, w: Any) -> Any:
+            bent, score = curvatures(theta, rows, w), scores(theta, rows, w)
+            if found is None:
+                return score, bent
+            return score, jnp.einsum("mji,mjk,mkl->mil", rows[1], bent, rows[1])
+
+        self.total, self.prepare = total, jax.jit(prepare)
+        self.values, self.scores, self.sums = jax.jit(values), jax.jit(scores), jax.jit(sums)
+        self.derivatives, self.hessians = jax.jit(derivatives), jax.jit(hessians)
+        self.value_and_gradient = jax.jit(jax.value_and_grad(total))
+        self.totals = jax.jit(jax.vmap(total, (0, None, None)))
+
+
+#: Numbers of rows times columns in a chunk: where derivatives of a million rows are fastest.
+CHUNK = 1 << 18
+#: Numbers in the Hessians of single rows held at a time: 4 MB, and what differentiation needs.
+HESSIANS = 1 << 19
+#: Rows times parameter values that `totals` takes at a time.
+TOTALS = 1 << 18
+#: Smallest eigenvalue of a safe Hessian, relative to the largest.
+FLOOR = 1e-6
+
+
+class _Chunk(NamedTuple):
+    """Prepared rows with their weights, zero for the first `skip`, which came before."""
+
+    where: NDArray[np.intp]
+    skip: int
+    rows: Any
+    weights: Any
+
+
+@dataclass(frozen=True, eq=False)
+class JaxTotal(Total):
+    """Sum of a `JaxLoss` over weighted observations; a row of weight zero is never looked at.
+
+    Attributes
+    ----------
+    loss : JaxLoss
+    template : pytree of arrays
+        What theta looks like.
+    columns : pytree of (n, ...) arrays
+    weights : (n,) array or None
+    frequency : bool
+    on_device : dict
+        The rows as JAX has them, shared by totals that differ in their weights.
+    """
+
+    loss: Any
+    template: Any
+    columns: Any
+    weights: Array | None = None
+    frequency: bool = True
+    on_device: dict[int, Any] = field(default_factory=dict, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        cached = ("_chunks", "_kernels", "_reach")
+        kept = {key: value for key, value in self.__dict__.items() if key not in cached}
+        return {**kept, "on_device": {}}
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(import_jax().tree.leaves(self.columns)[0])
+
+    @property
+    def p(self) -> int:
+        """Number of parameters."""
+        return sum(leaf.size for leaf in import_jax().tree.leaves(self.template))
+
+    @property
+    def row(self) -> Any:
+        """Shapes and types of one row."""
+        jax = import_jax()
+        return jax.tree.map(lambda c: jax.ShapeDtypeStruct(c.shape[1:], c.dtype), self.columns)
+
+    @cached_property
+    def _kernels(self) -> Kernels:
+        with double_precision():
+            made: Kernels = self.loss.kernels(self.template, self.row)
+            return made
+
+    def reweighted(self, weights: Array | None, frequency: bool) -> JaxTotal:
+        """Return the same total under other weights."""
+        return replace(self, weights=weights, frequency=frequency)
+
+    @property
+    def _width(self) -> int:
+        """Numbers in a row, or in its score."""
+        leaves = import_jax().tree.leaves(self.columns)
+        return max(self.p, sum(int(leaf[0].size) for leaf in leaves))
+
+    @cached_property
+    def _chunks(self) -> list[_Chunk]:
+        size = min(self.n, 1 << max(8, (CHUNK // self._width).bit_length() - 1))
+        there = np.arange(self.n) if self.weights is None else np.flatnonzero(self.weights)
+        shared = self.on_device if len(there) == self.n else {}
+        with double_precision():
+            return [self._chunk(there, k, size, shared) for k in range(0, len(there), size)]
+
+    def _chunk(
+        self, there: NDArray[np.intp], first: int, size: int, shared: dict[int, Any]
+    ) -> _Chunk:
+        """Return `size` of the rows `there`, the last chunk filled up in front."""
+        jax, skip = import_jax(), max(0, first + size - len(there))
+        where = there[np.maximum(np.arange(first, first + size) - skip, 0)]
+        if first not in shared:
+            rows = jax.tree.map(lambda c: jax.numpy.asarray(c[where]), self.columns)
+            shared[first] = self._kernels.prepare(rows)
+        weights = np.ones(size) if self.weights is None else self.weights[where]
+        weights[:skip] = 0.0
+        return _Chunk(where, skip, shared[first], jax.numpy.asarray(weights))
+
+    @cached_property
+    def _reach(self) -> Array:
+        """How far predictors move with parameters, (k, p): what slopes' sizes are multiplied by."""
+        if self._kernels.predictors is None:
+            even: Array = np.sqrt(self.n) * np.eye(self.p)
+            return even
+        square = np.zeros((self._kernels.predictors.many, self.p))
+        for chunk in self._chunks:
+            square += np.einsum("mkp,mkp->kp", *[np.asarray(chunk.rows[1])[chunk.skip :]] * 2)
+        root: Array = np.sqrt(square)
+        return root
+
+    def _run(self, name: str, theta: Array) -> Iterator[tuple[_Chunk, Any]]:
+        """Yield the chunks with what a compiled function makes of them."""
+        compute, waiting = getattr(self._kernels, name), None
+        for chunk in self._chunks:
+            made = compute(theta, chunk.rows, chunk.weights)  # JAX works while we use the last
+            if waiting is not None:
+                yield waiting
+            waiting = (chunk, made)
+        if waiting is not None:
+            yield waiting
+
+    def _each(self, name: str, theta: Array, out: Array) -> Array:
+        with double_precision():
+            for chunk, made in self._run(name, theta):
+                out[chunk.where[chunk.skip :]] = np.asarray(made)[chunk.skip :]
+        return out
+
+    def values(self, theta: Array) -> Array:
+        """Return each observation's weighted loss (n,); they add up to the total."""
+        return self._each("values", theta, np.zeros(self.n))
+
+    def scores(self, theta: Array) -> Array:
+        """Return each observation's weighted gradient (n, p); they add up to the total's."""
+        return self._each("scores", theta, np.zeros((self.n, self.p)))
+
+    def _sums(self, name: str, theta: Array) -> list[Array]:
+        with double_precision():
+            found = [made for _, made in self._run(name, theta)]
+            parts = zip(*found, strict=True)
+            return [np.sum([np.asarray(m) for m in part], axis=0) for part in parts]
+
+    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
+        """Return value, gradient and Hessian; `majorize` makes its eigenvalues safely positive."""
+        value, gradient, square, hessian = self._sums("derivatives", theta)
+        hessian, scale = 0.5 * (hessian + hessian.T), np.sqrt(square) @ self._reach
+        if majorize:
+            hessian = majorized(hessian, scale, FLOOR)
+        return Derivatives(float(value), gradient, hessian, scale)
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
+        """Return the total and its gradient (p,), for samplers that need no Hessian."""
+        value, gradient = self._sums("value_and_gradient", theta)
+        return float(value), gradient
+
+    def totals(self, thetas: Array) -> Array:
+        """Return the total loss at each of many parameter values, (D, p) -> (D,).
+
+        Where the loss is not a number it counts as infinite: such parameters have density zero.
+        """
+        numbers = min(TOTALS, 16 * TOTALS // self._width)
+        step = 1 << max(0, (numbers // len(self._chunks[0].where)).bit_length() - 1)
+
+        def summed(some: Array) -> Array:
+            with double_precision():
+                made = [self._kernels.totals(some, c.rows, c.weights) for c in self._chunks]
+                total: Array = np.sum([np.asarray(m) for m in made], axis=0)
+                return total
+
+        return in_bundles(thetas, step, summed)
+
+    def log_density_parts(self) -> Callable[[Any], Any]:
+        """Return a function of theta (p,) that JAX can trace: the total loss, data closed over.
+
+        Call, differentiate and compile it inside ``with double_precision()``.
+
+        Examples
+        --------
+        >>> import etafree as ef, jax
+        >>> from etafree.totals.jax import JaxLoss, double_precision
+        >>> loss = JaxLoss(lambda theta, row: 0.5 * (row - theta) ** 2)
+        >>> total = ef.Criterion(loss, data=np.array([1.0, 3.0]), start=0.0).total
+        >>> with double_precision():
+        ...     print(jax.jit(jax.grad(total.log_density_parts()))(np.zeros(1)))
+        [-4.]
+        """
+        jax, total = import_jax(), self._kernels.total
+        jnp, chunks = jax.numpy, [(c.rows, c.weights) for c in self._chunks]
+        with double_precision():
+            data = jax.tree.map(lambda *parts: jnp.stack(parts), *chunks)
+
+        def summed(theta: Any) -> Any:
+            def one(chunk: Any) -> Any:
+                return total(theta, *chunk)
+
+            if len(chunks) == 1:
+                value = one(chunks[0])
+            else:  # a gradient keeps nothing of a chunk but its value
+                value = jax.lax.map(jax.checkpoint(one), data).sum()
+            return jnp.where(jnp.isnan(value), jnp.inf, value)
+
+        return summed
+
+    @property
+    def _compiled(self) -> bool:
+        return self.n * self.p >= COMPILE_FROM
+
+    def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
+        """Return gradient, Hessian and every cluster's score sum in one pass over the rows."""
+        hessian, sums = np.zeros((self.p, self.p)), np.zeros((len(groups), self.p))
+        found, unused, compiled = self._kernels.predictors, np.zeros(self.p), self._compiled
+        with double_precision():
+            for chunk, (slopes, part) in self._run("sums", theta):
+                new, bent = np.asarray(slopes)[chunk.skip :], np.asarray(part)
+                codes = groups.codes[chunk.where][chunk.skip :]
+                if found is None:
+                    add_group_sums(sums, codes, np.ones(len(new)), new, compiled)
+                    hessian += bent
+                    continue
+                reach = np.asarray(chunk.rows[1])[chunk.skip :]
+                if found.many == 1:
+                    bent = bent[chunk.skip :, 0, 0]
+                    add_moments(unused, hessian, reach[:, 0], new[:, 0], bent, compiled)
+                else:
+                    hessian += bent
+                for k in range(found.many):
+                    add_group_sums(sums, codes, new[:, k], reach[:, k], compiled)
+        weights = groups.weights(self.weights)
+        return ClusterTotals(sums.sum(axis=0), symmetric(hessian), sums, weights)
+
+    def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""
+        order, starts = groups.order()
+        rows = np.arange(self.n) if order is None else order
+        step = max(1, HESSIANS // self.p**2)
+        for first in range(0, len(groups), step):
+            many = min(step, len(groups) - first)
+            some = rows[starts[first] : starts[first + many]]
+            yield self._cluster_block(theta, some, groups.codes[some] - first, first, many)
+
+    def _cluster_block(
+        self, theta: Array, rows: NDArray[np.intp], codes: NDArray[np.intp], first: int, many: int
+    ) -> ClusterBlock:
+        p, w = self.p, np.ones(len(rows)) if self.weights is None else self.weights[rows]
+        weights = np.bincount(codes, w, many).astype(np.float64)
+        rows, codes, w = rows[w > 0], codes[w > 0], w[w > 0]
+        scores, hessians = np.zeros((many, p)), np.zeros((many, p * p))
+        squares = hessians if self.frequency else np.zeros((many, p * p))
+        size = min(len(self._chunks[0].where), max(1, HESSIANS // p**2))
+        for k in range(0, len(rows), size):
+            with double_precision():
+                _, skip, some, weight = self._chunk(rows, k, size, {})
+                made = self._kernels.hessians(theta, some, weight)
+                score, hessian = (np.asarray(m).reshape(size, -1)[skip:] for m in made)
+            which = codes[k : k + size]
+            add_group_sums(scores, which, np.ones(len(which)), score, self._compiled)
+            add_group_sums(hessians, which, np.ones(len(which)), hessian, self._compiled)
+            if not self.frequency:  # sampling weights count twice in a variance
+                add_group_sums(squares, which, w[k : k + size], hessian, self._compiled)
+        variances: Array = squares.reshape(many, p, p)
+        if not (self.loss.convex or _is_positive(variances)):
+            variances = absolute(variances)
+        return ClusterBlock(first, scores, hessians.reshape(many, p, p), weights, variances)
+
+
+def _is_positive(matrices: Array) -> bool:
+    """Return whether matrices (g, p, p) have no eigenvalue below zero but for rounding."""
+    room = 1e-10 * np.abs(np.trace(matrices, axis1=1, axis2=2)) + 1e-300
+    raised = matrices + room[:, None, None] * np.eye(matrices.shape[1])
+    return cholesky_or_none(raised) is not None
+
+
+@dataclass(frozen=True, repr=False)
+class JaxLoss(GeneralLoss):
+    r"""A loss of your own, written in JAX, :math:`M(\theta)=\sum_i w_i f(\theta,\mathrm{row}_i)`.
+
+    Its criterion takes ``data``: a dict (any pytree, a DataFrame) of arrays whose first axis is the
+    observation, and ``start``: an array, or a pytree of arrays, that says what the parameters are.
+    Columns of a DataFrame that are not numbers are left out of `row`; they may name clusters.
+
+    Parameters
+    ----------
+    function : callable
+        ``f(theta, row)``: the loss of one observation, a scalar. `theta` is like `start`, `row` one
+        observation of the data. Twice differentiable almost everywhere.
+    name : str, optional
+        What results call it; default the function's own name.
+    convex : bool
+        Whether it is convex in theta. If so, no rival minima are looked for.
+    constants : bool
+        Say that an array which the function closes over, and which has as many entries as there are
+        rows, has nothing to do with the rows. Without it such a function is refused: a loss that
+        looks at other rows is no sum of independent terms.
+
+    Raises
+    ------
+    InputError
+        `function` is not callable. The criterion refuses one that does not turn a row into a
+        number, that looks at other rows, or whose derivatives are not finite at the start.
+    MissingExtraError
+        JAX is not installed (raised by the criterion).
+
+    See Also
+    --------
+    PairLoss : The same over pairs of observations.
+    losses.LinearLoss : A loss over a linear predictor, without JAX.
+
+    References
+    ----------
+    Bradbury, J. et al. (2018). JAX: composable transformations of Python+NumPy programs.
+
+    Examples
+    --------
+    >>> import etafree as ef, jax.numpy as jnp
+    >>> def gaussian(theta, row):
+    ...     z = (row["y"] - theta["mean"]) * jnp.exp(-theta["log_sd"])
+    ...     return 0.5 * z**2 + theta["log_sd"]
+    >>> start = {"mean": 0.0, "log_sd": 0.0}
+    >>> c = ef.Criterion(ef.JaxLoss(gaussian), data={"y": np.array([1.0, 3.0, 5.0])}, start=start)
+    >>> c.names, ef.minimise(c).theta.round(6)
+    (('log_sd', 'mean'), array([0.490415, 3.      ]))
+    >>> c.loss.describe()
+    'the expected loss gaussian'
+    """
+
+    function: Callable[[Any, Any], Any]
+    name: str | None = None
+    convex: bool = False  # type: ignore[misc]  # a property of the function, not of the class
+    constants: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise InputError(
+                "function",
+                f"is a {type(self.function).__name__}",
+                "pass a function f(theta, row) written in JAX",
+            )
+
+    def __repr__(self) -> str:
+        return f"JaxLoss({self.label})"
+
+    def __getstate__(self) -> dict[str, Any]:  # compiled functions stay behind
+        return {key: value for key, value in self.__dict__.items() if key != "_kernels"}
+
+    @property
+    def label(self) -> str:
+        """The name of the loss."""
+        return self.name or str(getattr(self.function, "__name__", type(self.function).__name__))
+
+    def describe(self) -> str:
+        """Return what is minimised, in words."""
+        return f"the expected loss {self.label}"
+
+    def count(self, data: Any) -> int:
+        """Return the number of observations in the data."""
+        return as_columns(data)[1]
+
+    def bind(
+        self, data: Any, start: Any, weights: Array | None, frequency: bool
+    ) -> tuple[JaxTotal, Array, tuple[str, ...] | None]:
+        """Return the total, the start (p,) and names such as ``beta[0]``; None for one vector."""
+        template, flat, names = as_parameters(start)
+        total = JaxTotal(self, template, as_columns(data)[0], weights, frequency)
+        _check_function(total)
+        _check_start(total, flat)
+        return total, flat, names
+
+    def kernels(self, template: Any, row: Any) -> Kernels:
+        """Return the compiled functions for parameters and rows like these, made once."""
+        tree = import_jax().tree
+        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in tree.leaves((template, row)))
+        key = (tree.structure((template, row)), shapes)
+        known: dict[Any, Kernels] = self.__dict__.setdefault("_kernels", {})
+        if key not in known:
+            known[key] = Kernels(self.function, template, row)
+        return known[key]
+
+
+def _check_function(total: JaxTotal) -> None:
+    """Refuse a function that does not turn parameters and a row into one number."""
+    jax = import_jax()
+    try:
+        with double_precision():
+            made = jax.eval_shape(total.loss.function, total.template, total.row)
+    except Exception as error:  # whatever the user's function raises
+        kind, told = type(error).__name__, (str(error).splitlines() or [""])[0]
+        like = [jax.tree.structure(part) for part in (total.template, total.row)]
+        advice = {
+            "KeyError": f"theta is {like[0]} and row {like[1]}, without columns that are not "
+            "numbers",
+            "TracerBoolConversionError": "use jnp.where instead of if",
+            "TracerArrayConversionError": "use jax.numpy instead of numpy",
+        }.get(kind, "it takes (theta, row) and computes with jax.numpy")
+        raise InputError("function", f"raises {kind}: {told}", advice) from error
+    shape = getattr(made, "shape", None)
+    if shape != ():
+        what = f"a {type(made).__name__}" if shape is None else f"an array of shape {shape}"
+        raise InputError("function", f"returns {what} for one row", "return one number")
+    if not np.issubdtype(made.dtype, np.floating):
+        raise InputError("function", f"returns {made.dtype}", "return a floating-point number")
+    if not total.loss.constants:
+        refuse_other_rows("function", total.loss.function, total.n, total.template, total.row)
+
+
+def _check_start(total: JaxTotal, flat: Array) -> None:
+    """Refuse a start where the loss or its derivatives are not finite, and a loss of kinks."""
+    here = total.derivatives(flat)
+    if not np.isfinite(here.value):
+        bad = np.flatnonzero(~np.isfinite(total.values(flat)))
+        raise InputError(
+            "start",
+            f"is where the loss of {len(bad)} rows is not finite, the first "
+            f"row {bad[0] if len(bad) else '?'}",
+            "pass another start=, or drop rows with missing values",
+        )
+    if not (np.isfinite(here.gradient).all() and np.isfinite(here.hessian).all()):
+        raise InputError(
+            "function",
+            "has derivatives that are not finite at the start, where its value is",
+            "put a second jnp.where inside the root, logarithm or "
+            "quotient that the first one leaves out",
+        )
+    if here.hessian.any() or not here.gradient.any():
+        return
+    step = 0.01 * (1 + np.abs(flat)) * np.where(np.arange(len(flat)) % 2, -1.0, 1.0)
+    if not total.derivatives(flat + step).hessian.any():
+        raise InputError(
+            "function",
+            "has a second derivative of zero at the start and next to it",
+            "smooth its kinks (ef.losses.Quantile is a smoothed quantile loss, jax.nn.softplus a "
+            "smoothed hinge), or if it is linear only far from the data, as Huber's, start nearer",
+        )

@@ -1,0 +1,340 @@
+r"""The total of a loss over a linear predictor.
+
+:math:`M(\theta)=\sum_i w_i\,\ell(x_i^\top\theta+o_i, y_i)` with its derivatives.
+
+Everything runs over blocks of rows, so the :math:`n\times p` matrix of scores never exists unless
+it is asked for.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.data.groups import (
+    BLOCK,
+    COMPILE_FROM,
+    Groups,
+    add_group_sums,
+    add_moments,
+    outer_sums,
+    row_blocks,
+    symmetric,
+    weighted,
+)
+from etafree.foundation.arguments import Array
+from etafree.losses import LinearLoss, ResidualLoss
+from etafree.losses.residual import mad_scale
+from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Total
+
+__all__ = ["LinearTotal", "PredictorTotal", "RankOneBlock"]
+
+#: Rows, and rows times parameter values, that `totals` takes at a time: what fits the inner cache.
+TOTALS_ROWS, TOTALS_NUMBERS = 1 << 10, 1 << 14
+#: Gauss-Hermite nodes for expectations under a normal predictor.
+NODES = 16
+
+
+class RankOneBlock(NamedTuple):
+    """Rows whose scores are ``slope * rows`` and whose Hessians are ``curvature * rows rows'``."""
+
+    first: int
+    rows: Array
+    slope: Array
+    curvature: Array
+    weights: Array
+
+
+class PredictorTotal(Total):
+    """A total over a linear predictor, its rows in memory or read in parts."""
+
+    @property
+    @abstractmethod
+    def trials(self) -> bool:
+        """Whether responses come with a number of trials."""
+
+    @abstractmethod
+    def with_loss(self, loss: LinearLoss) -> Self:
+        """Return the total of another loss over the same rows."""
+
+    @abstractmethod
+    def fold(
+        self, step: Callable[..., None], *out: Any, groups: Groups | None = None
+    ) -> tuple[Any, ...]:
+        """Call ``step(part, *out)``, which adds to `out`, for every part; it may ask for codes."""
+
+    @abstractmethod
+    def least_squares(self) -> tuple[Array, Array]:
+        """Return the Gram matrix X'WX and X'W(start - offset) of a least-squares start."""
+
+    @abstractmethod
+    def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
+        """Return the gradient and Hessian expected under a normal parameter."""
+
+    @abstractmethod
+    def take(self, rows: NDArray[np.intp]) -> LinearTotal:
+        """Return the total of some rows, by their numbers."""
+
+    @abstractmethod
+    def moments(self, theta: Array, majorize: bool) -> tuple[Any, Array, Array, Any]:
+        """Return value, gradient, lower triangle of the Hessian, and sum of squared slopes."""
+
+    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
+        """Return value, gradient and Hessian in one pass over the rows.
+
+        `majorize` replaces the second derivative by the loss's majorizer.
+        """
+        value, gradient, hessian, slope_square = self.moments(theta, majorize)
+        scale = np.sqrt(slope_square) * self.column_norms
+        return Derivatives(float(value), gradient, symmetric(hessian), scale)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearTotal(PredictorTotal):
+    """Sum of a `LinearLoss` over weighted observations, with its derivatives.
+
+    Attributes
+    ----------
+    loss : LinearLoss
+    X : (n, p) array
+    y : (n,) array, or (n, 2) with trials in the second column
+    offset : (n,) array or None
+    weights : (n,) array or None
+        None means one each.
+    frequency : bool
+        Whether a weight counts copies of a row (True) or represents other units (False).
+    first : int
+        Number of the first row, if this is a part of a larger total.
+    """
+
+    loss: LinearLoss
+    X: Array
+    y: Array
+    offset: Array | None = None
+    weights: Array | None = None
+    frequency: bool = True
+    first: int = 0
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.X)
+
+    @property
+    def p(self) -> int:
+        """Number of parameters."""
+        return int(self.X.shape[1])
+
+    def reweighted(self, weights: Array | None, frequency: bool) -> LinearTotal:
+        """Return the same total under other weights."""
+        return replace(self, weights=weights, frequency=frequency)
+
+    @property
+    def trials(self) -> bool:
+        """Whether responses come with a number of trials."""
+        return self.y.ndim == 2
+
+    def fold(
+        self, step: Callable[..., None], *out: Any, groups: Groups | None = None
+    ) -> tuple[Any, ...]:
+        """Call ``step(self, *out)``: there is one part."""
+        step(self, *out)
+        return out
+
+    def codes(self, groups: Groups) -> NDArray[np.intp]:
+        """Return the group of every row."""
+        return groups.codes
+
+    def take(self, rows: NDArray[np.intp]) -> LinearTotal:
+        """Return the total of some rows, by their numbers."""
+        offset, weights = (None if v is None else v[rows] for v in (self.offset, self.weights))
+        return replace(self, X=self.X[rows], y=self.y[rows], offset=offset, weights=weights)
+
+    def with_loss(self, loss: LinearLoss) -> LinearTotal:
+        """Return the total of another loss over the same rows."""
+        return replace(self, loss=loss).fitted()
+
+    def fitted(self) -> LinearTotal:
+        """Return the total with its response checked and a plug-in scale filled in."""
+        loss = self.loss
+        loss.check(self.y)
+        if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
+            moved = self.y if self.offset is None else self.y - self.offset
+            found = mad_scale(loss, self.X, moved, self.weights)
+            return replace(self, loss=loss.with_scale(found))
+        return self
+
+    def _weights(self, rows: slice | NDArray[np.intp]) -> Array:
+        if self.weights is not None:
+            return self.weights[rows]
+        return np.ones(rows.stop - rows.start if isinstance(rows, slice) else len(rows))
+
+    def _predictor(self, rows: slice | NDArray[np.intp], theta: Array) -> Array:
+        u: Array = self.X[rows] @ theta
+        if self.offset is not None:
+            u += self.offset[rows]
+        return u
+
+    def predictor(self, theta: Array) -> Array:
+        """Return the linear predictor of every row."""
+        return self._predictor(slice(0, self.n), theta)
+
+    def values(self, theta: Array) -> Array:
+        """Return each observation's weighted loss (n,); they add up to the total."""
+        value = self.loss.values(self.predictor(theta), self.y)
+        return value if self.weights is None else weighted(value, self.weights)
+
+    def scores(self, theta: Array) -> Array:
+        """Return each observation's weighted gradient (n, p); they add up to the total's."""
+        slope = self.loss.first(self.predictor(theta), self.y)
+        if self.weights is not None:
+            slope = weighted(slope, self.weights)
+        return slope[:, None] * self.X
+
+    def moments(self, theta: Array, majorize: bool) -> tuple[float, Array, Array, float]:
+        """Return value, gradient, lower triangle of the Hessian, and sum of squared slopes."""
+        curve = self.loss.majorizer if majorize else self.loss.second
+        value, slope_square = 0.0, 0.0
+        gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
+        for rows in row_blocks(self.n, self.p):
+            X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
+            loss, slope, curvature = self.loss.values(u, y), self.loss.first(u, y), curve(u, y)
+            if self.weights is not None:
+                w = self.weights[rows]
+                loss, slope, curvature = (weighted(part, w) for part in (loss, slope, curvature))
+            value += float(loss.sum())
+            add_moments(gradient, hessian, X, slope, curvature, self._compiled)
+            slope_square += float(slope @ slope)
+        return value, gradient, hessian, slope_square
+
+    @property
+    def _compiled(self) -> bool:
+        return (self.first + self.n) * self.p >= COMPILE_FROM
+
+    @property
+    def column_norms(self) -> Array:
+        """Euclidean norm of every column of X, computed once."""
+        cached: Array | None = self.__dict__.get("_column_norms")
+        if cached is None:
+            square = np.zeros(self.p)
+            for rows in row_blocks(self.n, self.p):
+                square += np.einsum("ij,ij->j", self.X[rows], self.X[rows])
+            cached = np.sqrt(square)
+            self.__dict__["_column_norms"] = cached
+        return cached
+
+    def least_squares(self) -> tuple[Array, Array]:
+        """Return the Gram matrix X'WX and X'W(start - offset) of a least-squares start."""
+        gram, moment = np.zeros((self.p, self.p)), np.zeros(self.p)
+        for rows in row_blocks(self.n, self.p):
+            X, w = self.X[rows], self._weights(rows)
+            guess = self.loss.start(self.y[rows])
+            if self.offset is not None:
+                guess = guess - self.offset[rows]
+            add_moments(moment, gram, X, w * guess, w, self._compiled)
+        return symmetric(gram), moment
+
+    def totals(self, thetas: Array) -> Array:
+        """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
+        out = np.zeros(len(thetas))
+        for rows in row_blocks(self.n, BLOCK // TOTALS_ROWS):
+            X, y = self.X[rows].T, self.y[rows]
+            for some in row_blocks(len(thetas), BLOCK // TOTALS_NUMBERS * len(y)):
+                u = thetas[some] * X if self.p == 1 else thetas[some] @ X
+                if self.offset is not None:
+                    u += self.offset[rows]
+                weights = None if self.weights is None else self.weights[rows]
+                out[some] += self.loss.sums(u, y, weights)
+        return out
+
+    def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
+        r"""Return :math:`E\nabla M` and :math:`E\nabla^2 M` for a normal parameter.
+
+        The predictor of a row is normal, so both are one-dimensional Gauss-Hermite sums; the
+        second uses Stein's identity :math:`E\ell''(u+sZ) = E\{\ell'(u+sZ)Z\}/s`, which needs no
+        second derivative and so does not mind a kink.
+        """
+        nodes, mass = _normal_nodes()
+        gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
+        for rows in row_blocks(self.n, max(self.p, NODES)):
+            X, y = self.X[rows], self.y[rows]
+            sd = np.sqrt(np.maximum(np.einsum("ij,ij->i", X @ covariance, X), 1e-300))
+            slopes = self.loss.first(self._predictor(rows, mean) + nodes[:, None] * sd, y)
+            w = self._weights(rows)
+            gradient += (w * (mass @ slopes)) @ X
+            hessian += (X.T * (w * ((mass * nodes) @ slopes) / sd)) @ X
+        return gradient, 0.5 * (hessian + hessian.T)
+
+    def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
+        """Return gradient, Hessian and every cluster's score sum in one pass over the rows."""
+        made = ClusterTotals.zeros(len(groups), self.p)
+        self.add_cluster_totals(theta, groups.codes, made)
+        weights = groups.weights(self.weights)
+        return made._replace(hessian=symmetric(made.hessian), weights=weights)
+
+    def add_cluster_totals(self, theta: Array, codes: NDArray[np.intp], out: ClusterTotals) -> None:
+        """Add what `cluster_totals` returns, the lower triangle of its Hessian and no weights."""
+        for rows in row_blocks(self.n, self.p):
+            X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
+            slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
+            if self.weights is not None:
+                w = self.weights[rows]
+                slope, curvature = weighted(slope, w), weighted(curvature, w)
+            add_moments(out.gradient, out.hessian, X, slope, curvature, self._compiled)
+            add_group_sums(out.sums, codes[rows], slope, X, self._compiled)
+
+    def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""
+        order, starts = groups.order()
+        first = 0
+        per_block = max(1, 4 * (1 << 16) // self.p**2)
+        while first < len(groups):
+            last = int(np.searchsorted(starts, starts[first] + per_block, side="right")) - 1
+            last = min(max(last, first + 1), len(groups))
+            span = slice(int(starts[first]), int(starts[last]))
+            rows = span if order is None else order[span]
+            yield self._cluster_block(theta, rows, first, starts[first : last + 1] - span.start)
+            first = last
+
+    def _cluster_block(
+        self, theta: Array, rows: slice | NDArray[np.intp], first: int, starts: NDArray[np.intp]
+    ) -> ClusterBlock:
+        X, y, w, u = self.X[rows], self.y[rows], self._weights(rows), self._predictor(rows, theta)
+        slope, curvature = weighted(self.loss.first(u, y), w), weighted(self.loss.second(u, y), w)
+        hessians = outer_sums(X, curvature, starts)
+        return ClusterBlock(
+            first,
+            np.add.reduceat(slope[:, None] * X, starts[:-1], axis=0),
+            hessians,
+            np.add.reduceat(w, starts[:-1]),
+            self._working_variances(X, curvature, w, starts, hessians),
+        )
+
+    def _working_variances(
+        self, X: Array, curvature: Array, w: Array, starts: NDArray[np.intp], hessians: Array
+    ) -> Array:
+        if self.frequency and self.loss.convex:
+            return hessians
+        return outer_sums(X, np.abs(curvature) * (1.0 if self.frequency else w), starts)
+
+    def row_terms(self, theta: Array) -> Iterator[RankOneBlock]:
+        """Yield slopes and curvatures of rows in blocks, unweighted, zero where weights are."""
+        for rows in row_blocks(self.n, self.p):
+            u, y, w = self._predictor(rows, theta), self.y[rows], self._weights(rows)
+            slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
+            if self.weights is not None:
+                slope[w == 0], curvature[w == 0] = 0.0, 0.0
+            yield RankOneBlock(self.first + rows.start, self.X[rows], slope, curvature, w)
+
+
+@cache
+def _normal_nodes() -> tuple[Array, Array]:
+    """Return Gauss-Hermite nodes and masses of the standard normal."""
+    nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
+    return nodes, mass / mass.sum()

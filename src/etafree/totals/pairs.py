@@ -1,0 +1,790 @@
+r"""U-type losses: totals over pairs of units, :math:`M(\theta)=\sum_{i<j}h(\theta,z_i,z_j)`.
+
+The score of unit i is its full row sum :math:`g_i=\sum_{j\ne i}\nabla h(\theta,z_i,z_j)`. These add
+up to twice the gradient, and :math:`\sum_i(g_i-\bar g)(g_i-\bar g)^\top` estimates the variance of
+the total score: two pairs that share a unit depend on each other, so pairs taken as independent
+are far too sure. HC1 multiplies by :math:`n(n-1)/(n-2)^2`, which makes it the jackknife that leaves
+out one unit at a time (Arvesen 1969). Everything is a label or a weight per *unit*; clusters,
+strata and time mean what they mean elsewhere. The effective scale :math:`s_n` is the number of
+pairs; :math:`\eta` multiplies a sum over pairs, so that about 2/n is what 1 is elsewhere.
+
+A pair weighs :math:`w_iw_j`. Copies under frequency weights pair with each other too, exactly as
+if the rows were repeated, so that :math:`s_n=W(W-1)/2` for them.
+
+References
+----------
+Hoeffding, W. (1948). A class of statistics with asymptotically normal distribution. Ann. Math.
+Statist. 19, 293-325. Arvesen, J. N. (1969). Jackknifing U-statistics. Ann. Math. Statist. 40,
+2076-2100. Honoré, B. E. and Powell, J. L. (1994). Pairwise difference estimators of censored and
+truncated regression models. J. Econometrics 64, 241-278.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.data.groups import Groups
+from etafree.data.pytrees import double_precision, import_jax, rebuild, refuse_other_rows
+from etafree.data.rows import shared_index
+from etafree.errors import InputError
+from etafree.foundation.arguments import (
+    Array,
+    as_array,
+    as_choice,
+    as_positive,
+    axis_names,
+    check_finite,
+    refuse_masked,
+)
+from etafree.foundation.linalg import least_squares, majorized
+from etafree.losses import Huber, LinearLoss, ResidualLoss, Squared
+from etafree.losses.residual import mad_scale
+from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
+
+__all__ = [
+    "PER_UNIT",
+    "DifferenceTotal",
+    "PairLoss",
+    "PairTotal",
+    "PairwiseDifference",
+    "RowSums",
+    "Wilcoxon",
+    "checked_units",
+    "tiles",
+]
+
+#: Units per side of a tile of pairs, and units from which sorting beats looking at every pair.
+TILE, SORT_FROM = 256, 128
+
+
+#: What a wrong number of labels is told, after "has 4950 entries for 100 rows".
+PER_UNIT = "scores belong to units, not to pairs: pass one value per unit"
+
+
+class RowSums(NamedTuple):
+    """Row sums of h (n,) and of its gradients (n, p); gradient, Hessian and size of the total."""
+
+    values: Array
+    scores: Array
+    gradient: Array
+    hessian: Array
+    scale: Array
+
+
+class PairTotal(Total):
+    """A loss summed over pairs of weighted units."""
+
+    leverages: ClassVar[bool] = False
+
+    @abstractmethod
+    def row_sums(self, theta: Array, *, majorize: bool = False) -> RowSums:
+        """Return all sums over pairs in one pass."""
+
+    @property
+    def size(self) -> float:
+        """Number of pairs: the sum of their weights, copies paired with each other."""
+        if self.weights is None or self.frequency:
+            return 0.5 * self.weight * (self.weight - 1.0)
+        return 0.5 * (self.weight**2 - float(self.weights @ self.weights))
+
+    def small_sample_factor(self) -> float:
+        """Return n (n - 1) / (n - 2)^2, the jackknife's factor."""
+        if self.count <= 2:
+            raise InputError("correction", "'HC1' needs more than 2 units over pairs", "add units")
+        return self.count * (self.count - 1.0) / (self.count - 2.0) ** 2
+
+    def reweighted(self, weights: Array | None, frequency: bool) -> Self:
+        """Return the same total under other weights."""
+        return replace(self, weights=weights, frequency=frequency)  # type: ignore[type-var]
+
+    def values(self, theta: Array) -> Array:
+        """Return half of each unit's weighted row sum (n,); they add up to the total."""
+        return 0.5 * self.row_sums(theta).values
+
+    def scores(self, theta: Array) -> Array:
+        """Return each unit's weighted row sum of gradients (n, p); twice the gradient in all."""
+        return self.row_sums(theta).scores
+
+    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
+        """Return value, gradient and Hessian of the total over pairs."""
+        s = self.row_sums(theta, majorize=majorize)
+        return Derivatives(0.5 * float(s.values.sum()), s.gradient, s.hessian, s.scale)
+
+    def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
+        """Return gradient, Hessian and the score sums of clusters of units."""
+        s = self.row_sums(theta)
+        sums = np.zeros((len(groups), self.p))
+        np.add.at(sums, groups.codes, s.scores)
+        weights = groups.weights(self.weights)
+        return ClusterTotals(s.gradient, s.hessian, sums, weights)
+
+    def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        """Refuse: a pair belongs to two units, so none has a Hessian of its own."""
+        raise InputError(
+            "loss",
+            "is over pairs, where no cluster has a Hessian of its own",
+            "only corrections without leverages are possible: HC1, CR1",
+        )
+
+
+def checked_units(n: int, weights: Array | None) -> Array:
+    """Return the weights of the units, of which there must be two."""
+    w = np.ones(n) if weights is None else weights
+    if np.count_nonzero(w) < 2:
+        raise InputError(
+            "data" if weights is None else "weights",
+            "leave fewer than two units",
+            "a pair needs two",
+        )
+    return w
+
+
+def tiles(n: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Yield pairs of blocks of units, the second not before the first."""
+    blocks = [slice(a, min(a + size, n)) for a in range(0, n, size)]
+    for k, rows in enumerate(blocks):
+        for columns in blocks[k:]:
+            yield rows, columns
+
+
+@dataclass(frozen=True, eq=False)
+class DifferenceTotal(PairTotal):
+    """Sum over pairs of a loss of r_i - r_j; X and y are in deviations from medians."""
+
+    loss: Any
+    X: Array
+    y: Array
+    weights: Array | None
+    frequency: bool
+
+    @property
+    def n(self) -> int:
+        """Number of units."""
+        return len(self.X)
+
+    @property
+    def p(self) -> int:
+        """Number of parameters."""
+        return int(self.X.shape[1])
+
+    @cached_property
+    def column_norms(self) -> Array:
+        """Euclidean norm of every column in deviations from its median."""
+        norms: Array = np.linalg.norm(self.X, axis=0)
+        return norms
+
+    @cached_property
+    def _kept(self) -> tuple[NDArray[np.intp] | slice, Array, Array, Array, float]:
+        """Rows with weight, their X, y and weights, and what pairs of a unit with itself hold."""
+        zero = np.zeros(1)
+        at_zero = float(self.loss.kernel.values(zero, zero)[0])
+        if self.weights is None:
+            return slice(None), self.X, self.y, np.ones(self.n), at_zero
+        there = np.flatnonzero(self.weights)
+        return there, self.X[there], self.y[there], self.weights[there], at_zero
+
+    def _own(self, w: Array) -> Array:
+        """Return the weight of a row's pairs with itself that are no pairs of units."""
+        return w if self.frequency else np.square(w)
+
+    def row_sums(self, theta: Array, *, majorize: bool = False) -> RowSums:
+        """Return all sums over pairs; for Huber's and the squared loss after sorting residuals."""
+        there, X, y, w, at_zero = self._kept
+        r, Z = y - X @ theta, w[:, None] * np.column_stack([np.ones(len(X)), X])
+        window = _window(self.loss.kernel)
+        if majorize or window is None or len(X) < SORT_FROM:
+            rows, slope, bend = _by_tiles(self.loss.kernel, r, Z, majorize)
+        else:
+            rows, slope, bend = _by_sorting(*window, r, Z)
+        held = w * slope[:, 0]
+        values, scores = np.zeros(self.n), np.zeros((self.n, self.p))
+        values[there] = w * rows - at_zero * self._own(w)
+        scores[there] = held[:, None] * X - w[:, None] * slope[:, 1:]
+        hessian = (X.T * (w * bend[:, 0])) @ X - Z[:, 1:].T @ bend[:, 1:]
+        scale = np.linalg.norm(held) * self.column_norms
+        return RowSums(values, scores, held @ X, 0.5 * (hessian + hessian.T), scale)
+
+    def totals(self, thetas: Array) -> Array:
+        """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
+        _, X, y, w, at_zero = self._kept
+        kernel, weighted = self.loss.kernel, self.weights is not None
+        own = 0.5 * at_zero * float(self._own(w).sum())
+        return np.array([_total(kernel, y - X @ theta, w, weighted) - own for theta in thetas])
+
+
+def _total(kernel: LinearLoss, r: Array, w: Array, weighted: bool) -> float:
+    """Return half the sum of the weighted loss over all i and j."""
+    window, total = _window(kernel), 0.0
+    if window is not None and len(r) >= SORT_FROM:
+        w = w[np.argsort(r)] if weighted else w
+        return window[1] * float(w @ _below(window[0], np.sort(r), w[:, None])[0])
+    for R, C in tiles(len(r), TILE):
+        value = kernel.values(r[C] - r[R, None], np.zeros(len(r[C])))
+        total += (0.5 if R == C else 1.0) * float(w[R] @ value @ w[C])
+    return total
+
+
+def _window(kernel: LinearLoss) -> tuple[float, float] | None:
+    """Return k and f if the loss is f times d^2/2 inside |d| <= k and linear outside."""
+    if type(kernel) is Squared:
+        return np.inf, 1.0
+    if type(kernel) is Huber:
+        return kernel.c * kernel.scale_value, kernel.scale_value**-2
+    return None
+
+
+def _by_tiles(kernel: LinearLoss, r: Array, Z: Array, majorize: bool) -> tuple[Array, Array, Array]:
+    """Return sums over j of the loss, and of its derivatives times Z_j, looking at every pair."""
+    rows, slope, bend = np.zeros(len(r)), np.zeros_like(Z), np.zeros_like(Z)
+    curve = kernel.majorizer if majorize else kernel.second
+    for R, C in tiles(len(r), TILE):
+        u, zero = r[C] - r[R, None], np.zeros(len(r[C]))
+        value, first, second = kernel.values(u, zero), kernel.first(u, zero), curve(u, zero)
+        rows[R] += value @ Z[C, 0]
+        slope[R] += first @ Z[C]
+        bend[R] += second @ Z[C]
+        if R != C:
+            rows[C] += Z[R, 0] @ value
+            slope[C] -= first.T @ Z[R]
+            bend[C] += second.T @ Z[R]
+    return rows, slope, bend
+
+
+def _by_sorting(k: float, f: float, r: Array, Z: Array) -> tuple[Array, Array, Array]:
+    """Return the same for f times Huber's loss with threshold k, from prefix sums: O(n log n)."""
+    order = np.argsort(r)
+    r, Z = r[order], Z[order]
+    below, above = _below(k, r, Z), _below(k, -r[::-1], Z[::-1])
+    rows, slope, bend = np.empty(len(r)), np.empty_like(Z), np.empty_like(Z)
+    rows[order] = f * (below[0] + above[0][::-1])
+    slope[order] = f * (above[1][::-1] - below[1])
+    bend[order] = f * (below[2] + above[2][::-1])
+    return rows, slope, bend
+
+
+def _below(k: float, r: Array, Z: Array) -> tuple[Array, Array, Array]:
+    """Return sums over j < i of Huber's loss of r_i - r_j and its derivatives times Z_j, r sorted.
+
+    Residuals are taken relative to cells of width k: pairs inside the threshold are in the same
+    cell or in neighbouring ones, so that outliers do not spoil the sums of squares.
+    """
+    index, cell = np.arange(len(r)), np.zeros(len(r))
+    if np.isfinite(k):
+        cell = np.floor(r / k)
+    else:
+        k = 0.0  # every pair is inside, nothing is multiplied with it
+    rest = r - k * (cell + 0.5)
+    start = np.maximum.accumulate(np.where(np.r_[True, cell[1:] != cell[:-1]], index, 0))
+    low = start
+    if k > 0:
+        last = np.maximum(start - 1, 0)
+        earliest = np.where(cell[last] == cell - 1, start[last], start)
+        low = np.clip(np.searchsorted(r, r - k), earliest, start)
+    mass, moment = _prefix(Z), _prefix(rest[:, None] * Z)
+    square, signed = _prefix(np.square(rest) * Z[:, 0]), _prefix(r * Z[:, 0])
+    outside = mass[low]
+    slope, bend = k * outside, np.zeros_like(Z)
+    rows = k * (r * outside[:, 0] - signed[low]) - 0.5 * k**2 * outside[:, 0]
+    for d, a, b in ((rest + k, low, start), (rest, start, index)):
+        inside, part = mass[b] - mass[a], moment[b] - moment[a]
+        slope += d[:, None] * inside - part
+        bend += inside
+        rows += 0.5 * (d * (d * inside[:, 0] - 2.0 * part[:, 0]) + square[b] - square[a])
+    return rows, slope, bend
+
+
+def _prefix(values: Array) -> Array:
+    """Return sums of the first 0, 1, ..., n rows."""
+    out = np.zeros((len(values) + 1, *values.shape[1:]))
+    np.cumsum(values, axis=0, out=out[1:])
+    return out
+
+
+class _Differences(GeneralLoss):
+    """A loss of the difference of two residuals; data are (X, y)."""
+
+    convex: ClassVar[bool] = True
+    row_advice: ClassVar[str] = PER_UNIT
+
+    @property
+    def kernel(self) -> LinearLoss:
+        """The loss of a difference."""
+        raise TypeError(f"{type(self).__name__} must define kernel")
+
+    def fitted(self, X: Array, y: Array, weights: Array | None) -> _Differences:
+        """Return this loss with what it takes from the data filled in; X has an intercept."""
+        return self
+
+    def count(self, data: Any) -> int:
+        """Return the number of units."""
+        if not isinstance(data, tuple) or len(data) != 2:
+            raise InputError("data", f"is a {type(data).__name__}", "pass a tuple (X, y)")
+        return len(as_array(data[1], "y", ndim=1))
+
+    def bind(
+        self, data: Any, start: Any, weights: Array | None, frequency: bool
+    ) -> tuple[DifferenceTotal, Array, tuple[str, ...] | None]:
+        """Return the total, a least-squares start and the names of X's columns."""
+        if getattr(data[0], "ndim", 2) == 1:
+            raise InputError("X", "is a vector but must have 2 dimensions", "pass X[:, None]")
+        X, y = as_array(data[0], "X", ndim=2), as_array(data[1], "y", ndim=1)
+        if X.shape[1] == 0 or len(X) != len(y):
+            raise InputError(
+                "X", f"has shape {X.shape} for {len(y)} responses", "pass one row per response"
+            )
+        shared_index(*data)
+        names = axis_names(data[0])
+        w = checked_units(len(y), weights)
+        seen = X[w > 0]
+        flat = np.ptp(seen, axis=0) <= 1e-12 * np.abs(seen).max(axis=0)
+        for j in np.flatnonzero(flat)[:1]:
+            named = f"column {j}" if names is None else f"column {names[j]!r}"
+            raise InputError(
+                "X", f"{named} is constant: an intercept drops out of differences", "leave it out"
+            )
+        X = np.ascontiguousarray(X - np.median(seen, axis=0))  # for accuracy, whatever the outliers
+        y = y - np.median(y[w > 0])
+        full, root = np.column_stack([np.ones(len(X)), X]), np.sqrt(w)[:, None]
+        first = least_squares(root * full, root[:, 0] * y)[1:]
+        if start is not None:
+            first = as_array(start, "start", shape=(X.shape[1],))
+        return (
+            DifferenceTotal(self.fitted(full, y, weights), X, y, weights, frequency),
+            first,
+            names,
+        )
+
+
+@dataclass(frozen=True)
+class PairwiseDifference(_Differences):
+    r"""A loss of pairwise differences, :math:`h=\ell\{(y_i-y_j)-(x_i-x_j)^\top\theta\}`.
+
+    An intercept drops out, so X must not contain one. With the squared loss the minimiser is
+    ordinary least squares with an intercept, and the sandwich with HC0 is its HC0. Huber's and the
+    squared loss take O(n log n) operations, others :math:`n^2/2`.
+
+    Parameters
+    ----------
+    loss : LinearLoss
+        Convex and a symmetric function of the residual: Squared, Huber, PseudoHuber and so on. With
+        ``scale="mad"`` the scale is that of a difference, :math:`2^{1/2}` times the residuals'
+        from a preliminary Huber regression with an intercept.
+
+    Raises
+    ------
+    InputError
+        `loss` is not convex, or no symmetric function of the residual.
+
+    References
+    ----------
+    Honoré, B. E. and Powell, J. L. (1994). Pairwise difference estimators of censored and truncated
+    regression models. J. Econometrics 64, 241-278.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.array([[0.0], [1.0], [2.0]]), np.array([1.0, 2.0, 6.0])
+    >>> criterion = ef.Criterion(ef.PairwiseDifference(ef.losses.Squared()), data=(X, y))
+    >>> ef.minimise(criterion).theta.round(8), criterion.size
+    (array([2.5]), 3.0)
+    """
+
+    loss: LinearLoss
+
+    def __post_init__(self) -> None:
+        loss = self.loss
+        if not isinstance(loss, LinearLoss):
+            raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
+        if not loss.convex:
+            raise InputError(
+                "loss",
+                f"is {loss!r}, which is not convex: over pairs it may have many minima",
+                "use Huber or PseudoHuber",
+            )
+        if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
+            loss = loss.with_scale(1.0)
+        d, zero = np.array([0.3, 1.0, 2.5, 9.0]), np.zeros(4)
+        with np.errstate(all="ignore"):
+            here = loss.values(zero, d)
+            same = [loss.values(zero, -d), loss.values(zero + 2.0, d + 2.0)]
+        if not all(np.allclose(here, other, rtol=1e-9, atol=0) for other in same):
+            raise InputError(
+                "loss",
+                f"is {self.loss!r}, no symmetric function of the residual",
+                "use Squared, Huber or PseudoHuber",
+            )
+
+    @property
+    def kernel(self) -> LinearLoss:
+        return self.loss
+
+    def fitted(self, X: Array, y: Array, weights: Array | None) -> PairwiseDifference:
+        if isinstance(self.loss, ResidualLoss) and isinstance(self.loss.scale, str):
+            scale = float(np.sqrt(2.0)) * mad_scale(self.loss, X, y, weights)
+            return replace(self, loss=self.loss.with_scale(scale))
+        return self
+
+    def plug_ins(self) -> dict[str, float]:
+        return self.loss.plug_ins()
+
+    def describe(self) -> str:
+        return f"the expected {type(self.loss).__name__} loss of the difference of two units"
+
+
+@dataclass(frozen=True)
+class Wilcoxon(_Differences):
+    r"""Rank regression: :math:`h=|d|`, :math:`d=(y_i-y_j)-(x_i-x_j)^\top\theta`, rounded at zero.
+
+    Inside the width w the absolute value is replaced by a parabola,
+
+    .. math:: h = d^2/(2w)\ \text{ for } |d|\le w,\qquad h = |d|-w/2\ \text{ outside,}
+
+    so the Hessian counts the pairs with :math:`|d|\le w`, as in Koul, Sievers and McKean (1987).
+    With Jaeckel's dispersion :math:`D=\sum_i 12^{1/2}\{R_i/(n+1)-\tfrac12\}r_i` of Wilcoxon scores,
+    :math:`\sum_{i<j}|r_i-r_j| = 3^{-1/2}(n+1)D`: the minimiser tends to his as w falls. Errors
+    that are independent of X leave the target the same at every w. So small a width that no pairs
+    are inside leaves the loss flat at its minimum, which is an error.
+
+    Parameters
+    ----------
+    width : float or "mad"
+        In units of the response. ``"mad"``: :math:`n^{-1/2}` times the scale of the residuals
+        (median absolute residual over 0.6745) of a Huber regression with an intercept, from then
+        on taken as known and recorded as a plug-in.
+
+    Raises
+    ------
+    InputError
+        `width` is neither a positive number nor ``"mad"``.
+
+    References
+    ----------
+    Jaeckel, L. A. (1972). Estimating regression coefficients by minimizing the dispersion of the
+    residuals. Ann. Math. Statist. 43, 1449-1458. Koul, H. L., Sievers, G. L. and McKean, J. (1987).
+    An estimator of the scale parameter for the rank analysis of linear models under general score
+    functions. Scand. J. Statist. 14, 131-141.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.arange(6.0)[:, None], np.array([0.0, 1.0, 2.1, 2.9, 4.0, 500.0])
+    >>> ef.minimise(ef.Criterion(ef.Wilcoxon(0.5), data=(X, y))).theta.round(2)
+    array([1.15])
+    """
+
+    width: float | str = "mad"
+    estimated: bool = field(default=False, kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.width, str):
+            as_choice(self.width, "width", ("mad",))
+        else:
+            object.__setattr__(self, "width", as_positive(self.width, "width"))
+
+    @property
+    def kernel(self) -> LinearLoss:
+        if isinstance(self.width, str):
+            raise InputError("width", "is 'mad' and has not been estimated", "use a Criterion")
+        root = float(np.sqrt(self.width))  # Huber's loss with threshold w, over w
+        return Huber(root, scale=root)
+
+    def fitted(self, X: Array, y: Array, weights: Array | None) -> Wilcoxon:
+        if not isinstance(self.width, str):
+            return self
+        many = len(X) if weights is None else np.count_nonzero(weights)
+        try:
+            scale = mad_scale(Huber(), X, y, weights)
+        except InputError:
+            raise InputError(
+                "width", "'mad' is zero: half of the residuals vanish", "pass width= as a number"
+            ) from None
+        return replace(self, width=scale / float(np.sqrt(many)), estimated=True)
+
+    def plug_ins(self) -> dict[str, float]:
+        return {"width": float(self.width)} if self.estimated else {}
+
+    def describe(self) -> str:
+        return "the expected absolute difference of two units' residuals, rounded at zero"
+
+
+#: Numbers that the derivatives of a tile of pairs, and the losses at many parameters, may take.
+TILE_NUMBERS = 1 << 20
+#: Pairs on which symmetry is checked.
+CHECKED = 32
+
+
+@dataclass(frozen=True, eq=False)
+class PairLoss(GeneralLoss):
+    r"""A loss of your own over pairs, :math:`M(\theta)=\sum_{i<j}h(\theta,z_i,z_j)`.
+
+    Gradients and Hessians come from JAX, in double precision whatever its global setting, over
+    tiles of pairs. It is not known to be convex: the minimum is the one next to the criterion's
+    `start`. Every evaluation takes :math:`n^2/2` pairs.
+
+    Parameters
+    ----------
+    h : callable
+        ``h(theta, a, b)``: a number, in terms of ``jax.numpy``. `a` and `b` are rows of the data
+        (a dict of columns gives dicts of numbers), `theta` has the structure of `start`. It must
+        not change when `a` and `b` change places, which is checked on a few pairs.
+    constants : bool
+        As for `JaxLoss`: arrays that `h` closes over are no other rows.
+
+    Raises
+    ------
+    InputError
+        `h` is not callable. The criterion refuses one that is not symmetric or not finite.
+    MissingExtraError
+        JAX is not installed (raised by the criterion).
+
+    Notes
+    -----
+    Data are columns: a DataFrame (its numeric columns), or a dict, tuple or any pytree of arrays
+    with a row per *unit*. Rows that are pairs already (differences, say) cannot be told from units
+    and give intervals that are far too short. Pass ``ef.Criterion(..., start=theta0)``.
+
+    References
+    ----------
+    Hoeffding, W. (1948). A class of statistics with asymptotically normal distribution. Ann. Math.
+    Statist. 19, 293-325.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> def h(theta, a, b):  # half the squared difference estimates the variance
+    ...     return (theta - 0.5 * (a["y"] - b["y"]) ** 2) ** 2
+    >>> data = {"y": np.array([1.0, 2.0, 4.0])}
+    >>> ef.minimise(ef.Criterion(ef.PairLoss(h), data, start=1.0)).theta.round(8)
+    array([2.33333333])
+    """
+
+    h: Callable[[Any, Any, Any], Any]
+    constants: bool = False
+    row_advice: ClassVar[str] = PER_UNIT
+
+    def __post_init__(self) -> None:
+        if not callable(self.h):
+            raise InputError("h", f"is a {type(self.h).__name__}", "pass a function (theta, a, b)")
+
+    def count(self, data: Any) -> int:
+        """Return the number of units."""
+        return _columns(data)[1]
+
+    def bind(
+        self, data: Any, start: Any, weights: Array | None, frequency: bool
+    ) -> tuple[JaxPairTotal, Array, tuple[str, ...] | None]:
+        """Return the total, the start as a vector and names made of its keys."""
+        if start is None:
+            raise InputError("start", "is missing", "pass start=theta0, which gives theta's shape")
+        jax = import_jax()
+        columns, n = _columns(data)
+        checked_units(n, weights)
+        leaves, tree = jax.tree_util.tree_flatten_with_path(start)
+        numbers = [_number_array(leaf, "start").astype(np.float64) for _, leaf in leaves]
+        first = np.concatenate([np.zeros(0), *(array.reshape(-1) for array in numbers)])
+        if len(first) == 0:
+            raise InputError("start", "is empty", "pass a number or array per parameter")
+        names = [
+            _path(path) + "".join(f"[{k}]" for k in index)
+            for (path, _), array in zip(leaves, numbers, strict=True)
+            for index in np.ndindex(array.shape)
+        ]
+        sums = _TileSums(self.h, rebuild(jax.tree.unflatten(tree, numbers)), columns)
+        sums.check(first, n)
+        if not self.constants:
+            refuse_other_rows("h", sums._one, n, first, sums._rows(0), sums._rows(1))
+        total = JaxPairTotal(self, sums, n, len(first), weights, frequency)
+        return total, first, tuple(names) if leaves[0][0] else None
+
+    def describe(self) -> str:
+        return f"the expected {getattr(self.h, '__name__', 'loss')!s} over pairs of units"
+
+
+@dataclass(frozen=True, eq=False)
+class JaxPairTotal(PairTotal):
+    """Sum over pairs of a loss written in JAX."""
+
+    loss: Any
+    sums: _TileSums
+    units: int
+    parameters: int
+    weights: Array | None
+    frequency: bool
+
+    @property
+    def n(self) -> int:
+        """Number of units."""
+        return self.units
+
+    @property
+    def p(self) -> int:
+        """Number of parameters."""
+        return self.parameters
+
+    def _weighted_tiles(self, size: int) -> Iterator[tuple[slice, slice, Array]]:
+        """Yield blocks of units and the weights of their pairs, zero for a unit with itself."""
+        w = np.ones(self.n) if self.weights is None else self.weights
+        for R, C in tiles(self.n, size):
+            pairs = np.outer(w[R], w[C])
+            if R == C:
+                np.fill_diagonal(pairs, w[R] * (w[R] - 1.0) if self.frequency else 0.0)
+            yield R, C, pairs
+
+    def row_sums(self, theta: Array, *, majorize: bool = False) -> RowSums:
+        """Return all sums over pairs; `majorize` turns negative eigenvalues of the Hessian."""
+        n, p = self.n, self.p
+        values, scores = np.zeros(n), np.zeros((n, p))
+        hessian: Array = np.zeros((p, p))
+        scale = np.zeros(p)
+        side = int(np.clip(np.sqrt(TILE_NUMBERS / (1 + p + p * p)), 16, 512))
+        for R, C, pairs in self._weighted_tiles(side):
+            share = 0.5 if R == C else 1.0
+            rows, columns, slope_rows, slope_columns, bend, size = self.sums.all(theta, R, C, pairs)
+            values[R] += rows
+            scores[R] += slope_rows
+            if R != C:
+                values[C] += columns
+                scores[C] += slope_columns
+            hessian += share * bend
+            scale += share * size
+        hessian = 0.5 * (hessian + hessian.T)
+        if majorize and np.isfinite(hessian).all():
+            hessian = _positive(hessian)
+        return RowSums(values, scores, 0.5 * scores.sum(axis=0), hessian, scale)
+
+    def totals(self, thetas: Array) -> Array:
+        """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
+        side = min(self.n, 512)
+        most = max(1, TILE_NUMBERS // side**2)
+        out = np.zeros(len(thetas))
+        for first in range(0, len(thetas), most):
+            some = thetas[first : first + most]
+            many = min(most, 1 << (len(some) - 1).bit_length())  # few shapes to compile for
+            padded = np.concatenate([some, np.repeat(some[:1], many - len(some), axis=0)])
+            for R, C, pairs in self._weighted_tiles(side):
+                found = self.sums.values(padded, R, C, pairs)[: len(some)]
+                out[first : first + most] += (0.5 if R == C else 1.0) * found
+        return out
+
+
+class _TileSums:
+    """Compiled sums of h and its derivatives over tiles of pairs."""
+
+    def __init__(self, h: Callable[[Any, Any, Any], Any], unravel: Any, columns: Any) -> None:
+        jax = import_jax()
+        numpy, self._map = jax.numpy, jax.tree_util.tree_map
+        with double_precision():
+            self._columns = self._map(numpy.asarray, columns)
+
+        def one(theta: Any, a: Any, b: Any) -> Any:
+            return h(unravel(theta), a, b)
+
+        def over(function: Any) -> Any:
+            return jax.vmap(jax.vmap(function, (None, None, 0)), (None, 0, None))
+
+        def kept(array: Any, pairs: Any) -> Any:  # what has no weight is not there, were it NaN
+            pairs = pairs.reshape(pairs.shape + (1,) * (array.ndim - 2))
+            return numpy.where(pairs == 0, 0.0, pairs * array)
+
+        def everything(theta: Any, a: Any, b: Any, pairs: Any) -> Any:
+            value, slope = over(jax.value_and_grad(one))(theta, a, b)
+            value, slope = kept(value, pairs), kept(slope, pairs)
+            bend = kept(over(jax.hessian(one))(theta, a, b), pairs).sum((0, 1))
+            size = numpy.abs(slope).sum((0, 1))
+            return value.sum(1), value.sum(0), slope.sum(1), slope.sum(0), bend, size
+
+        def total(theta: Any, a: Any, b: Any, pairs: Any) -> Any:
+            return kept(over(one)(theta, a, b), pairs).sum()
+
+        self._one = one
+        self._all = jax.jit(everything)
+        self._values = jax.jit(jax.vmap(total, (0, None, None, None)))
+
+    def _rows(self, which: Any) -> Any:
+        return self._map(lambda column: column[which], self._columns)
+
+    def all(self, theta: Array, R: slice, C: slice, pairs: Array) -> list[Array]:
+        """Return row and column sums of losses and gradients, Hessian and size of the gradient."""
+        with double_precision():
+            made = self._all(theta, self._rows(R), self._rows(C), pairs)
+            return [np.asarray(part) for part in made]
+
+    def values(self, thetas: Array, R: slice, C: slice, pairs: Array) -> Array:
+        """Return the loss of a tile at many parameters."""
+        with double_precision():
+            return np.asarray(self._values(thetas, self._rows(R), self._rows(C), pairs))
+
+    def check(self, theta: Array, n: int) -> None:
+        """Refuse an h that is no number or depends on the order of its rows."""
+        rng = np.random.default_rng(0)
+        i, gap = rng.integers(0, n, CHECKED), rng.integers(1, n, CHECKED)
+        moved = theta + 0.1 * (1.0 + np.abs(theta)) * rng.standard_normal(len(theta))
+        jax, a, b = import_jax(), i, (i + gap) % n
+        with double_precision():
+            try:
+                shape = jax.eval_shape(self._one, theta, self._rows(0), self._rows(1)).shape
+            except Exception as error:  # whatever the user's function raises
+                raise InputError(
+                    "h", f"fails on the first two rows: {error}", "it is called as h(theta, a, b)"
+                ) from error
+            if shape != ():
+                raise InputError("h", f"returns an array of shape {shape}", "return a number")
+            each = jax.vmap(self._one, (None, 0, 0))
+            for point in (theta, moved):
+                one = np.asarray(each(point, self._rows(a), self._rows(b)))
+                two = np.asarray(each(point, self._rows(b), self._rows(a)))
+                off = ~np.isclose(
+                    one, two, rtol=1e-7, atol=1e-9 * np.nanmax(np.abs(one)), equal_nan=True
+                )
+                for k in np.flatnonzero(off)[:1]:
+                    raise InputError(
+                        "h",
+                        f"is {one[k]:g} for rows {a[k]} and {b[k]} but {two[k]:g} with the "
+                        "rows exchanged",
+                        "a loss over pairs must be symmetric in its rows",
+                    )
+
+
+def _positive(hessian: Array) -> Array:
+    """Return the matrix with eigenvalues made positive, in units where its diagonal is one."""
+    unit = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))
+    return majorized(hessian, unit, 1e-4)
+
+
+def _columns(data: Any) -> tuple[Any, int]:
+    """Return the data as a pytree of numeric columns, and the number of units."""
+    jax = import_jax()
+    if hasattr(data, "columns"):
+        data = {str(name): np.asarray(data[name]) for name in data.columns}
+        data = {name: column for name, column in data.items() if column.dtype.kind in "biuf"}
+    leaves, tree = jax.tree_util.tree_flatten_with_path(data)
+    made = [_number_array(leaf, "data" + jax.tree_util.keystr(path)) for path, leaf in leaves]
+    if not made:
+        raise InputError("data", "has no numeric columns", "pass a dict of arrays")
+    counts = {column.shape[0] if column.ndim else 0 for column in made}
+    if len(counts) > 1 or 0 in counts:
+        raise InputError("data", f"has columns of {sorted(counts)} rows", "pass one row per unit")
+    return jax.tree_util.tree_unflatten(tree, made), counts.pop()
+
+
+def _number_array(value: Any, argument: str) -> Any:
+    refuse_masked(value, argument)
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise InputError(argument, f"has dtype {array.dtype}", "pass numbers")
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64)
+        check_finite(array, argument)
+    return array
+
+
+def _path(path: Any) -> str:
+    """Return the key of a parameter as in a name, its parts joined by points."""
+    return ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)

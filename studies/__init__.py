@@ -1,0 +1,1 @@
+"""Studies behind the documents: how often intervals cover, and learning-rate methods compared."""

@@ -1,0 +1,78 @@
+"""``python -m studies coverage`` and ``python -m studies compare``, from the root of a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from etafree.cli import run
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _root() -> None:
+    """Run the simulation studies of the documents; a rerun resumes in its folder.
+
+    Example: python -m studies coverage --out coverage --quick
+    """
+
+
+@app.command()
+def coverage(
+    out: Annotated[Path, typer.Option(help="Folder for the results; a rerun resumes there.")],
+    replicates: Annotated[int, typer.Option(help="Data sets per scenario.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of data and draws.")] = 1,
+    only: Annotated[str | None, typer.Option(help="Scenarios whose name contains this.")] = None,
+    quick: Annotated[bool, typer.Option(help="Six data sets per scenario, for a look.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: every core.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
+) -> None:
+    """Measure how often intervals cover: every kind of loss and dependence, five learning rates.
+
+    Example: python -m studies coverage --out coverage --quick
+    """
+    from studies.coverage import write_coverage
+
+    write_coverage(
+        out,
+        replicates=replicates,
+        seed=seed,
+        only=only,
+        quick=quick,
+        workers=workers,
+        scheduler=scheduler,
+    )
+
+
+@app.command()
+def compare(
+    out: Annotated[Path, typer.Option(help="Folder for the results; a rerun resumes there.")],
+    datasets: Annotated[int, typer.Option(help="Data sets per design.")] = 500,
+    seed: Annotated[int, typer.Option(help="Seed of data and draws.")] = 1,
+    only: Annotated[str | None, typer.Option(help="Designs whose name contains this.")] = None,
+    quick: Annotated[bool, typer.Option(help="Four data sets per design, for a look.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: every core.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
+) -> None:
+    """Compare learning-rate methods with calibration: coverage, width and time on the same data.
+
+    Example: python -m studies compare --out compare --quick
+    """
+    from studies.compare import write_compare
+
+    write_compare(
+        out,
+        datasets=datasets,
+        seed=seed,
+        only=only,
+        quick=quick,
+        workers=workers,
+        scheduler=scheduler,
+    )
+
+
+if __name__ == "__main__":
+    run(app)

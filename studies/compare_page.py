@@ -1,0 +1,127 @@
+"""The picture and the page of the comparison of learning-rate methods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from etafree.report.page import Section, picture_data, render, table_html
+from etafree.report.plots import AFTER, BEFORE
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["compare_page", "compare_picture", "overview"]
+
+BAND = (0.935, 0.965)
+MARKS = ("o", "s", "D")
+
+
+def overview(table: pd.DataFrame) -> pd.DataFrame:
+    """Return coverages, least to most over parameters, as text: a row per way, designs across."""
+    low = table.groupby(["way", "design"], sort=False)["coverage"].min().unstack()
+    high = table.groupby(["way", "design"], sort=False)["coverage"].max().unstack()
+    ways, designs = list(dict.fromkeys(table["way"])), list(dict.fromkeys(table["design"]))
+    low, high = low.reindex(ways)[designs], high.reindex(ways)[designs]
+    made = low.map(lambda v: f"{v:.3f}" if v == v else "-").astype(object)
+    for way in ways:
+        for design in designs:
+            one, two = low.loc[way, design], high.loc[way, design]
+            if one == one and round(one, 3) != round(two, 3):
+                made.loc[way, design] = f"{one:.3f} to {two:.3f}"
+    return made
+
+
+def compare_picture(table: pd.DataFrame) -> Figure:
+    """Return coverage of every coefficient by way, a panel per design."""
+    from matplotlib.figure import Figure
+
+    designs, ways = list(dict.fromkeys(table["design"])), list(dict.fromkeys(table["way"]))
+    columns = min(3, len(designs))
+    rows = -(-len(designs) // columns)
+    figure = Figure(figsize=(4.2 * columns + 1.8, 3.6 * rows + 0.6), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=True, sharex=True)
+    for ax in axes.reshape(-1)[len(designs) :]:
+        ax.set_visible(False)
+    for ax, design in zip(axes.reshape(-1), designs, strict=False):
+        part = table[table["design"] == design]
+        ax.axvspan(*BAND, color="#d9ead3")
+        ax.axvline(0.95, color="0.5", lw=0.8)
+        for k, parameter in enumerate(dict.fromkeys(part["parameter"])):
+            some = part[part["parameter"] == parameter].set_index("way").reindex(ways)
+            y = len(ways) - np.arange(len(ways)) + 0.22 * (1 - k)
+            ours = np.array([way == "location-scale" for way in ways])
+            for mine, colour in ((ours, AFTER), (~ours, BEFORE)):
+                ax.errorbar(
+                    some["coverage"][mine],
+                    y[mine],
+                    xerr=2 * some["coverage_se"][mine],
+                    fmt=MARKS[k % 3],
+                    color=colour,
+                    ms=4,
+                    lw=0.7,
+                )
+            for way, place in zip(ways, y, strict=True):
+                if k == 0 and np.isnan(some.loc[way, "coverage"]):
+                    ax.text(
+                        0.5,
+                        place - 0.3,
+                        str(some.loc[way, "status"]),
+                        fontsize=8,
+                        color="0.4",
+                        ha="center",
+                    )
+        ax.set_title(design, fontsize=10)
+        ax.set_yticks(len(ways) - np.arange(len(ways)), ways)
+        ax.set_xlim(-0.03, 1.03)
+        ax.grid(axis="y", color="0.93", lw=0.6)
+        for side in ("top", "right"):
+            ax.spines[side].set_visible(False)
+    for ax in axes[-1]:
+        ax.set_xlabel("coverage of 95 % intervals")
+    figure.suptitle(
+        "One mark per coefficient, bars two Monte Carlo standard errors; green: 93.5 to 96.5 %",
+        fontsize=10,
+    )
+    return figure
+
+
+def compare_page(table: pd.DataFrame, png: bytes, settings: dict[str, Any]) -> str:
+    """Return the self-contained page: picture, coverages, learning rates and times, settings."""
+    per_way = table.drop_duplicates(["design", "way"]).set_index(["design", "way"])
+    ours = table[table["way"] == "location-scale"]
+    inside = float(ours["coverage"].between(*BAND).mean())
+    return render(
+        "Learning-rate methods side by side",
+        "How often 95 % intervals cover the minimiser of the expected loss when a learning rate is "
+        "chosen by a published method, when draws are made without one, and when they are "
+        "calibrated.",
+        [
+            Section(
+                "Coverage",
+                [
+                    f"Location-scale calibration: {inside:.0%} of coefficients between 93.5 and "
+                    "96.5 %."
+                ],
+                picture=picture_data(png),
+                caption="Orange: chosen learning rates and draws without one. Blue: location-scale "
+                "calibration of draws at eta = 1.",
+            ),
+            Section("Least and most over coefficients", [], table_html(overview(table))),
+            Section(
+                "Learning rates, statuses and times",
+                ["Medians over data sets; seconds of CPU time per data set with sampling."],
+                table_html(per_way[["eta", "status", "status_share", "seconds", "datasets"]]),
+            ),
+            Section(
+                "Every coefficient",
+                [],
+                table_html(
+                    table[["design", "way", "parameter", "coverage", "coverage_se", "width"]]
+                ),
+            ),
+        ],
+        "Settings: " + ", ".join(f"{k} = {v}" for k, v in settings.items()),
+    )

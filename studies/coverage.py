@@ -1,0 +1,245 @@
+"""Coverage by simulation: do intervals cover as often as they say, at every learning rate?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etafree.calibrate import calibrate
+from etafree.dependence.base import Series, Survey, find_dependence
+from etafree.draws import Draws
+from etafree.errors import EtafreeError, InputError
+from etafree.foundation.arguments import Array, as_count
+from etafree.foundation.terminal import say
+from etafree.inference import student_quantile
+from etafree.paper.study import Cell, coverage, run_study, write_outputs
+from etafree.posterior import GeneralizedPosterior
+from etafree.samplers import sample
+from etafree.sandwich import target
+from etafree.target import Target
+from etafree.totals.linear import LinearTotal
+from studies.problem import Problem
+from studies.scenarios import SCENARIOS, SLOW, simulate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["BAND", "ETAS", "METHODS", "run_coverage", "write_coverage"]
+
+ETAS = (0.01, 0.1, 1.0, 10.0, 100.0)
+#: Methods whose intervals depend on the draws, and so on eta; Wald and frequentist ones do not.
+METHODS = ("uncalibrated", "open-faced", "location-scale, draws")
+FIXED = ("location-scale, Wald", "frequentist")
+DEFAULT = ("location-scale, draws", "location-scale, Wald")
+#: Replicates per cell, draws per posterior, and the band that counts as nominal.
+BLOCK, DRAWS, BAND = 100, 1000, (0.935, 0.965)
+#: Replicates of a scenario that takes more than 50 ms at each learning rate.
+SLOW_REPLICATES = 500
+QUICK_REPLICATES = 6
+
+
+def work(parameters: Mapping[str, Any], seed: np.random.SeedSequence) -> dict[str, NDArray[Any]]:
+    """Return limits (replicate, eta, method, 2, p), fixed limits (replicate, method, 2, p), flags.
+
+    NaN where there is no interval: coefficients at a kink, or a posterior that cannot be sampled.
+    """
+    moving, fixed, flagged, truth = [], [], [], []
+    for stream in seed.spawn(parameters["count"]):
+        rng = np.random.default_rng(stream)
+        problem = simulate(parameters["scenario"], rng)
+        goal = target(problem.criterion, **problem.options)
+        others = [
+            _textbook(problem),
+            *(target(problem.criterion, **options) for options in problem.rivals.values()),
+        ]
+        names = problem.criterion.names
+        fixed.append([_limits(_wald(t), t.names, names) for t in (goal, *others)])
+        rows = [_at(problem, goal, eta, rng) for eta in ETAS]
+        moving.append([limits for limits, _ in rows])
+        flagged.append([flag for _, flag in rows])
+        truth.append(problem.truth)
+    return {
+        "moving": np.array(moving),
+        "fixed": np.array(fixed),
+        "flags": np.array(flagged),
+        "truth": np.array(truth),
+    }
+
+
+def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) -> tuple[Array, str]:
+    """Return the limits (method, 2, p) at one learning rate, and which diagnostics warn."""
+    criterion = problem.criterion
+    try:
+        # without its fall-backs a sampler that fails is flagged by its Pareto k, and stays fast
+        sampler = "auto" if isinstance(criterion.total, LinearTotal) else "importance"
+        posterior = GeneralizedPosterior(criterion, eta)
+        draws = sample(posterior, draws=DRAWS, seed=rng, sampler=sampler)
+        made = calibrate(draws, criterion, seed=rng, **problem.options)
+    except EtafreeError as error:
+        return np.full((len(METHODS), 2, criterion.p), np.nan), type(error).__name__
+    chosen = draws.select(goal.names)
+    open_faced = calibrate(replace(chosen, source=None), goal, kind="scale", seed=rng).draws
+    limits = [
+        _limits(_quantiles(d), goal.names, criterion.names)
+        for d in (chosen, open_faced, made.draws.select(goal.names))
+    ]
+    return np.array(limits), made.flags()
+
+
+def _quantiles(draws: Draws) -> Array:
+    limits: Array = np.quantile(draws.array, [0.025, 0.975], axis=0)
+    return limits
+
+
+def _wald(goal: Target) -> Array:
+    half = student_quantile(0.975, goal.dof) * goal.se
+    return np.array([goal.center - half, goal.center + half])
+
+
+def _limits(limits: Array, names: tuple[str, ...], every: tuple[str, ...]) -> Array:
+    """Return limits (2, p) of every parameter, NaN for those without an interval."""
+    out = np.full((2, len(every)), np.nan)
+    out[:, [every.index(name) for name in names]] = limits
+    return out
+
+
+def _textbook(problem: Problem) -> Target:
+    """Return the target of a textbook: no small-sample correction, normal quantiles."""
+    dependence = find_dependence(problem.criterion.rows, **problem.options)
+    if dependence is None:
+        return target(problem.criterion, correction="HC0")
+    if isinstance(dependence, Series):
+        return target(problem.criterion, correction="Bartlett", **problem.options)
+    if isinstance(dependence, Survey):
+        return target(problem.criterion, dof=np.inf, **problem.options)
+    return target(problem.criterion, correction="CR0", **problem.options)
+
+
+def run_coverage(
+    out: Path | str,
+    *,
+    replicates: int = 2000,
+    seed: int = 1,
+    only: str | None = None,
+    quick: bool = False,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    progress: bool | None = None,
+) -> pd.DataFrame:
+    """Run the study, resuming what `out` holds, and return the long table.
+
+    A row per scenario, parameter, method and eta (missing where there is none): coverage with its
+    Monte Carlo error, mean width, the share of data sets with a warning, the check that warns most
+    often, and replicates.
+    """
+    import pandas as pd
+
+    count = QUICK_REPLICATES if quick else as_count(replicates, "replicates", least=2)
+    names = list(SCENARIOS) if only is None else [s for s in SCENARIOS if only in s]
+    if not names:
+        raise InputError("only", f"is {only!r}", f"scenarios are {list(SCENARIOS)}")
+    cells = []
+    for name in names:
+        many = min(count, SLOW_REPLICATES) if name in SLOW else count
+        block = BLOCK // 4 if name in SLOW else BLOCK
+        cells += [
+            Cell(
+                f"{list(SCENARIOS).index(name):02d}-{first:06d}-{min(block, many - first)}",
+                {"scenario": name, "count": min(block, many - first)},
+            )
+            for first in range(0, many, block)
+        ]
+    settings = {"replicates": count, "scenarios": names, "etas": list(ETAS), "draws": DRAWS}
+    slow_first = sorted(cells, key=lambda cell: cell.parameters["scenario"] not in SLOW)
+    made = run_study(
+        "coverage",
+        settings,
+        slow_first,
+        work,
+        out,
+        seed=seed,
+        workers=workers,
+        scheduler=scheduler,
+        progress=progress,
+    )
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        blocks = [made[cell.key] for cell in cells if cell.parameters["scenario"] == name]
+        arrays = {key: np.concatenate([b[key] for b in blocks]) for key in blocks[0]}
+        rows += _rows(name, arrays)
+    return pd.DataFrame(rows)
+
+
+def _rows(name: str, arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
+    problem = simulate(name, np.random.default_rng(0))
+    truth, flags, rows = arrays["truth"], arrays["flags"], []
+    raised = [[set(f.split(", ")) - {"all ok"} for f in row] for row in flags.tolist()]
+    for k, eta in enumerate(ETAS):
+        at = [row[k] for row in raised]
+        for m, method in enumerate(METHODS):
+            rows += _summaries(
+                arrays["moving"][:, k, m], truth, problem, at, scenario=name, method=method, eta=eta
+            )
+    always = [set.intersection(*row) for row in raised]  # whatever eta: the structure warns
+    for m, method in enumerate((*FIXED, *problem.rivals)):
+        rows += _summaries(
+            arrays["fixed"][:, m], truth, problem, always, scenario=name, method=method, eta=np.nan
+        )
+    return rows
+
+
+def _summaries(
+    limits: Array, truth: Array, problem: Problem, raised: list[set[str]], **labels: Any
+) -> list[dict[str, Any]]:
+    """Return a row per parameter; `raised` holds the checks that warn, by data set."""
+    rows, counts = [], Counter(name for names in raised for name in names)
+    flagged = sum(map(bool, raised)) / len(raised)
+    check = counts.most_common(1)[0][0] if counts else ""
+    for j, parameter in enumerate(problem.criterion.names):
+        low, high = limits[:, 0, j], limits[:, 1, j]
+        there = np.isfinite(low)
+        many = int(there.sum())
+        if many == 0 or many < 0.5 * len(low):
+            continue  # mostly without an interval
+        share, noise = coverage(low[there], high[there], truth[there, j])
+        rows.append(
+            {
+                **labels,
+                "parameter": parameter,
+                "coverage": share,
+                "coverage_se": noise,
+                "width": float((high - low)[there].mean()),
+                "flagged": flagged,
+                "check": check,
+                "replicates": many,
+            }
+        )
+    return rows
+
+
+def write_coverage(out: Path | str, **options: Any) -> pd.DataFrame:
+    """Run the study and write ``coverage.csv``, ``coverage.png`` and ``report.html`` into `out`."""
+    from studies.coverage_page import coverage_page, coverage_picture, league
+
+    table = run_coverage(out, **options)
+    settings = {
+        "seed": options.get("seed", 1),
+        "draws per posterior": DRAWS,
+        "replicates": int(table["replicates"].max()),
+    }
+    say(league(table).to_string(float_format=lambda v: f"{v:.3f}", na_rep="-"))
+    write_outputs(
+        out,
+        "coverage",
+        table,
+        coverage_picture(table, BAND),
+        lambda png, told: coverage_page(table, png, told, BAND),
+        settings,
+    )
+    return table

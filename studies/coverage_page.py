@@ -1,0 +1,128 @@
+"""The picture and the page of the coverage study."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from etafree.report.page import Section, picture_data, render, table_html
+from etafree.report.plots import AFTER, BEFORE
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["coverage_page", "coverage_picture", "league"]
+
+STYLES = {
+    "uncalibrated": (BEFORE, "o", 0.22),
+    "open-faced": ("0.6", "^", 0.08),
+    "location-scale, draws": (AFTER, "s", -0.08),
+    "location-scale, Wald": (AFTER, "D", -0.22),
+    "frequentist": ("0.25", "x", -0.34),
+}
+
+
+def league(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per scenario: the coverage farthest from 95 % over parameters and eta."""
+    main = table[table["method"].isin(list(STYLES))]
+    worst = main.assign(off=(main["coverage"] - 0.95).abs())
+    worst = worst.sort_values("off").groupby(["scenario", "method"], sort=False).tail(1)
+    made = worst.pivot(index="scenario", columns="method", values="coverage")
+    order = list(dict.fromkeys(table["scenario"]))
+    made = made.reindex(index=order, columns=[m for m in STYLES if m in made.columns])
+    draws = main[main["method"] == "location-scale, draws"].groupby("scenario")["flagged"]
+    made["flagged, min"], made["flagged, max"] = draws.min(), draws.max()
+    return made
+
+
+def coverage_picture(table: pd.DataFrame, band: tuple[float, float]) -> Figure:
+    """Return coverages by scenario, averaged over parameters: a mark per eta and method."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(table["scenario"]))
+    figure = Figure(figsize=(11, 0.42 * len(names) + 2.0), layout="constrained")
+    ax = figure.subplots()
+    ax.axvspan(*band, color="#d9ead3", label=f"{100 * band[0]:g} to {100 * band[1]:g} %")
+    ax.axvline(0.95, color="0.5", lw=0.8)
+    place = {name: len(names) - k for k, name in enumerate(names)}
+    for method, (colour, marker, shift) in STYLES.items():
+        rows = table[table["method"] == method]
+        mean = rows.groupby(["scenario", "eta"], dropna=False)[["coverage", "coverage_se"]].mean()
+        y = np.array([place[s] for s, _ in mean.index], dtype=float) + shift
+        ax.errorbar(
+            mean["coverage"],
+            y,
+            xerr=2 * mean["coverage_se"],
+            fmt=marker,
+            color=colour,
+            ms=4,
+            lw=0.6,
+            label=method,
+        )
+    ax.set_yticks(list(place.values()), list(place))
+    ax.set_ylim(0.3, len(names) + 0.7)
+    ax.set_xlim(-0.02, 1.02)
+    ax.set_xlabel(
+        "coverage of 95 % intervals, mean over parameters\none mark per learning rate from 0.01 to "
+        "100, bars two Monte Carlo standard errors"
+    )
+    ax.grid(axis="y", color="0.92", lw=0.6)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=6, frameon=False)
+    return figure
+
+
+def coverage_page(
+    table: pd.DataFrame, png: bytes, settings: dict[str, Any], band: tuple[float, float]
+) -> str:
+    """Return the self-contained page: picture, league table, what is off, settings."""
+    main = table[table["method"].isin(["location-scale, draws", "location-scale, Wald"])]
+    off = main[~main["coverage"].between(*band)]
+    columns = [
+        "scenario",
+        "parameter",
+        "method",
+        "eta",
+        "coverage",
+        "coverage_se",
+        "flagged",
+        "check",
+    ]
+    width = main[main["eta"].notna()].groupby(["scenario", "parameter"])["width"]
+    change = (width.max() / width.min() - 1).rename("width, change over eta").to_frame()
+    return render(
+        "Coverage of calibrated intervals",
+        "Simulated data sets of every kind of loss and dependence: how often 95 % intervals cover "
+        "the minimiser of the expected penalized loss, at learning rates from 0.01 to 100.",
+        [
+            Section(
+                "Coverage",
+                picture=picture_data(png),
+                caption="Orange: posterior as it came. Grey: open-faced sandwich. Blue: "
+                "location-scale calibration. Crosses: textbook sandwich, normal quantiles.",
+            ),
+            Section(
+                "Farthest from 95 %",
+                [
+                    "Over parameters and learning rates; flagged is the share of data sets in "
+                    "which a diagnostic warns, least and most over learning rates."
+                ],
+                table_html(league(table)),
+            ),
+            Section(
+                f"Calibrated coverages outside {100 * band[0]:g} to {100 * band[1]:g} %",
+                [f"{len(off)} of {len(main)}."],
+                table_html(off[columns]) if len(off) else "",
+            ),
+            Section(
+                "Widths",
+                ["Largest over smallest mean width over learning rates, minus one."],
+                table_html(change, 4),
+            ),
+        ],
+        "Settings: " + ", ".join(f"{k} = {v}" for k, v in settings.items()),
+    )

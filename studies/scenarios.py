@@ -1,0 +1,179 @@
+r"""Data whose rows depend on each other, with the value that an interval ought to cover.
+
+A scenario draws a data set and says how to calibrate it: a criterion, keywords of `calibrate`, the
+truth of each parameter, and for comparison other corrections of the same data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from etafree.criterion import Criterion
+from etafree.foundation.arguments import Array
+from etafree.losses import Squared
+from etafree.optimize import minimise
+from etafree.paper.random_intercept import Design, RandomIntercept, pseudo_true
+from etafree.penalties import Ridge
+from studies import families
+from studies.problem import Problem
+
+__all__ = ["SCENARIOS", "SLOW", "simulate"]
+
+
+def _clustered(groups: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    names = ("CR0", "CR1", "CR2")
+    return {"clusters": groups}, {n: {"clusters": groups, "correction": n} for n in names}
+
+
+def paper(rng: np.random.Generator, groups: int) -> Problem:
+    """Return the paper's contaminated random-intercept model with few groups."""
+    model = Design(groups=groups).model(rng)
+    options, rivals = _clustered(model.groups)
+    return Problem(model.criterion, options, _paper_truth(), rivals)
+
+
+@lru_cache(maxsize=1)
+def _paper_truth() -> Array:
+    return np.array([pseudo_true(Design())])
+
+
+def lognormal(rng: np.random.Generator, groups: int) -> Problem:
+    """Return the paper's errors with a skewed covariate that is constant within groups.
+
+    Errors are symmetric and nothing is penalized, so the truth is what made the data.
+    """
+    x, error, found = Design(groups=groups, beta=0.0).simulate(rng)
+    level = np.exp(rng.standard_normal(groups))[found.codes]
+    X = np.column_stack([np.ones(len(x)), x, level])
+    truth = np.array([1.0, 2.0, 0.5])
+    model = RandomIntercept(
+        X,
+        X @ truth + error,
+        found.codes,
+        c=1.0,
+        tau2=2.0,
+        sigma2=1.0,
+        names=["one", "x", "group level"],
+    )
+    options, rivals = _clustered(model.groups)
+    return Problem(model.criterion, options, truth, rivals)
+
+
+def unequal(rng: np.random.Generator, groups: int) -> Problem:
+    """Return ridge least squares with clusters of 2 or 25 rows; truth beta / (1 + strength)."""
+    sizes = np.where(np.arange(groups) % 2 == 0, 2, 25)
+    codes = np.repeat(np.arange(groups), sizes)
+    x = rng.standard_normal(len(codes)) + 0.7 * rng.standard_normal(groups)[codes]
+    y = 2.0 * x + rng.standard_normal(groups)[codes] + rng.standard_normal(len(codes))
+    criterion = Criterion(Squared(), (x[:, None], y), Ridge(0.5), names=["beta"])
+    options, rivals = _clustered(codes)
+    rivals["scores not centred"] = {**options, "centered": False}
+    moment = 1.0 + 0.7**2
+    return Problem(criterion, options, np.array([2.0 * moment / (moment + 0.5)]), rivals)
+
+
+def autoregressive(rng: np.random.Generator, phi: float, periods: int) -> Problem:
+    """Return a regression in time whose covariate and errors are both AR(1)."""
+    from scipy.signal import lfilter
+
+    shocks = rng.standard_normal((2, periods + 200))
+    x, error = lfilter([1.0], [1.0, -phi], shocks, axis=1)[:, 200:]
+    X = np.column_stack([np.ones(periods), x])
+    truth = np.array([1.0, 1.0])
+    criterion = Criterion(Squared(), (X, X @ truth + error), names=["mean", "slope"])
+    time = np.arange(periods)
+    rivals: dict[str, dict[str, Any]] = {
+        "Bartlett": {"time": time, "correction": "Bartlett"},
+        "independent, HC3": {},
+    }
+    return Problem(criterion, {"time": time}, truth, rivals)
+
+
+def crossed(rng: np.random.Generator, first: int, second: int) -> Problem:
+    """Return a two-way layout: effects of rows and columns in covariate and error."""
+    i, j = (part.reshape(-1) for part in np.indices((first, second)))
+
+    def field_of() -> Array:
+        effects = rng.standard_normal(first)[i] + rng.standard_normal(second)[j]
+        total: Array = effects + rng.standard_normal(first * second)
+        return total
+
+    X = np.column_stack([np.ones(len(i)), field_of()])
+    truth = np.array([1.0, 0.5])
+    criterion = Criterion(Squared(), (X, X @ truth + field_of()), names=["one", "slope"])
+    rivals: dict[str, dict[str, Any]] = {
+        f"by {name} only, CR3": {"clusters": part} for name, part in (("row", i), ("column", j))
+    }
+    return Problem(criterion, {"clusters": {"row": i, "column": j}}, truth, rivals)
+
+
+def survey(rng: np.random.Generator, psus: int) -> Problem:
+    """Return a sample of a fixed population: 4 strata of 60 PSUs with 20 units, `psus` drawn.
+
+    Strata differ in level and are drawn at different rates; the truth is the population's own fit.
+    """
+    fixed = np.random.default_rng(20251119)
+    strata = np.repeat(np.arange(4), 60 * 20)
+    unit = np.repeat(np.arange(240), 20)
+    x = fixed.standard_normal(4800) + 0.5 * fixed.standard_normal(240)[unit]
+    y = strata + x + fixed.standard_normal(240)[unit] + fixed.standard_normal(4800) * (1 + 0.3 * x)
+    X = np.column_stack([np.ones(4800), x])
+    drawn = np.array([psus, psus, 2 * psus, 3 * psus])
+    chosen = np.concatenate([60 * h + rng.choice(60, drawn[h], replace=False) for h in range(4)])
+    rows = np.isin(unit, chosen)
+    h = strata[rows]
+    criterion = Criterion(
+        Squared(),
+        (X[rows], y[rows]),
+        weights=(60 / drawn)[h],
+        weight_kind="sampling",
+        names=["one", "slope"],
+    )
+    truth = minimise(Criterion(Squared(), (X, y))).theta
+    options = {"clusters": unit[rows], "strata": h, "fpc": np.full(len(h), 60.0)}
+    rivals = {
+        "without fpc": {k: v for k, v in options.items() if k != "fpc"},
+        "PSUs as clusters, CR3": {"clusters": unit[rows]},
+    }
+    return Problem(criterion, options, truth, rivals)
+
+
+#: Label, function and its arguments.
+SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
+    "squared, heteroscedastic": (families.heteroscedastic, {"n": 500}),
+    "Huber, 10 % outliers": (families.contaminated, {"n": 500}),
+    "logistic, omitted clusters": (families.omitted_clusters, {"groups": 100, "size": 5}),
+    "Poisson, overdispersed": (families.overdispersed, {"n": 500}),
+    "gamma, lognormal response": (families.misspecified_gamma, {"n": 500}),
+    "quantile 0.3, smoothed": (families.quantile, {"n": 500}),
+    "Student-t, skewed errors": (families.skewed_student, {"n": 500}),
+    "modal, skewed errors": (families.modal, {"n": 1000}),
+    "pairwise Huber, t errors": (families.pairs, {"n": 200}),
+    "L1, three of eight": (families.sparse, {"n": 500}),
+    "mean and spread in JAX": (families.mean_and_spread, {"n": 500}),
+    **{f"paper, G = {g}": (paper, {"groups": g}) for g in (10, 20, 50)},
+    **{f"lognormal group level, G = {g}": (lognormal, {"groups": g}) for g in (10, 20, 50)},
+    **{f"ridge, sizes 2 or 25, G = {g}": (unequal, {"groups": g}) for g in (20, 50, 100)},
+    **{
+        f"AR(1) phi = {phi}, n = {n}": (autoregressive, {"phi": phi, "periods": n})
+        for phi in (0.5, 0.8)
+        for n in (200, 1000)
+    },
+    "two ways, 10 x 30": (crossed, {"first": 10, "second": 30}),
+    "4 strata, 21 PSUs": (survey, {"psus": 3}),
+    "4 strata, 56 PSUs": (survey, {"psus": 8}),
+}
+
+
+#: Scenarios of which a replicate at one learning rate takes more than 50 ms.
+SLOW = ("pairwise Huber, t errors", "mean and spread in JAX", "modal, skewed errors")
+
+
+def simulate(name: str, rng: np.random.Generator) -> Problem:
+    """Return a data set of the scenario of this name."""
+    function, arguments = SCENARIOS[name]
+    return function(rng, **arguments)
