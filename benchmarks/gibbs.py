@@ -120,10 +120,7 @@ def _growth(quick: bool) -> list[Row]:
     sizes = (500, 5_000) if quick else (500, 5_000, 50_000)
     work = 2_000_000 if quick else 20_000_000
     rows = []
-    for name, grid in (
-        ("n", [(n, 1) for n in sizes]),
-        ("p", [(2_000, p) for p in (1, 5, 20)]),
-    ):
+    for name, grid in (("n", [(n, 1) for n in sizes]), ("p", [(2_000, p) for p in (1, 5, 20)])):
         calls = [(_chains(n, p, 1, max(2, work // n)), max(2, work // n)) for n, p in grid]
         values = []
         for _ in range(5):

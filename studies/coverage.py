@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.calibrate import calibrate
-from etafree.dependence.base import Series, Survey, find_dependence
+from etafree.dependence import Survey
 from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_count
@@ -111,14 +111,13 @@ def _limits(limits: Array, names: tuple[str, ...], every: tuple[str, ...]) -> Ar
 
 def _textbook(problem: Problem) -> Target:
     """Return the target of a textbook: no small-sample correction, normal quantiles."""
-    dependence = find_dependence(problem.criterion.rows, **problem.options)
-    if dependence is None:
+    if not problem.options:
         return target(problem.criterion, correction="HC0")
-    if isinstance(dependence, Series):
-        return target(problem.criterion, correction="Bartlett", **problem.options)
-    if isinstance(dependence, Survey):
+    if "clusters" in problem.options:
+        return target(problem.criterion, correction="CR0", **problem.options)
+    if isinstance(problem.options["dependence"], Survey):
         return target(problem.criterion, dof=np.inf, **problem.options)
-    return target(problem.criterion, correction="CR0", **problem.options)
+    return target(problem.criterion, correction="Bartlett", **problem.options)
 
 
 def run_coverage(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from etafree.criterion import Criterion
+from etafree.dependence import Survey, TimeSeries
 from etafree.foundation.arguments import Array
 from etafree.losses import Squared
 from etafree.optimize import minimise
@@ -87,10 +88,10 @@ def autoregressive(rng: np.random.Generator, phi: float, periods: int) -> Proble
     criterion = Criterion(Squared(), (X, X @ truth + error), names=["mean", "slope"])
     time = np.arange(periods)
     rivals: dict[str, dict[str, Any]] = {
-        "Bartlett": {"time": time, "correction": "Bartlett"},
+        "Bartlett": {"dependence": TimeSeries(time), "correction": "Bartlett"},
         "independent, HC3": {},
     }
-    return Problem(criterion, {"time": time}, truth, rivals)
+    return Problem(criterion, {"dependence": TimeSeries(time)}, truth, rivals)
 
 
 def crossed(rng: np.random.Generator, first: int, second: int) -> Problem:
@@ -134,9 +135,9 @@ def survey(rng: np.random.Generator, psus: int) -> Problem:
         names=["one", "slope"],
     )
     truth = minimise(Criterion(Squared(), (X, y))).theta
-    options = {"clusters": unit[rows], "strata": h, "fpc": np.full(len(h), 60.0)}
-    rivals = {
-        "without fpc": {k: v for k, v in options.items() if k != "fpc"},
+    options = {"dependence": Survey(unit[rows], h, fpc=np.full(len(h), 60.0))}
+    rivals: dict[str, dict[str, Any]] = {
+        "without fpc": {"dependence": Survey(unit[rows], h)},
         "PSUs as clusters, CR3": {"clusters": unit[rows]},
     }
     return Problem(criterion, options, truth, rivals)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -122,23 +123,26 @@ def public() -> dict[str, Call]:
                 "names": names,
             },
         ),
-        "target of survey data": (
-            ef.target,
+        "target of a Survey": (
+            partial(_depending, partial(ef.target, criterion), ef.Survey),
             {
-                "criterion": criterion,
-                "clusters": np.arange(24) // 2,
+                "psu": np.arange(24) // 2,
                 "strata": np.arange(24) // 12,
                 "fpc": np.full(24, 100.0),
-                "single_psu": "error",
+                "lonely": "error",
             },
         ),
-        "target of a series": (
-            ef.target,
-            {"criterion": criterion, "time": np.arange(24), "bandwidth": 5, "correction": "EWC"},
+        "target of a TimeSeries": (
+            partial(_depending, partial(ef.target, criterion), ef.TimeSeries),
+            {"time": np.arange(24), "bandwidth": 5, "correction": "EWC"},
         ),
         "target of two ways": (
             ef.target,
             {"criterion": criterion, "clusters": {"a": labels, "b": np.arange(24) // 3}},
+        ),
+        "target of Clusters": (
+            partial(_crossed, criterion),
+            {"a": labels, "b": np.arange(24) // 3},
         ),
     }
     return found
@@ -342,17 +346,17 @@ def parts() -> dict[str, Call]:
                 "draws": 400,
             },
         ),
-        "target of a panel": (
-            partial(ef.target, criterion),
+        "target of a Panel": (
+            partial(_depending, partial(ef.target, criterion), ef.Panel),
             {
                 "time": np.arange(24) // 2,
-                "units": np.arange(24) % 2,
+                "unit": np.arange(24) % 2,
                 "bandwidth": 2,
                 "correction": "DK",
             },
         ),
         "lags of a series": (
-            partial(ef.target, criterion),
+            partial(_depending, partial(ef.target, criterion), ef.TimeSeries),
             {"time": np.arange(24), "bandwidth": "newey-west", "correction": "Bartlett"},
         ),
         "jackknife": (
@@ -366,7 +370,7 @@ def parts() -> dict[str, Call]:
             },
         ),
         "jackknife of a series": (
-            partial(ef.calibrate, drawn),
+            partial(_depending, partial(ef.calibrate, drawn), ef.TimeSeries),
             {
                 "log_likelihood": -0.5 * (y - drawn @ X.T) ** 2,
                 "time": np.arange(24),
@@ -374,6 +378,17 @@ def parts() -> dict[str, Call]:
             },
         ),
     }
+
+
+def _crossed(criterion: Any, a: Any, b: Any) -> Any:
+    """Call `target` with clusters in two ways, one after the other."""
+    return ef.target(criterion, dependence=ef.Clusters(a, b))
+
+
+def _depending(call: Any, structure: Any, **arguments: Any) -> Any:
+    """Call a function with a structure made of those of its own arguments."""
+    own = {key: arguments.pop(key) for key in signature(structure).parameters if key in arguments}
+    return call(dependence=structure(**own), **arguments)
 
 
 def _called(rng: np.random.Generator, known: dict[str, Call]) -> None:

@@ -52,6 +52,7 @@ MODULES = {
     "dependence.ways": ("test_dependence",),
     "dependence.survey": ("test_dependence",),
     "dependence.base": ("test_dependence", "test_bad_input_clusters"),
+    "dependence.time": ("test_dependence", "test_published"),
     "jackknife": ("test_jackknife",),
     "map": ("test_calibration",),
     "totals.jax": ("test_autodiff",),

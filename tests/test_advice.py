@@ -38,16 +38,29 @@ class Situation:
     def criterion(self) -> ef.Criterion:
         return ef.Criterion(self.loss, (self.X, self.y), self.penalty, names=self.names)
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the options as arguments, with times and strata in a structure."""
+        rest = dict(self.options)
+        time, units, strata = (rest.pop(key, None) for key in ("time", "units", "strata"))
+        bandwidth = rest.pop("bandwidth", None)
+        if time is not None and units is None:
+            return {**rest, "dependence": ef.TimeSeries(time, bandwidth)}
+        if time is not None:
+            return {**rest, "dependence": ef.Panel(units, time, bandwidth)}
+        if strata is not None:
+            return {**rest, "dependence": ef.Survey(rest.pop("clusters"), strata)}
+        return rest
+
     def run(self) -> Any:
         if self.route == "target":
-            return ef.target(self.criterion(), **self.options)
+            return ef.target(self.criterion(), **self.arguments())
         rng = np.random.default_rng(0)
         gram = np.linalg.inv(self.X.T @ self.X)
         middle = gram @ self.X.T @ self.y * (len(self.X) > self.X.shape[1])  # else no residuals
         theta = rng.multivariate_normal(middle, gram, size=4000)
         likelihood = -0.5 * (self.y - theta @ self.X.T) ** 2
         kept = self.options.get("kept", self.names)
-        options = {key: value for key, value in self.options.items() if key != "kept"}
+        options = {key: value for key, value in self.arguments().items() if key != "kept"}
         draws = ef.Draws.of(theta, self.names, 1.0).select(kept)
         return ef.calibrate(draws, log_likelihood=likelihood, **options)
 
@@ -241,7 +254,7 @@ LOPSIDED = np.concatenate([np.zeros(30), 1 + np.arange(30) // 3]).astype(int)
 IN_USE: dict[str, dict[str, Any]] = {
     **{f"{c}": {"clusters": LOPSIDED, "correction": c} for c in ("CR0", "CR1", "CR2", "CR3")},
     "several ways": {"clusters": [LOPSIDED, np.arange(N) % 12]},
-    "survey": {"clusters": FINE, "strata": np.arange(N) // 30},
+    "survey": {"dependence": ef.Survey(FINE, np.arange(N) // 30)},
     "kind": {"kind": "scale"},
     "center": {"center": "mean"},
     "center and kind": {"center": "mean", "kind": "scale"},

@@ -30,6 +30,7 @@ def fit(coordinate=None):
 
 
 KEYS = [f"p{k}" for k in range(N)]
+WAYS = ("school", "other")
 
 
 @pytest.mark.parametrize("coordinate", [None, np.arange(N), KEYS, np.arange(N)[::-1]])
@@ -44,12 +45,16 @@ def test_shuffled_labels_give_the_same_answer(coordinate, argument):
 
     def asked(table):
         if argument == "ways":
-            return {"clusters": table[["school", "other"]]}
+            return {"clusters": table[WAYS if isinstance(table, dict) else [*WAYS]]}
         if argument == "strata":
-            return {"clusters": table["school"], "strata": table["region"]}
-        return {argument: table["t" if argument == "time" else "school"]}
+            return {"dependence": ef.Survey(table["school"], table["region"])}
+        if argument == "time":
+            return {"dependence": ef.TimeSeries(table["t"])}
+        return {"clusters": table["school"]}
 
-    plain = {k: v.to_numpy() for k, v in asked(frame).items()}
+    plain = asked(
+        {name: frame[name].to_numpy() for name in frame} | {WAYS: frame[[*WAYS]].to_numpy()}
+    )
     expected = ef.calibrate(tree, **plain).target.se
     shuffled = frame.iloc[ORDER]
     assert ef.calibrate(tree, **asked(frame)).target.se == pytest.approx(expected)
@@ -208,7 +213,7 @@ def test_several_ways_of_observations_along_two_dimensions():
         assert ef.calibrate(tree, clusters=labels).target.se == pytest.approx(expected.se)
     shuffled = table["t"].iloc[ORDER]
     series = [
-        ef.calibrate(tree, time=time, units=units, correction="DK", bandwidth=1).target.se
+        ef.calibrate(tree, dependence=ef.Panel(units, time, bandwidth=1), correction="DK").target.se
         for time, units in ((plain["t"], np.repeat(SUBJECTS, 5)), (shuffled, "subject"))
     ]
     assert series[0] == pytest.approx(series[1])

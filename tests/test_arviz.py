@@ -18,14 +18,7 @@ import etafree as ef
 from conftest import refused
 from etafree.errors import MissingExtraError
 from etafree.fits import as_fit
-from etafree.fits.trees import (
-    as_kind,
-    as_tree,
-    flat_names,
-    read_tree,
-    unflatten,
-    write_netcdf,
-)
+from etafree.fits.trees import as_kind, as_tree, flat_names, read_tree, unflatten, write_netcdf
 
 N, G, CHAINS, DRAWS = 240, 40, 2, 500
 SCHOOL = np.array([f"s{k:02}" for k in np.arange(N) // 6])
@@ -249,10 +242,13 @@ def test_labels_may_come_in_many_forms(idata, result):
     two = ef.calibrate(idata, clusters=["school", "year"]).target.design
     also = ef.calibrate(idata, clusters={"school": labels, "year": np.arange(N)}).target.design
     assert two == also == "40 school x 240 year clusters"
-    assert "a series of 240 periods" in ef.calibrate(idata, time="year").target.design
+    assert (
+        "a series of 240 periods"
+        in ef.calibrate(idata, dependence=ef.TimeSeries("year")).target.design
+    )
     assert (
         "40 PSUs in 4 strata"
-        in ef.calibrate(idata, clusters="school", strata=labels.str.slice(1, 2)).target.design
+        in ef.calibrate(idata, dependence=ef.Survey("school", labels.str.slice(1, 2))).target.design
     )
 
 
@@ -287,7 +283,7 @@ def test_labels_along_a_dimension_without_a_name():
         refused(
             "time",
             "'town' of shape (40,), 'grid' of shape (240, 2)",
-            lambda fit=fit: ef.calibrate(fit, time="month"),
+            lambda fit=fit: ef.calibrate(fit, dependence=ef.TimeSeries("month")),
         )
 
 

@@ -153,13 +153,11 @@ DESIGNS = {
         for name in ("CR0", "CR1", "CR1S", "CR2", "CR3")
     },
     "two ways": {"clusters": {"a": np.arange(N) % 23, "b": np.arange(N) // 31}},
-    "survey": {"strata": np.arange(N) % 5, "clusters": np.arange(N) // 7},
-    "time": {"time": np.arange(N)},
+    "survey": {"dependence": ef.Survey(np.arange(N) // 7, np.arange(N) % 5)},
+    "time": {"dependence": ef.TimeSeries(np.arange(N))},
     "panel": {
-        "time": np.arange(N) // 5,
-        "units": np.arange(N) % 5,
+        "dependence": ef.Panel(np.arange(N) % 5, np.arange(N) // 5, bandwidth=4),
         "correction": "DK",
-        "bandwidth": 4,
     },
 }
 
@@ -199,8 +197,12 @@ def test_a_row_of_weight_zero_may_hold_anything(way):
         plain = ef.Criterion(loss, rest, start=START)
         assert not c.total.scores(THETA)[bad].any()
         assert not c.total.values(THETA)[bad].any()
-        for options in ({}, {"clusters": np.arange(N) % 41}, {"time": np.arange(N)}):
-            if "time" in options:
+        for options in (
+            {},
+            {"clusters": np.arange(N) % 41},
+            {"dependence": ef.TimeSeries(np.arange(N))},
+        ):
+            if "dependence" in options:
                 assert np.isfinite(ef.target(c, **options).covariance).all()
                 continue
             a, b = (

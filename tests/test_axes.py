@@ -251,8 +251,10 @@ MASKED: dict[str, Any] = {
     "labels, one array of several": lambda: ef.target(
         CRITERION, clusters=[np.arange(60) % 20, HIDDEN]
     ),
-    "strata": lambda: ef.target(CRITERION, strata=[np.ma.masked, *[0] * 29, *[1] * 30]),
-    "times": lambda: ef.target(CRITERION, time=HIDDEN),
+    "strata": lambda: ef.target(
+        CRITERION, dependence=ef.Survey(strata=[np.ma.masked, *[0] * 29, *[1] * 30])
+    ),
+    "times": lambda: ef.target(CRITERION, dependence=ef.TimeSeries(HIDDEN)),
     "weights": lambda: CRITERION.reweighted([np.ma.masked, *[1] * 59]),
     "offset": lambda: ef.Criterion(ef.losses.Squared(), (X, Y), offset=HIDDEN),
     "covariance": lambda: ef.Target.given(POINT, [np.ma.masked_equal(r, 0.0) for r in np.eye(3)]),

@@ -263,10 +263,7 @@ def calls(seed, p):
         ),
         "target with a meat": (
             lambda **rest: ef.target(criterion, **rest),
-            {
-                "center": (vector, (*VECTOR, unknown)),
-                "meat": (matrix, MATRIX),
-            },
+            {"center": (vector, (*VECTOR, unknown)), "meat": (matrix, MATRIX)},
         ),
         "calibrate with a criterion": (
             ef.calibrate,

@@ -10,7 +10,7 @@ import statsmodels.api as sm
 import etafree as ef
 from conftest import refused
 from etafree.data.rows import Rows
-from etafree.dependence.base import find_dependence
+from etafree.dependence import bind
 from etafree.dependence.time import bartlett, cosines, newey_west_lag
 
 
@@ -173,7 +173,7 @@ def test_a_stratified_cluster_design_is_its_formula(penalized: bool) -> None:
     penalty = ef.penalties.Ridge(0.3) if penalized else None
     criterion = small(120, 3, weights=weights, weight_kind="sampling", penalty=penalty)
     population = np.array([40.0, 20.0, 10.0])
-    made = ef.target(criterion, clusters=psus, strata=strata, fpc=population[strata])
+    made = ef.target(criterion, dependence=ef.Survey(psus, strata, fpc=population[strata]))
     scores = criterion.total.scores(made.center)
     scores -= weights[:, None] * (scores.sum(axis=0) / weights.sum())
     expected = survey_by_hand(scores, strata, psus, population)
@@ -183,17 +183,17 @@ def test_a_stratified_cluster_design_is_its_formula(penalized: bool) -> None:
         "sandwich, 23 PSUs in 3 strata, finite population, survey, t with 20 degrees of freedom"
     )
     fractions = np.array([10, 8, 5]) / population
-    same = ef.target(criterion, clusters=psus, strata=strata, fpc=fractions[strata])
+    same = ef.target(criterion, dependence=ef.Survey(psus, strata, fpc=fractions[strata]))
     np.testing.assert_allclose(same.covariance, made.covariance, rtol=1e-12)
 
 
 def test_one_stratum_is_cr1_with_centred_clusters() -> None:
     criterion = small()
     psus = np.arange(120) // 6
-    made = ef.target(criterion, clusters=psus, strata=np.zeros(120))
+    made = ef.target(criterion, dependence=ef.Survey(psus, np.zeros(120)))
     plain = ef.target(criterion, clusters=psus, correction="CR1")
     np.testing.assert_allclose(made.covariance, plain.covariance, rtol=1e-9)  # sums are zero
-    census = ef.target(criterion, clusters=psus, strata=np.zeros(120), fpc=np.full(120, 40.0))
+    census = ef.target(criterion, dependence=ef.Survey(psus, np.zeros(120), fpc=np.full(120, 40.0)))
     np.testing.assert_allclose(census.covariance, plain.covariance / 2, rtol=1e-9)
 
 
@@ -202,9 +202,11 @@ def test_a_stratum_with_one_psu_is_named_or_centred() -> None:
     strata = np.array(["a"] * 50 + ["b"] * 50 + ["lonely"] * 20)
     psus = np.concatenate([np.arange(100) // 10, np.full(20, 99)])
     refused(
-        "strata", "single PSU in lonely", lambda: ef.target(criterion, clusters=psus, strata=strata)
+        "strata",
+        "single PSU in lonely",
+        lambda: ef.target(criterion, dependence=ef.Survey(psus, strata)),
     )
-    made = ef.target(criterion, clusters=psus, strata=strata, single_psu="center")
+    made = ef.target(criterion, dependence=ef.Survey(psus, strata, lonely="center"))
     assert "1 single-PSU strata" in made.describe()
     scores = criterion.total.scores(made.center)
     kept = strata != "lonely"
@@ -220,7 +222,7 @@ def test_a_single_psu_deviates_from_the_mean_of_all_psus() -> None:
     strata = np.repeat([0, 1, 2, 3, 4, 5], [20, 20, 20, 20, 30, 10])
     psus = np.arange(120) // 10
     psus[110:] = 99
-    made = ef.target(criterion, clusters=psus, strata=strata, single_psu="center", centered=False)
+    made = ef.target(criterion, dependence=ef.Survey(psus, strata, lonely="center"), centered=False)
     scores = criterion.total.scores(made.center)
     kept = strata < 5  # strata of two PSUs, and one of three
     totals = pd.DataFrame(scores).groupby(psus).sum().to_numpy()
@@ -237,7 +239,7 @@ def test_a_domain_is_zero_weights_outside_it() -> None:
     psus, strata = np.arange(n) // 5, np.arange(n) // 60
     inside[psus == 3] = False
     criterion = small(n, 2, weights=inside.astype(float), weight_kind="sampling")
-    made = ef.target(criterion, clusters=psus, strata=strata)
+    made = ef.target(criterion, dependence=ef.Survey(psus, strata))
     scores = criterion.total.scores(made.center)
     scores -= (inside / inside.sum())[:, None] * scores.sum(axis=0)
     np.testing.assert_allclose(made.meat, survey_by_hand(scores, strata, psus), rtol=1e-9)
@@ -249,25 +251,35 @@ def test_bad_survey_designs_are_refused() -> None:
     criterion = small()
     strata, psus = np.arange(120) // 40, np.arange(120) // 5
 
-    def build(**options):
-        return lambda: ef.target(criterion, **{"clusters": psus, "strata": strata, **options})
+    def build(correction=None, **options):
+        def call():
+            design = ef.Survey(**{"psu": psus, "strata": strata, **options})
+            return ef.target(criterion, dependence=design, correction=correction)
+
+        return call
 
     refused("fpc", "varies within stratum 0", build(fpc=np.arange(1.0, 121) + 200))
     refused("fpc", "at or below zero", build(fpc=np.zeros(120)))
     refused("fpc", "8 PSUs in the sample", build(fpc=np.full(120, 5.0)))
-    refused("correction", "choose from survey", build(correction="CR3"))
+    refused("correction", "has its own", build(correction="CR3"))
     refused("strata", "missing labels", build(strata=[None, *strata[1:]]))
-    refused("single_psu", "error", build(single_psu="adjust"))
-    refused("clusters", "several ways", build(clusters=[psus, strata]))
-    refused(
-        "single_psu",
-        "pass strata=",
-        lambda: ef.target(criterion, clusters=psus, single_psu="center"),
-    )
+    refused("lonely", "error", build(lonely="adjust"))
+    refused("psu", "2 entries for 120 rows", build(psu=[psus, strata]))
+    both = {"clusters": psus, "dependence": ef.Survey(psus, strata)}
+    refused("clusters", "pass one of them", lambda: ef.target(criterion, **both))
+    refused("dependence", "labels go to clusters=", lambda: ef.target(criterion, dependence=psus))
     refused(
         "strata",
         "degrees of freedom",
-        lambda: ef.target(criterion, strata=np.arange(120), single_psu="center"),
+        lambda: ef.target(criterion, dependence=ef.Survey(strata=np.arange(120), lonely="center")),
+    )
+
+
+def test_structures_are_shown_in_a_line() -> None:
+    assert repr(ef.Clusters("firm", "year")) == "Clusters(labels=['firm', 'year'])"
+    assert repr(ef.Survey(np.arange(500))) == "Survey(psu=<500 labels>, lonely='error')"
+    assert repr(ef.Panel("firm", "year", bandwidth=4)) == (
+        "Panel(unit='firm', time='year', bandwidth=4)"
     )
 
 
@@ -283,7 +295,7 @@ def test_bartlett_agrees_with_statsmodels(lag: int) -> None:
     order = np.random.default_rng(0).permutation(150)
     mixed = ef.Criterion(ef.losses.Squared(), (criterion.total.X[order], criterion.total.y[order]))
     for c, time in ((criterion, np.arange(150)), (mixed, order)):
-        made = ef.target(c, time=time, correction="Bartlett", bandwidth=lag)
+        made = ef.target(c, dependence=ef.TimeSeries(time, bandwidth=lag), correction="Bartlett")
         np.testing.assert_allclose(made.covariance, fit.cov_params(), rtol=1e-8)
         assert np.isinf(made.dof).all()
 
@@ -296,14 +308,14 @@ def test_driscoll_kraay_agrees_with_linearmodels(petersen, panel) -> None:
         fit = PooledOLS.from_formula("y ~ 1 + x", indexed).fit(
             cov_type="kernel", kernel="bartlett", bandwidth=lag, debiased=False
         )
-        made = ef.target(panel, time="year", units="firm", correction="DK", bandwidth=lag)
+        made = ef.target(panel, dependence=ef.Panel("firm", "year", bandwidth=lag), correction="DK")
         np.testing.assert_allclose(made.covariance, fit.cov.to_numpy(), rtol=1e-8)
     assert made.describe() == ("sandwich, a panel of 500 units over 10 periods, 5 lags, DK, normal")
 
 
 def test_every_cosine_is_the_independent_estimate() -> None:
     criterion = small(90, 3)
-    made = ef.target(criterion, time=np.arange(90), bandwidth=89)
+    made = ef.target(criterion, dependence=ef.TimeSeries(np.arange(90), bandwidth=89))
     plain = ef.target(criterion, correction="HC0")
     np.testing.assert_allclose(made.covariance, 90 / 89 * plain.covariance, rtol=1e-9)
     assert set(made.dof) == {89.0}
@@ -322,7 +334,7 @@ def test_cosines_are_their_formula() -> None:
 
 
 def test_the_default_has_four_tenths_of_the_two_thirds_power() -> None:
-    made = ef.target(small(200, 2), time=np.arange(200))
+    made = ef.target(small(200, 2), dependence=ef.TimeSeries(np.arange(200)))
     assert made.describe() == (
         "sandwich, a series of 200 periods, 13 cosines, EWC, t with 13 degrees of freedom"
     )
@@ -338,7 +350,7 @@ def test_the_long_run_variance_of_an_ar1_is_found() -> None:
     criterion = ef.Criterion(ef.losses.Squared(), (np.ones((n, 1)), y))
     truth = 1 / (1 - phi) ** 2 / n
     for options in ({}, {"correction": "Bartlett"}):
-        made = ef.target(criterion, time=np.arange(n), **options)
+        made = ef.target(criterion, dependence=ef.TimeSeries(np.arange(n)), **options)
         assert made.covariance[0, 0] == pytest.approx(truth, rel=0.12)
 
 
@@ -351,7 +363,7 @@ def test_newey_and_west_choose_more_lags_under_more_dependence() -> None:
     assert lags[0] <= 6 < lags[2]
     assert lags == sorted(lags)
     criterion = small(300, 2)
-    made = ef.target(criterion, time=np.arange(300), correction="Bartlett")
+    made = ef.target(criterion, dependence=ef.TimeSeries(np.arange(300)), correction="Bartlett")
     scores = criterion.total.scores(made.center)
     assert f"{newey_west_lag(scores, 0)} lags" in made.describe()
 
@@ -359,17 +371,17 @@ def test_newey_and_west_choose_more_lags_under_more_dependence() -> None:
 def test_gaps_in_time_are_reported() -> None:
     criterion = small(60, 2)
     time = np.r_[0:30, 33:63]
-    made = ef.target(criterion, time=time)
+    made = ef.target(criterion, dependence=ef.TimeSeries(time))
     gaps = made.checks[1]
     assert (gaps.value, gaps.verdict) == (3.0, "warn")
     assert "after 29" in gaps.advice
     days = pd.date_range("2020-01-31", periods=60, freq="ME")
-    assert ef.target(criterion, time=days).checks[1].verdict == "ok"
+    assert ef.target(criterion, dependence=ef.TimeSeries(days)).checks[1].verdict == "ok"
     dropped = days.delete(20).append(pd.DatetimeIndex(["2025-01-31"]))
-    assert ef.target(criterion, time=dropped).checks[1].value == 1.0
+    assert ef.target(criterion, dependence=ef.TimeSeries(dropped)).checks[1].value == 1.0
     units, years = np.repeat(np.arange(6), 10), np.tile(np.arange(10), 6)
     years[5:10] += 1
-    short = ef.target(criterion, time=years, units=units, bandwidth=5)
+    short = ef.target(criterion, dependence=ef.Panel(units, years, bandwidth=5))
     assert short.checks[1].value == 1.0
     assert "unit 0 lacks 1" in short.checks[1].advice
 
@@ -382,7 +394,9 @@ def test_newey_and_west_leave_the_intercept_out_in_parts_too(formula) -> None:
     whole = ef.Criterion.from_formula(formula, table, ef.losses.Squared())
     parts = [table[:90], table[90:]]
     split = ef.Criterion.from_parts(ef.losses.Squared(), parts, formula)
-    one, two = (ef.target(c, time="t", correction="Bartlett") for c in (whole, split))
+    one, two = (
+        ef.target(c, dependence=ef.TimeSeries("t"), correction="Bartlett") for c in (whole, split)
+    )
     np.testing.assert_allclose(two.covariance, one.covariance, rtol=1e-8)
     assert one.design == two.design
     scores = whole.total.scores(one.center)
@@ -410,16 +424,16 @@ def test_newey_and_west_leave_the_intercept_out_in_parts_too(formula) -> None:
 def test_steps_left_out_of_a_series_are_counted(times, missing, example) -> None:
     times = np.asarray(times)
     order = np.random.default_rng(0).permutation(len(times))
-    found = find_dependence(Rows(len(times)), time=times[order])
+    found = ef.TimeSeries(times[order]).bind(Rows(len(times)))
     assert (found.units, found.missing, found.example) == (1, missing, example)
 
 
 def test_periods_that_units_lack_are_counted_between_their_first_and_last() -> None:
     units = np.array(["a", "a", "a", "b", "b", "c", "c", "c", "d"])
     years = np.array([1, 2, 3, 2, 3, 1, 4, 6, 1])  # c lacks 2 and 3; there is no year 5
-    found = find_dependence(Rows(9), time=years, units=units)
+    found = ef.Panel(units, years).bind(Rows(9))
     assert (found.units, found.missing, found.example) == (4, 2, "unit c lacks 2")
-    whole = find_dependence(Rows(5), time=years[:5], units=units[:5])
+    whole = ef.Panel(units[:5], years[:5]).bind(Rows(5))
     assert (whole.units, whole.missing, whole.example) == (2, 0, "")
 
 
@@ -427,32 +441,30 @@ def test_designs_are_read_from_rows() -> None:
     """Units by stratum, populations from sizes or fractions, and lonely ones that are a census."""
     strata, psus = np.array([5, 5, 5, 5, 7, 7, 7]), np.array([1, 1, 2, 2, 1, 1, 1])
     sizes, rows = np.where(strata == 5, 8.0, 1.0), Rows(7)
-    found = find_dependence(rows, psus, strata=strata, fpc=sizes)
+    found = ef.Survey(psus, strata, fpc=sizes).bind(rows)
     assert found.groups.labels.tolist() == [1, 2, 1]
     assert found.groups.codes.tolist() == [0, 0, 1, 1, 2, 2, 2]
     assert found.strata.codes.tolist() == [0, 0, 1]
     assert found.population.tolist() == [8.0, 1.0]
     fractions = np.where(strata == 5, 0.25, 1.0)
-    assert find_dependence(rows, psus, strata=strata, fpc=fractions).population.tolist() == [8, 1]
-    refused("strata", "single PSU in 7", lambda: find_dependence(rows, psus, strata=strata))
+    assert ef.Survey(psus, strata, fpc=fractions).bind(rows).population.tolist() == [8, 1]
+    refused("strata", "single PSU in 7", lambda: ef.Survey(psus, strata).bind(rows))
     refused(
-        "strata",
-        "single PSU in 7",
-        lambda: find_dependence(rows, psus, strata=strata, fpc=np.full(7, 2.0)),
+        "strata", "single PSU in 7", lambda: ef.Survey(psus, strata, fpc=np.full(7, 2.0)).bind(rows)
     )
-    census = find_dependence(rows, strata=strata > 5, fpc=np.where(strata > 5, 3.0, 4.0))
+    census = ef.Survey(strata=strata > 5, fpc=np.where(strata > 5, 3.0, 4.0)).bind(rows)
     assert census.population.tolist() == [4.0, 3.0]
-    pair = find_dependence(Rows(4), strata=[0, 0, 1, 1], fpc=[2.0, 2.0, 2.0, 2.0])
+    pair = ef.Survey(strata=[0, 0, 1, 1], fpc=[2.0, 2.0, 2.0, 2.0]).bind(Rows(4))
     assert pair.population.tolist() == [2.0, 2.0]  # sizes, not fractions
-    infinite = find_dependence(rows, psus, strata=strata, single_psu="center")
+    infinite = ef.Survey(psus, strata, lonely="center").bind(rows)
     assert np.isinf(infinite.population).all()
-    whole = find_dependence(rows, fpc=np.full(7, 20.0))  # every row a unit of one stratum
+    whole = ef.Survey(fpc=np.full(7, 20.0)).bind(rows)  # every row a unit of one stratum
     assert (len(whole.groups), len(whole.strata), whole.population.tolist()) == (7, 1, [20.0])
 
 
 def test_ways_are_cells_with_a_code_for_each_way() -> None:
     a, b = np.array(["x", "x", "y", "y", "x"]), np.array([3, 4, 3, 3, 3])
-    found = find_dependence(Rows(5), {"a": a, "b": b})
+    found = ef.Clusters({"a": a, "b": b}).bind(Rows(5))
     assert found.groups.codes.tolist() == [0, 1, 2, 2, 0]
     assert [way.codes.tolist() for way in found.ways] == [[0, 0, 1], [0, 1, 0]]
     assert found.names == ("a", "b")
@@ -461,9 +473,9 @@ def test_ways_are_cells_with_a_code_for_each_way() -> None:
         "a": [0, 0, 1, 1, 0],
         "b": [0, 1, 0, 0, 0],
     }
-    unnamed = find_dependence(Rows(5), [a, b])
+    unnamed = ef.Clusters([a, b]).bind(Rows(5))
     assert unnamed.names == ("way 1", "way 2")
-    assert find_dependence(Rows(5), np.column_stack([b, b + 1])).names == ("way 1", "way 2")
+    assert ef.Clusters(np.column_stack([b, b + 1])).bind(Rows(5)).names == ("way 1", "way 2")
 
 
 def test_persistent_scores_are_flagged() -> None:
@@ -473,31 +485,38 @@ def test_persistent_scores_are_flagged() -> None:
     for phi, verdict in ((0.3, "ok"), (0.9, "warn")):
         y = lfilter([1.0], [1.0, -phi], rng.standard_normal(200))
         criterion = ef.Criterion(ef.losses.Squared(), (np.ones((200, 1)), y))
-        assert ef.target(criterion, time=np.arange(200)).checks[0].verdict == verdict
+        assert (
+            ef.target(criterion, dependence=ef.TimeSeries(np.arange(200))).checks[0].verdict
+            == verdict
+        )
 
 
 def test_bad_series_are_refused() -> None:
     criterion = small(60, 2)
     time = np.arange(60)
 
-    def build(**options):
-        return lambda: ef.target(criterion, **{"time": time, **options})
+    def build(correction=None, unit=None, **options):
+        def call():
+            options.setdefault("time", time)
+            series = ef.TimeSeries(**options) if unit is None else ef.Panel(unit, **options)
+            return ef.target(criterion, dependence=series, correction=correction)
+
+        return call
 
     refused("time", "text", build(time=[f"t{k}" for k in range(60)]))
     refused("time", "missing", build(time=[np.nan, *range(59)]))
     refused("time", "repeats, for example 3", build(time=np.r_[3, 3, 5:63]))
-    refused("time", "2 rows of unit 0 at 3", build(time=np.r_[3, 3, 5:63], units=np.zeros(60, int)))
+    refused("time", "2 rows of unit 0 at 3", build(time=np.r_[3, 3, 5:63], unit=np.zeros(60, int)))
     refused("correction", "one series", build(correction="DK"))
     refused("correction", "choose from", build(correction="CR3"))
     refused("bandwidth", "whole number", build(bandwidth=2.5))
     refused("bandwidth", "whole number", build(bandwidth="newey-west"))
-    refused("bandwidth", "pass time=", lambda: ef.target(criterion, bandwidth=3))
-    refused("clusters", "time=", build(clusters=np.arange(60) // 5))
-    refused("units", "need time=", lambda: ef.target(criterion, units=time))
     refused("time", "cosines for 2 parameters", build(bandwidth=2))
     weighted = small(60, 2, weights=np.full(60, 2.0), weight_kind="frequency")
-    refused("time", "frequency weights", lambda: ef.target(weighted, time=time))
-    assert find_dependence(criterion.rows) is None
+    refused(
+        "time", "frequency weights", lambda: ef.target(weighted, dependence=ef.TimeSeries(time))
+    )
+    assert bind(None, criterion.rows, copies=False).independent
 
 
 # --- draws --------------------------------------------------------------------------------------
@@ -505,9 +524,9 @@ def test_bad_series_are_refused() -> None:
 
 STRUCTURES = {
     "ways": {"clusters": [np.arange(120) // 6, np.arange(120) % 12]},
-    "survey": {"clusters": np.arange(120) // 6, "strata": np.arange(120) // 60},
-    "series": {"time": np.arange(120)},
-    "panel": {"time": np.arange(120) // 2, "units": np.arange(120) % 2},
+    "survey": {"dependence": ef.Survey(np.arange(120) // 6, np.arange(120) // 60)},
+    "series": {"dependence": ef.TimeSeries(np.arange(120))},
+    "panel": {"dependence": ef.Panel(np.arange(120) % 2, np.arange(120) // 2)},
 }
 
 
@@ -547,21 +566,14 @@ def test_structures_by_name_survive_dropped_rows(petersen) -> None:
     criterion = ef.Criterion.from_formula("y ~ x", holed, ef.losses.Squared())
     kept = holed.dropna()
     plain = ef.Criterion.from_formula("y ~ x", kept, ef.losses.Squared())
-    for options in (
-        {"clusters": ["firm", "year"]},
-        {"clusters": "firm", "strata": "year"},
-        {"time": "year", "units": "firm", "bandwidth": 5},
+    for named, labelled in (
+        (ef.Clusters("firm", "year"), ef.Clusters(kept["firm"], kept["year"])),
+        (ef.Survey("firm", "year"), ef.Survey(kept["firm"], kept["year"])),
+        (ef.Panel("firm", "year", 5), ef.Panel(kept["firm"], kept["year"], 5)),
     ):
-        by_name = {
-            key: kept[value]
-            if isinstance(value, str)
-            else kept[value]
-            if isinstance(value, list)
-            else value
-            for key, value in options.items()
-        }
         np.testing.assert_allclose(
-            ef.target(criterion, **options).covariance, ef.target(plain, **by_name).covariance
+            ef.target(criterion, dependence=named).covariance,
+            ef.target(plain, dependence=labelled).covariance,
         )
 
 

@@ -62,10 +62,7 @@ def fit(variables, obs=False):
         made[name] = (("chain", "draw", long)[: values.ndim], values)
     losses = {"y": (("chain", "draw", "obs"), LIKELIHOOD)}
     return xr.DataTree.from_dict(
-        {
-            "posterior": xr.Dataset(made),
-            "log_likelihood": xr.Dataset(losses),
-        }
+        {"posterior": xr.Dataset(made), "log_likelihood": xr.Dataset(losses)}
     )
 
 
@@ -115,7 +112,8 @@ def test_deterministic_variables_of_pymc():
         pm.Normal("y", mu, sigma, observed=Y)
     plain = fit(PARAMETERS)["posterior"].to_dataset()
     with model:
-        every = pm.compute_deterministics(plain, model=model, progressbar=False, merge_dataset=True)
+        derived = pm.compute_deterministics(plain, model=model, progressbar=False)
+    every = plain.merge(derived)
     assert {"mu", "log_sigma", "at_two"} < set(every)
     losses = fit(PARAMETERS)["log_likelihood"].to_dataset()
     for chosen in (["a"], ["a", "b"], ["a", "b", "sigma"]):

@@ -71,8 +71,8 @@ def test_defaults_are_as_the_table_says() -> None:
         ("HC3", np.inf, {}),
         ("CR3", 11, {"clusters": groups}),
         ("CR1S", 5, {"clusters": [groups, other]}),
-        ("survey", 10, {"clusters": groups, "strata": np.arange(60) // 30}),
-        ("EWC", 6, {"time": np.arange(60)}),
+        ("survey", 10, {"dependence": ef.Survey(groups, np.arange(60) // 30)}),
+        ("EWC", 6, {"dependence": ef.TimeSeries(np.arange(60))}),
     ):
         made = ef.target(criterion, **structure)
         assert (made.correction, made.dof[0]) == (correction, dof)

@@ -14,7 +14,7 @@ import etafree.jackknife
 from conftest import refused
 from etafree.data.groups import Groups
 from etafree.data.rows import Rows
-from etafree.dependence.base import find_dependence
+from etafree.dependence import as_structure, bind
 from etafree.draws import Draws
 from etafree.errors import NotPositiveDefiniteError
 from etafree.jackknife import (
@@ -107,6 +107,12 @@ def test_too_many_parameters_for_the_draws_say_so():
         jackknife_target(draws, losses)
 
 
+def bound(clusters=None, dependence=None):
+    """Return what the keywords of a call mean for the rows here."""
+    return bind(as_structure(clusters, dependence), Rows(N), copies=False)
+
+
+#: With the known intercept Newey and West leave it out: one lag for both.
 KEYWORDS = {
     "rows HC0": ({}, "HC0"),
     "rows HC1": ({}, None),
@@ -115,10 +121,10 @@ KEYWORDS = {
     "clusters CR1S": ({"clusters": CLUSTERS}, "CR1S"),
     "two ways": ({"clusters": {"a": CLUSTERS, "b": np.arange(N) % 50}}, None),
     "no intersection": ({"clusters": {"a": np.arange(N) % 6, "b": np.arange(N) // 6 % 5}}, None),
-    "strata": ({"clusters": CLUSTERS, "strata": CLUSTERS // 10}, None),
-    "cosines": ({"time": np.arange(N)}, None),
-    "Bartlett": ({"time": np.arange(N)}, "Bartlett"),
-    "panel": ({"time": np.arange(N) % 10, "units": CLUSTERS}, "DK"),
+    "strata": ({"dependence": ef.Survey(CLUSTERS, CLUSTERS // 10)}, None),
+    "cosines": ({"dependence": ef.TimeSeries(np.arange(N))}, None),
+    "Bartlett": ({"dependence": ef.TimeSeries(np.arange(N), bandwidth=7)}, "Bartlett"),
+    "panel": ({"dependence": ef.Panel(CLUSTERS, np.arange(N) % 10, bandwidth=7)}, "DK"),
 }
 
 
@@ -130,12 +136,9 @@ def test_every_structure_is_that_of_the_sandwich(name, few, monkeypatch):
         monkeypatch.setattr("etafree.jackknife.curvature", lambda *_: None)
     keywords, correction = KEYWORDS[name]
     criterion, draws, losses = linear(np.random.default_rng(3), shocks=0.8, chains=4)
-    dependence = find_dependence(Rows(N), **keywords)
-    # with the known intercept Newey and West leave it out: one lag for both
-    bandwidth = 7 if correction in ("Bartlett", "DK") else None
-    made = jackknife_target(draws, losses, dependence, correction=correction, bandwidth=bandwidth)
+    made = jackknife_target(draws, losses, bound(**keywords), correction=correction)
     same = correction or {"rows HC1": "HC1", "clusters CR1": "CR1"}.get(name)
-    expected = ef.target(criterion, **keywords, correction=same, bandwidth=bandwidth)
+    expected = ef.target(criterion, **keywords, correction=same)
     ratio = made.se / expected.se
     assert np.all(np.abs(ratio - 1) < 4 * made.se_error + 1e-9)
     assert np.all(made.se_error < (0.04 if few else 0.004))
@@ -148,7 +151,7 @@ def test_the_intersection_is_left_out_of_the_noise_too():
     """Two ways of 6 and 5 clusters: the sum is no variance matrix, with or without noise."""
     _, draws, losses = linear(np.random.default_rng(3), shocks=0.8)
     keywords, _ = KEYWORDS["no intersection"]
-    made = jackknife_target(draws, losses, find_dependence(Rows(N), **keywords))
+    made = jackknife_target(draws, losses, bound(**keywords))
     if "left out" not in made.design:
         pytest.fail("this design no longer needs the fallback: change the test")
 
@@ -156,10 +159,11 @@ def test_the_intersection_is_left_out_of_the_noise_too():
 def test_newey_and_west_choose_one_lag(monkeypatch):
     monkeypatch.setattr("etafree.jackknife.curvature", lambda *_: None)
     _, draws, losses = linear(np.random.default_rng(4))
-    dependence = find_dependence(Rows(N), time=np.arange(N))
+    dependence = ef.TimeSeries(np.arange(N)).bind(Rows(N))
     auto = jackknife_target(draws, losses, dependence, correction="Bartlett")
     lag = int(auto.design.split(", ")[1].split()[0])
-    fixed = jackknife_target(draws, losses, dependence, correction="Bartlett", bandwidth=lag)
+    dependence = ef.TimeSeries(np.arange(N), bandwidth=lag).bind(Rows(N))
+    fixed = jackknife_target(draws, losses, dependence, correction="Bartlett")
     np.testing.assert_array_equal(auto.covariance, fixed.covariance)
 
 
@@ -308,7 +312,7 @@ def test_rows_of_a_criterion_give_what_stored_losses_give(name, few, monkeypatch
     keywords, correction = KEYWORDS.get(name, ({}, name.removeprefix("rows ")))
     criterion, every, losses = linear(np.random.default_rng(25), draws=800, chains=2)
     rows = RowLosses(criterion.total, every.array, criterion.rows)
-    dependence = find_dependence(Rows(N), **keywords)
+    dependence = bound(**keywords)
     groups = Groups(CLUSTERS, np.arange(G))
     edges = np.array([0, 300, 800])
     scores = [scores_by_batch(every.array, some, groups, edges) for some in (rows, losses)]
@@ -341,7 +345,7 @@ def test_frequencies_are_copies_of_rows_in_the_jackknife(correction):
                 correction=correction,
                 dependence=None
                 if "H" in correction
-                else find_dependence(Rows(len(labels)), labels),
+                else ef.Clusters(labels).bind(Rows(len(labels))),
             )
             for some, labels in pairs
         )
@@ -531,8 +535,7 @@ def spoil(array, value):
 BAD = {
     "CR3": ("correction", "share of the Hessian", {"correction": "CR3", "clusters": CLUSTERS}),
     "HC2": ("correction", "share of the Hessian", {"correction": "HC2"}),
-    "CR1 without clusters": ("correction", "choose one of", {"correction": "CR1"}),
-    "bandwidth": ("bandwidth", "pass time=", {"bandwidth": 3}),
+    "CR1 without clusters": ("correction", "need clusters=", {"correction": "CR1"}),
     "clusters short": ("clusters", "has 10 entries for 600 rows", {"clusters": np.arange(10)}),
     "few clusters": ("clusters", "are 3 for 3 parameters", {"clusters": np.arange(N) % 3}),
     "center": ("center", "'map' needs scores", {"center": "map"}),

@@ -298,8 +298,8 @@ def _corrections():
     for correction in ("CR1", "CR2", "CR3"):
         ef.target(criterion, clusters=groups, correction=correction).dof_of(np.eye(3)[:2])
     ef.target(criterion, clusters=np.column_stack([groups, np.arange(60) % 12]))
-    ef.target(criterion, time=np.arange(60))
-    ef.target(criterion, strata=np.arange(60) // 10)
+    ef.target(criterion, dependence=ef.TimeSeries(np.arange(60)))
+    ef.target(criterion, dependence=ef.Survey(strata=np.arange(60) // 10))
 
 
 def _jackknife():

@@ -59,12 +59,12 @@ def test_every_equivalent_change_is_still_one_of_them():
 def test_whoever_imported_a_function_has_the_changed_one():
     code = (
         "import mutants\n"
-        "from etafree.dependence.clusters import small_sample_factor\n"
+        "from etafree.dependence.base import small_sample_factor\n"
         "from etafree.map import student_factor_grid\n"
         "def put(module, change):\n"
         "    every = mutants.mutants_of(mutants.file_of(module), module)\n"
         "    mutants.put_in(next(one for one in every if one.change == f'{module}.{change}'))\n"
-        "put('dependence.clusters', "
+        "put('dependence.base', "
         "'small_sample_factor: count / (count - 1) -> count * (count - 1)')\n"
         "assert small_sample_factor('CR1', 5, 9.0, 2) == 20\n"
         "put('map', 'student_factor_grid: np.arange(count) + 0.5 "

@@ -72,8 +72,7 @@ def test_values_and_gradients_are_those_of_the_energy(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "eta"),
-    [("huber", 0.05), ("logistic", 0.05), ("student_t", 1.0), ("quantile", 1.0)],
+    ("name", "eta"), [("huber", 0.05), ("logistic", 0.05), ("student_t", 1.0), ("quantile", 1.0)]
 )
 def test_agrees_with_quadrature_at_p_1(name: str, eta: float) -> None:
     check_one_parameter(one_parameter(name, eta))

@@ -8,7 +8,6 @@ import pytest
 
 import etafree as ef
 from conftest import stored_fit
-from etafree.dependence.base import Clusters
 
 
 def scribble(arrays, keep=()):
@@ -35,7 +34,7 @@ def answers(result):
     for group in ("posterior", "original_posterior"):
         if result.fit is not None and result.fit.tree is not None:
             said[group] = {name: array.values.copy() for name, array in tree[group].items()}
-    if result.criterion is not None and isinstance(result.dependence, Clusters):
+    if result.criterion is not None and result.dependence.clusters is not None:
         said["wild"] = tuple(result.wild_bootstrap(result.names[0], draws=199).__dict__.values())
         said["table"] = result.cluster_table().to_string()
     return said
@@ -115,9 +114,9 @@ ROUTES = {
         a["draws"], criterion(a), clusters=pd.Series(a["clusters"], copy=False)
     ),
     "survey": lambda a: ef.calibrate(
-        a["draws"], plain(a), clusters=a["clusters"], strata=a["strata"], fpc=a["fpc"]
+        a["draws"], plain(a), dependence=ef.Survey(a["clusters"], a["strata"], fpc=a["fpc"])
     ),
-    "time": lambda a: ef.calibrate(a["draws"], plain(a), time=a["time"]),
+    "time": lambda a: ef.calibrate(a["draws"], plain(a), dependence=ef.TimeSeries(a["time"])),
     "prior": lambda a: ef.calibrate(a["draws"], posterior(a), clusters=a["clusters"]),
     "given": lambda a: ef.calibrate(a["draws"], center=a["center"], covariance=a["covariance"]),
     "target": lambda a: ef.calibrate(a["draws"], ef.Target.given(a["center"], a["covariance"])),

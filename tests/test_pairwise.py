@@ -332,7 +332,7 @@ def test_surveys_and_time_take_the_scores_of_units() -> None:
     w = np.random.default_rng(2).gamma(3.0, size=90)
     c = ef.Criterion(KERNELS["huber"], (X, y), weights=w, weight_kind="sampling")
     psu, strata = np.arange(90) // 5, np.arange(90) // 30
-    t = ef.target(c, clusters=psu, strata=strata)
+    t = ef.target(c, dependence=ef.Survey(psu, strata))
     _, scores, _, hessian = brute(KERNELS["huber"].kernel, X, y, t.center, w, False)
     psi = scores - w[:, None] * scores.sum(axis=0) / w.sum()
     sums = psi.reshape(3, 6, 5, 2).sum(axis=2)
@@ -341,7 +341,7 @@ def test_surveys_and_time_take_the_scores_of_units() -> None:
     np.testing.assert_allclose(t.hessian, hessian, rtol=1e-8)
     np.testing.assert_array_equal(t.dof, 15)
     c = ef.Criterion(KERNELS["huber"], (X, y))
-    t = ef.target(c, time=np.arange(90))
+    t = ef.target(c, dependence=ef.TimeSeries(np.arange(90)))
     scores = c.total.scores(t.center)
     np.testing.assert_allclose(t.meat, cosines(scores - scores.mean(axis=0), 8), rtol=1e-9)
 
@@ -404,8 +404,10 @@ def test_pair_level_labels_are_refused() -> None:
     pair = np.arange(12 * 11 // 2) % 5
     c = ef.Criterion(KERNELS["huber"], (X, y))
     refused("clusters", "66 entries for 12 rows", lambda: ef.target(c, clusters=pair))
-    refused("strata", "66 entries for 12 rows", lambda: ef.target(c, strata=pair))
-    refused("time", "66 entries for 12 rows", lambda: ef.target(c, time=pair))
+    refused(
+        "strata", "66 entries for 12 rows", lambda: ef.target(c, dependence=ef.Survey(strata=pair))
+    )
+    refused("time", "66 entries for 12 rows", lambda: ef.target(c, dependence=ef.TimeSeries(pair)))
     refused(
         "weights",
         "66 entries for 12 rows",
@@ -505,7 +507,7 @@ def test_labels_and_weights_of_pairs_are_refused() -> None:
     pairs = np.arange(12 * 11 // 2)
     advice = "one value per unit"
     refused("clusters", advice, lambda: ef.target(criterion, clusters=pairs))
-    refused("time", advice, lambda: ef.target(criterion, time=pairs))
+    refused("time", advice, lambda: ef.target(criterion, dependence=ef.TimeSeries(pairs)))
     refused(
         "weights",
         advice,

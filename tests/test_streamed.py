@@ -37,9 +37,9 @@ DESIGNS = {
     "CR2": {"clusters": "school", "correction": "CR2"},
     "text": {"clusters": "town"},
     "two ways": {"clusters": ["school", "town"]},
-    "survey": {"clusters": "school", "strata": "town"},
-    "no strata": {"clusters": "school", "fpc": "population"},
-    "population": {"clusters": "school", "strata": "town", "fpc": "population"},
+    "survey": {"dependence": ef.Survey("school", "town")},
+    "no strata": {"dependence": ef.Survey("school", fpc="population")},
+    "population": {"dependence": ef.Survey("school", "town", fpc="population")},
     "uncentred": {"clusters": "school", "centered": False},
 }
 
@@ -186,10 +186,10 @@ def test_every_structure_of_dependence(design, options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"time": "t"},
-        {"time": "t", "correction": "Bartlett"},
-        {"time": "period", "units": "unit"},
-        {"time": "period", "units": "unit", "correction": "DK"},
+        {"dependence": ef.TimeSeries("t")},
+        {"dependence": ef.TimeSeries("t"), "correction": "Bartlett"},
+        {"dependence": ef.Panel("unit", "period")},
+        {"dependence": ef.Panel("unit", "period"), "correction": "DK"},
     ],
     ids=str,
 )
@@ -270,8 +270,8 @@ JACKKNIFE = {
     "clusters": {"clusters": "school"},
     "CR1S": {"clusters": "school", "correction": "CR1S"},
     "two ways": {"clusters": ["school", "town"]},
-    "survey": {"clusters": "school", "strata": "town", "fpc": "population"},
-    "time": {"time": "t"},
+    "survey": {"dependence": ef.Survey("school", "town", fpc="population")},
+    "time": {"dependence": ef.TimeSeries("t")},
 }
 
 
@@ -299,12 +299,16 @@ def test_the_jackknife_is_that_of_the_stored_log_likelihood(design, few, monkeyp
     streamed = ef.Criterion.from_parts(HUBER, pieces(table, [9, 9, 200, 414]), "y ~ x + z")
     draws = ef.sample(ef.GeneralizedPosterior(memory, 0.8), draws=600, seed=5)
     options = JACKKNIFE[design]
-    labels = {
-        key: value if key == "correction" else table[value].to_numpy()
-        for key, value in options.items()
-    }
-    if design == "two ways":
-        labels["clusters"] = dict(zip(options["clusters"], labels["clusters"].T, strict=True))
+    labels = dict(options)
+    if "clusters" in options:
+        named = options["clusters"]
+        labels["clusters"] = table[named] if isinstance(named, list) else table[named].to_numpy()
+    if "dependence" in options:
+
+        def column(name, _):
+            return table[name].to_numpy()
+
+        labels["dependence"] = options["dependence"].with_labels(column)
     expected = ef.calibrate(draws, log_likelihood=losses_at(memory, draws), **labels)
     for criterion in (streamed, memory):
         same_jackknife(ef.calibrate(draws, log_likelihood=criterion, **options), expected)
@@ -389,7 +393,7 @@ def test_what_the_jackknife_of_rows_refuses(streamed, memory):
     assert loss.target.estimand == memory.describe()
     weights = {"weights": "w", "weight_kind": "frequency"}
     copies = ef.Criterion.from_parts(HUBER, [TABLE], FORMULA, **weights)
-    refused("time", "frequency weights", jackknife(copies, time="t"))
+    refused("time", "frequency weights", jackknife(copies, dependence=ef.TimeSeries("t")))
 
 
 def test_serial_dependence_joins_pieces_in_order(streamed, memory):
@@ -753,7 +757,11 @@ def test_what_needs_all_rows_is_refused_by_name(streamed, monkeypatch):
     refused("y", "negative", lambda: streamed.with_loss(ef.losses.Poisson()))
     refused("clusters", "column's name", lambda: ef.target(streamed, clusters=TABLE.school))
     refused("clusters", "names no column", lambda: ef.target(streamed, clusters="nothing"))
-    refused("clusters", "must name a column", lambda: ef.target(streamed, strata="town"))
+    refused(
+        "psu",
+        "must name a column",
+        lambda: ef.target(streamed, dependence=ef.Survey(strata="town")),
+    )
     refused(
         "clusters",
         "missing",

@@ -84,6 +84,8 @@ print(pd.DataFrame(known, index=robust.names).round(4))
 # standard error of the wind a quarter larger than days do.
 print("hours:", results["Huber", "hours"].flags())
 print("days: ", robust.flags())
-series = ef.calibrate(robust.original, robust.criterion, time=np.arange(len(air)))
+series = ef.calibrate(
+    robust.original, robust.criterion, dependence=ef.TimeSeries(np.arange(len(air)))
+)
 print(series.target.describe())
 print(f"se of the wind: days {robust.target.se[2]:.4f}, time series {series.target.se[2]:.4f}")

@@ -5,10 +5,11 @@ from etafree._version import __version__
 from etafree.bootstrap import bootstrap, loss_likelihood_bootstrap
 from etafree.calibrate import calibrate
 from etafree.criterion import Criterion
+from etafree.dependence import Clusters, Panel, Survey, TimeSeries
 from etafree.draws import Draws
 from etafree.learning_rates import LearningRate, select
 from etafree.map import LocationScaleMap
-from etafree.optimize import Fit, minimise
+from etafree.optimize import Minimum, minimise
 from etafree.paper.random_intercept import RandomIntercept
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.q_posterior import q_posterior
@@ -21,18 +22,22 @@ from etafree.totals.pairs import PairLoss, PairwiseDifference, Wilcoxon
 
 __all__ = [
     "Calibration",
+    "Clusters",
     "Criterion",
     "Draws",
-    "Fit",
     "GeneralizedPosterior",
     "JaxLoss",
     "LearningRate",
     "LocationScaleMap",
     "LogPrior",
+    "Minimum",
     "PairLoss",
     "PairwiseDifference",
+    "Panel",
     "RandomIntercept",
+    "Survey",
     "Target",
+    "TimeSeries",
     "Wilcoxon",
     "__version__",
     "bootstrap",
@@ -47,3 +52,7 @@ __all__ = [
     "select",
     "target",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

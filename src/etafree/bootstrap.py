@@ -15,12 +15,12 @@ import numpy as np
 
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
-from etafree.dependence.base import Clusters, find_dependence
+from etafree.dependence import Clusters
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, InputError
 from etafree.foundation.arguments import Array, as_count, as_seeds, told_seed
 from etafree.foundation.threads import own_settings
-from etafree.optimize import Fit, minimise
+from etafree.optimize import Minimum, minimise
 from etafree.optimize.many import minimisers
 from etafree.penalties import KinkedPenalty
 from etafree.totals.linear import LinearTotal, PredictorTotal
@@ -82,18 +82,18 @@ def cluster_groups(criterion: Criterion, clusters: Any) -> Groups | None:
             "reads its data in parts, and resampling needs every row",
             "use data in memory",
         )
-    found = find_dependence(criterion.rows, clusters)
-    if found is None:
+    if clusters is None:
         return None
-    if not isinstance(found, Clusters):
+    groups = Clusters(clusters).bind(criterion.rows).clusters
+    if groups is None:
         raise InputError(
             "clusters",
             "has several ways, and no bootstrap resamples crossed clusters",
             "pass one set of labels",
         )
-    if len(found.groups) < 2:
+    if len(groups) < 2:
         raise InputError("clusters", "has one cluster only", "at least two must vary")
-    return found.groups
+    return groups
 
 
 def weight_blocks(
@@ -146,7 +146,7 @@ def _counts(units: Array, many: int, rng: np.random.Generator) -> Array:
 @own_settings
 def resamples(
     criterion: Criterion,
-    fit: Fit,
+    fit: Minimum,
     count: int,
     groups: Groups | None,
     seeds: np.random.SeedSequence,

@@ -17,7 +17,8 @@ import numpy as np
 from etafree._version import __version__
 from etafree.criterion import Criterion
 from etafree.data.rows import Rows
-from etafree.dependence.base import SINGLE, Dependence, find_dependence
+from etafree.dependence import as_structure, bind
+from etafree.dependence.base import Dependence, Structure
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.fits import Fit, as_fit
@@ -164,7 +165,7 @@ def refuse_unused(
     route = "a criterion"
     if covariance is not None or isinstance(criterion, Target):
         route = "a Target" if covariance is None else "covariance="
-        unused += ("single_psu", "centered", "estimand")
+        unused += ("centered", "estimand")
     elif criterion is None and fit is not None:
         exact = fit.criterion is not None
         route = "a fit's model" if exact else "a pointwise log-likelihood"
@@ -205,17 +206,15 @@ def _fit_of_rows(
 def jackknifed(
     fit: Fit,
     latent: str | None,
-    labels: Mapping[str, Any],
+    structure: Structure | None,
     parts: Mapping[str, Any],
     *,
     center: Any,
-    single_psu: str,
-    bandwidth: Any,
     correction: str | None,
     dof: float | None,
     centered: bool,
     working: str,
-) -> tuple[Target, Dependence | None]:
+) -> tuple[Target, Dependence]:
     """Return the target of a fit that has losses only, and which observations depend."""
     for argument, value in parts.items():
         if value is not None:
@@ -227,10 +226,8 @@ def jackknifed(
     at, own = "mean" if center is None else center, fit.draws
     kind, point = find_center(at, None, own.mean, own.names)
     losses, rows = fit.losses, getattr(fit.losses, "rows", Rows(fit.losses.n))
-    clusters = labels["clusters"]
-    rest = {name: value for name, value in labels.items() if name != "clusters"}
     copies = isinstance(losses, RowLosses) and losses.total.copies
-    dependence = find_dependence(rows, clusters, single_psu=single_psu, copies=copies, **rest)
+    dependence = bind(structure, rows, copies)
     if latent is not None and fit.tree is not None:
         from etafree.fits.conditional import refuse_latent
 
@@ -243,7 +240,6 @@ def jackknifed(
         eta=fit.draws.eta,
         every=fit.every,
         correction=correction,
-        bandwidth=bandwidth,
         dof=dof,
     )
     named_loss: str | None = getattr(losses, "estimand", None)
@@ -344,12 +340,7 @@ def calibrate(
     criterion: Criterion | GeneralizedPosterior | Target | None = None,
     *,
     clusters: Any = None,
-    strata: Any = None,
-    fpc: Any = None,
-    single_psu: str = "error",
-    time: Any = None,
-    units: Any = None,
-    bandwidth: Any = None,
+    dependence: Structure | None = None,
     correction: str | None = None,
     center: Any = None,
     covariance: Any = None,
@@ -402,12 +393,10 @@ def calibrate(
 
     Other Parameters
     ----------------
-    strata, fpc, single_psu : optional
-        A survey design, `clusters` being its primary sampling units; see `target`.
-    time, units, bandwidth : optional
-        Dependence in time, of one series or of a panel's units; see `target`.
-        All of these may also be named: a column of the criterion's data, or a variable or
-        coordinate along the observations of a fit's log-likelihood.
+    dependence : Clusters, Survey, TimeSeries or Panel, optional
+        Another structure than clusters in one or several ways. Labels may be named: a column of the
+        criterion's data, or a variable or coordinate along the observations of a fit's
+        log-likelihood.
     correction : str, optional
         Small-sample correction, see `target`: by default HC3 for independent rows, CR3 with t
         quantiles for clusters, CR1S for several ways, cosines (EWC) with t quantiles for time. The
@@ -508,7 +497,7 @@ def calibrate(
     as_choice(working, "working", WORKING)
     as_choice(root, "root", ROOTS)
     as_choice(estimand, "estimand", ESTIMANDS)
-    as_choice(single_psu, "single_psu", SINGLE)
+    structure = as_structure(clusters, dependence)
     as_bool(centered, "centered")
     as_level(level)
     rng = as_rng(seed)
@@ -531,7 +520,6 @@ def calibrate(
         criterion,
         covariance,
         {
-            "single_psu": (single_psu, "error"),
             "centered": (centered, True),
             "estimand": (estimand, "penalized"),
             "latent": (latent, "auto"),
@@ -541,16 +529,7 @@ def calibrate(
     if fit is not None:
         draws, eta, names = fit.draws, fit.draws.eta, None
         if fit.observations is not None and criterion is None:
-            clusters, strata, fpc, time, units = (
-                fit.observations.flat(labels, argument)
-                for argument, labels in (
-                    ("clusters", clusters),
-                    ("strata", strata),
-                    ("fpc", fpc),
-                    ("time", time),
-                    ("units", units),
-                )
-            )
+            structure = structure and structure.with_labels(fit.observations.flat)
         criterion = fit.criterion if fit.criterion is not None else criterion
     posterior = criterion if isinstance(criterion, GeneralizedPosterior) else None
     if posterior is not None:
@@ -588,21 +567,11 @@ def calibrate(
     if working == "curvature" and original.eta is None:
         raise InputError("working", "'curvature' needs the learning rate", "pass eta=")
     if isinstance(criterion, Criterion) and covariance is None:
-        dependence = find_dependence(
-            criterion.rows,
-            clusters,
-            strata=strata,
-            fpc=fpc,
-            single_psu=single_psu,
-            time=time,
-            units=units,
-            copies=criterion.total.copies,
-        )
+        bound = bind(structure, criterion.rows, criterion.total.copies)
         goal = target_of(
             criterion,
-            dependence,
+            bound,
             center="map" if center is None else center,
-            bandwidth=bandwidth,
             correction=correction,
             centered=centered,
             hessian=hessian,
@@ -611,28 +580,22 @@ def calibrate(
             mean=original.mean,
         )
     elif fit is not None and fit.losses is not None and covariance is None and criterion is None:
-        goal, dependence = jackknifed(
+        goal, bound = jackknifed(
             fit,
             latent,
-            {"clusters": clusters, "strata": strata, "fpc": fpc, "time": time, "units": units},
+            structure,
             {"hessian": hessian, "meat": meat},
             center=center,
-            single_psu=single_psu,
-            bandwidth=bandwidth,
             correction=correction,
             dof=dof,
             centered=centered,
             working=working,
         )
     else:
-        dependence = None
+        bound = None
         asked = {
             "clusters": clusters,
-            "strata": strata,
-            "fpc": fpc,
-            "time": time,
-            "units": units,
-            "bandwidth": bandwidth,
+            "dependence": dependence,
             "correction": correction,
             "hessian": hessian,
             "meat": meat,
@@ -662,6 +625,6 @@ def calibrate(
         settings,
         criterion if isinstance(criterion, Criterion) else None,
         posterior,
-        dependence,
+        bound,
         fit=fit,
     )

@@ -23,7 +23,7 @@ import numpy as np
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
 from etafree.dependence.base import Dependence
-from etafree.dependence.clusters import PLAIN_CR, cluster_leverages, effective_clusters
+from etafree.dependence.clusters import cluster_leverages, effective_clusters
 from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
 from etafree.foundation import linalg
@@ -202,7 +202,7 @@ def checks_of_criterion(
     if criterion.total.leverages:  # else a row has no Hessian of its own
         planned.append(("curvature noise", partial(curvature_noise, criterion, target, coarsest)))
     planned.append(("plug-in scale", partial(scale_effect, criterion, target, coarsest)))
-    if dependence is None:
+    if dependence is None or dependence.independent:
         planned.append(("serial dependence", partial(serial_dependence, criterion, target)))
     if not criterion.loss.convex:
         planned.append(("rival mode", partial(rival_mode, criterion, target)))
@@ -240,7 +240,8 @@ def _better(target: Target) -> str:
     """Return the advice to correct for leverage, nothing where that is done or cannot be."""
     if target.method != "sandwich":
         return "pass model= or a criterion, which have correction='CR3'; "
-    return "take correction='CR3'; " if target.correction in PLAIN_CR and _one_way(target) else ""
+    plain = target.correction in ("CR0", "CR1", "CR1S")
+    return "take correction='CR3'; " if plain and _one_way(target) else ""
 
 
 def _one_way(target: Target) -> bool:
@@ -399,7 +400,7 @@ def _serial(products: LagProducts) -> Check:
         float(value),
         3.5,
         "neighbouring rows are correlated: if the order of rows is time or groups, independent "
-        "observations is the wrong assumption; pass time= or clusters=",
+        "observations is the wrong assumption; pass clusters=, or dependence=ef.TimeSeries(...)",
     )
 
 

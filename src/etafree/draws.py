@@ -156,9 +156,7 @@ class Draws:
                 "draws", f"has shape {array.shape}", "pass (draw, p) or (chain, draw, p)"
             )
         return cls(
-            array,
-            as_names(names, array.shape[2]),
-            None if eta is None else as_positive(eta, "eta"),
+            array, as_names(names, array.shape[2]), None if eta is None else as_positive(eta, "eta")
         )
 
     @property

@@ -137,13 +137,7 @@ def wild_bootstrap(
     below = _boundary(p_value, alpha, observed)
     above = _boundary(lambda d: p_value(-d), alpha, observed)
     return WildBootstrap(
-        estimate,
-        estimate - below,
-        estimate + above,
-        level,
-        p_value(estimate - value),
-        draws,
-        count,
+        estimate, estimate - below, estimate + above, level, p_value(estimate - value), draws, count
     )
 
 

@@ -43,7 +43,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -51,15 +51,12 @@ from numpy.typing import NDArray
 
 from etafree.data.groups import BLOCK, COMPILE_FROM, Groups, add_group_sums, row_blocks
 from etafree.data.rows import Rows
-from etafree.dependence.base import Clusters, Dependence, Series, Survey, Ways
-from etafree.dependence.clusters import PLAIN_CR, Meat, check_count, clustered, finish
-from etafree.dependence.survey import stratified
-from etafree.dependence.time import AUTOMATIC, long_run, newey_west_lag
-from etafree.dependence.ways import multiway
+from etafree.dependence.base import Dependence, Form, GroupScores, Meat, finish
+from etafree.dependence.clusters import Independent
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array, as_choice, as_positive
+from etafree.foundation.arguments import Array, as_positive
 from etafree.foundation.check import Check, check, run_checks
 from etafree.foundation.linalg import check_covariance, correlation_eigenvalues
 from etafree.foundation.threads import own_settings
@@ -536,9 +533,6 @@ def _others(draws: Draws, every: Draws) -> dict[str, Array]:
 NAME = "infinitesimal jackknife"
 FEWER = "report fewer parameters (var_names= of a fit, Draws.select() of draws)"
 
-#: From influences (G, p), where the Hessian is the identity, to a covariance; quadratic.
-Form = Callable[[Array], Array]
-
 
 @own_settings
 def jackknife_target(
@@ -549,7 +543,6 @@ def jackknife_target(
     eta: float = 1.0,
     every: Draws | None = None,
     correction: str | None = None,
-    bandwidth: Any = None,
     dof: float | None = None,
 ) -> Target:
     """Return the target of these draws' parameters, with the noise of the draws taken off.
@@ -570,7 +563,7 @@ def jackknife_target(
     correction : str, optional
         "HC0", "HC1" (default) for independent rows, "CR0", "CR1" (default), "CR1S" for clusters;
         others as for `etafree.target`. CR2 and CR3 need a cluster's share of the Hessian.
-    bandwidth, dof : optional
+    dof : float, optional
         As for `etafree.target`.
 
     Examples
@@ -587,24 +580,25 @@ def jackknife_target(
     """
     eta = as_positive(eta, "eta")
     n, p = losses.n, draws.p
-    if isinstance(dependence, Clusters):
-        check_count(len(dependence.groups), p, f"{FEWER}:")
-    elif dependence is None and n <= p:
+    dependence = Independent(n) if dependence is None else dependence
+    dependence.check_size(None, p, f"{FEWER}:")
+    if dependence.independent and n <= p:
         raise InputError(
             "log_likelihood",
             f"has {n} observations for {p} parameters",
             f"{FEWER}: at most {n - 1}",
         )
-    correction = _correction(correction, bandwidth, dependence)
+    correction = dependence.correction(
+        correction, ("draws and log-likelihood have none", "use 'HC1' or 'CR1', or pass model=")
+    )
     rows = losses.total if isinstance(losses, RowLosses) else None
     count, size = (float(n), float(n)) if rows is None else (rows.count, rows.size)
-    if dependence is None and isinstance(losses, RowLosses):
-        assert correction is not None
+    if dependence.independent and isinstance(losses, RowLosses):
         slopes = find_slopes(draws, losses, 1, eta, every)
         whiten = linalg.whitener(linalg.inv(slopes.spread, "draws"), "draws")
         made, covariance, error = _over_rows(losses, slopes, whiten, correction)
     else:
-        groups = Groups(np.arange(n), np.arange(n)) if dependence is None else dependence.groups
+        groups = dependence.groups
         parts, slopes = influences(draws, losses, groups, eta, every)
         whiten = linalg.whitener(linalg.inv(slopes.spread, "draws"), "draws")
         back = linalg.inv(whiten, "draws")
@@ -612,7 +606,7 @@ def jackknife_target(
             part[:] = part @ back
         mean = parts.mean(axis=0)
         weights = groups.weights(None if rows is None else rows.weights)
-        made, form = _form(mean, whiten, dependence, correction, bandwidth, weights, count)
+        made, form = dependence.form(GroupScores(mean, whiten, weights, count), correction)
         covariance, error = without_noise(parts, mean, form)
     still = [draws.names[j] for j in np.flatnonzero(~((error >= 0) & (error < 0.5)))]
     if still:
@@ -760,88 +754,3 @@ def _checks(draws: Draws, size: float, error: Array) -> tuple[Check, ...]:
         ),
         few,
     )
-
-
-def _correction(
-    correction: str | None, bandwidth: Any, dependence: Dependence | None
-) -> str | None:
-    """Return the correction by name, the jackknife's own for independent rows and clusters."""
-    if bandwidth is not None and not isinstance(dependence, Series):
-        raise InputError("bandwidth", "is for dependence in time", "pass time=")
-    if isinstance(correction, str) and correction in ("HC2", "HC3", "CR2", "CR3"):
-        raise InputError(
-            "correction",
-            f"is {correction!r}, which needs each row's share of the Hessian; draws "
-            "and log-likelihood have none",
-            "use 'HC1' or 'CR1', or pass model=",
-        )
-    if dependence is None:
-        return as_choice("HC1" if correction is None else correction, "correction", ("HC0", "HC1"))
-    if isinstance(dependence, Clusters):
-        return as_choice("CR1" if correction is None else correction, "correction", PLAIN_CR)
-    return correction
-
-
-def _form(
-    mean: Array,
-    whiten: Array,
-    dependence: Dependence | None,
-    correction: str | None,
-    bandwidth: Any,
-    weights: Array,
-    n: float,
-) -> tuple[Meat, Form]:
-    """Return the meat of the influences, and the quadratic form that made its covariance.
-
-    `weights` are those of groups, `n` is how many observations there are.
-    """
-    p = mean.shape[1]
-    if dependence is None:
-        assert correction is not None
-        factor = n / (n - p) if correction == "HC1" else 1.0
-
-        def plain(x: Array) -> Array:
-            return finish(factor * x.T @ x, whiten)[1]
-
-        return Meat(*finish(factor * mean.T @ mean, whiten), np.inf, correction), plain
-    make: Callable[[Array], Meat]
-    match dependence:
-        case Clusters():
-            used = correction or "CR1"
-            make = lambda x: clustered(x, whiten, weights, used, n)  # noqa: E731
-        case Survey():
-            make = lambda x: stratified(x, whiten, weights, dependence, correction)  # noqa: E731
-        case Series():
-            automatic = bandwidth is None or isinstance(bandwidth, str)
-            if automatic and correction in ("Bartlett", "DK") and bandwidth in (None, AUTOMATIC):
-                bandwidth = newey_west_lag(mean @ linalg.inv(whiten, "draws").T)
-            lag = bandwidth
-            make = lambda x: long_run(x, whiten, dependence, correction, lag, None)  # noqa: E731
-        case Ways():
-            made = multiway(mean, whiten, weights, dependence, correction, n)
-            whole = made.checks[0].verdict == "ok"
-            return made, _signed_sum(dependence, whole, whiten, weights, made.correction, n)
-    return make(mean), lambda x: make(x).covariance
-
-
-def _signed_sum(
-    ways: Ways, whole: bool, whiten: Array, weights: Array, correction: str, n: float
-) -> Form:
-    """Return the form of several ways: every set of them with its sign, or single ways only."""
-    sets = []
-    for size in range(1, len(ways.ways) + 1 if whole else 2):
-        for chosen in combinations(ways.ways, size):
-            codes = np.column_stack([way.codes for way in chosen])
-            _, group = np.unique(codes, axis=0, return_inverse=True)
-            labels = np.arange(group.max() + 1)
-            sets.append(((-1.0) ** (size + 1), Groups(group.reshape(-1), labels)))
-
-    def form(x: Array) -> Array:
-        out = np.zeros((x.shape[1], x.shape[1]))
-        for sign, group in sets:
-            sums = np.column_stack([group_sums(column, group) for column in x.T])
-            shares = group_sums(weights, group)
-            out += sign * clustered(sums, whiten, shares, correction, n).covariance
-        return out
-
-    return form

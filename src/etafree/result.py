@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
-from etafree.dependence.base import Clusters, Dependence
+from etafree.dependence.base import Dependence
 from etafree.dependence.clusters import cluster_table
 from etafree.diagnostics import checks_of_criterion, checks_of_draws, prior_weight
 from etafree.draws import Draws
@@ -664,7 +664,8 @@ class Answers:
         Kline, P. and Santos, A. (2012). A score based approach to wild bootstrap inference. J.
         Econometric Methods 1, 23-41.
         """
-        if self.criterion is None or not isinstance(self.dependence, Clusters):
+        groups = None if self.dependence is None else self.dependence.clusters
+        if self.criterion is None or groups is None:
             raise InputError(
                 "contrast",
                 "needs a criterion and clusters to bootstrap",
@@ -676,7 +677,7 @@ class Answers:
         return wild_bootstrap(
             self.criterion,
             self.target,
-            self.dependence.groups,
+            groups,
             matrix[0],
             float(right[0]),
             self._level(level),

@@ -16,22 +16,9 @@ from typing import Any
 import numpy as np
 
 from etafree.criterion import Criterion
-from etafree.dependence.base import Clusters, Dependence, Series, Survey, Ways, find_dependence
-from etafree.dependence.clusters import (
-    CR,
-    HC,
-    PLAIN_CR,
-    Meat,
-    check_count,
-    clustered,
-    clustered_by_leverage,
-    independent,
-    loaded,
-    whitened_scores,
-)
-from etafree.dependence.survey import stratified
-from etafree.dependence.time import long_run
-from etafree.dependence.ways import multiway
+from etafree.dependence import as_structure, bind
+from etafree.dependence.base import Dependence, Meat, Point, Structure
+from etafree.dependence.clusters import group_scores, loaded
 from etafree.errors import InputError, NotPositiveDefiniteError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_choice, in_order
@@ -46,7 +33,6 @@ from etafree.totals.linear import LinearTotal, PredictorTotal
 
 __all__ = [
     "CENTERS",
-    "CORRECTIONS",
     "active_block",
     "find_center",
     "fragile_selection",
@@ -162,22 +148,16 @@ def find_center(
     return "one_step", one_step(criterion, mean)
 
 
-CORRECTIONS = (*HC, *CR, "survey", "EWC", "Bartlett", "DK")
 HESSIAN_ADVICE = "pass the Hessian of the total loss, not its negative or inverse"
 
 
 def target(
     criterion: Criterion,
     *,
-    center: Any = "map",
     clusters: Any = None,
-    strata: Any = None,
-    fpc: Any = None,
-    single_psu: str = "error",
-    time: Any = None,
-    units: Any = None,
-    bandwidth: Any = None,
+    dependence: Structure | None = None,
     correction: str | None = None,
+    center: Any = "map",
     centered: bool = True,
     hessian: Any = None,
     meat: Any = None,
@@ -193,32 +173,20 @@ def target(
     ----------
     criterion : Criterion
         Data, loss and penalty.
-    center : {"map", "one_step", "mean"} or (p,) array
-        The last two need the posterior `mean`.
     clusters : (n,) labels, or several of them, optional
-        Rows with the same label may depend on each other in any way. A pandas Series is matched
-        with the data by its index, a string names a column of the data. A list, mapping, DataFrame
-        or (n, k) array gives clusters in several ways. With `strata` or `fpc`: the primary sampling
-        units (PSUs), by default every row.
-    strata : (n,) labels, optional
-        Strata of a survey design; a PSU label used in two strata is two PSUs. The criterion's
-        weights should be ``weight_kind="sampling"``.
-    fpc : (n,) array, optional
-        PSUs in the population of the row's stratum, or sampling fractions if all are at most one.
-    single_psu : {"error", "center"}
-        A stratum with one PSU is an error, or enters by its deviation from the grand mean.
-    time : (n,) numbers or dates, optional
-        Rows are a time series.
-    units : (n,) labels, optional
-        With `time`: rows are a panel, whose scores are summed over units within periods (Driscoll
-        and Kraay).
-    bandwidth : int or "newey-west", optional
-        Number of cosines (EWC, default .4 T^{2/3}) or of lags (default: Newey and West 1994).
+        Rows with the same label may depend on each other in any way; short for
+        ``dependence=ef.Clusters(...)``. A pandas Series is matched with the data by its index, a
+        string names a column of the data. A list, mapping, DataFrame or (n, k) array gives clusters
+        in several ways.
+    dependence : Clusters, Survey, TimeSeries or Panel, optional
+        Which rows may depend on each other.
     correction : str, optional
         Independent rows: "HC0" to "HC3" (default, normal). Clusters: "CR0", "CR1", "CR1S", "CR2",
         "CR3" (default, t with G - 1). Several ways: "CR0", "CR1", "CR1S" (default, t with the
         smallest G - 1). Time: "EWC" (default, t with as many degrees of freedom as cosines),
         "Bartlett" (one series) or "DK" (a panel), both normal. A survey design has its own.
+    center : {"map", "one_step", "mean"} or (p,) array
+        The last two need the posterior `mean`.
     centered : bool
         Centre scores at observation level. False gives the form printed in the paper, which is too
         wide under a penalty.
@@ -266,21 +234,11 @@ def target(
     if not isinstance(criterion, Criterion):
         raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
     criterion = active_block(criterion)
-    dependence = find_dependence(
-        criterion.rows,
-        clusters,
-        strata=strata,
-        fpc=fpc,
-        single_psu=single_psu,
-        time=time,
-        units=units,
-        copies=criterion.total.copies,
-    )
+    structure = as_structure(clusters, dependence)
     return target_of(
         criterion,
-        dependence,
+        bind(structure, criterion.rows, criterion.total.copies),
         center=center,
-        bandwidth=bandwidth,
         correction=correction,
         centered=centered,
         hessian=hessian,
@@ -293,10 +251,9 @@ def target(
 @own_settings
 def target_of(
     criterion: Criterion,
-    dependence: Dependence | None,
+    dependence: Dependence,
     *,
     center: Any,
-    bandwidth: Any,
     correction: str | None,
     centered: bool,
     hessian: Any,
@@ -306,11 +263,8 @@ def target_of(
 ) -> Target:
     """Return the target of a criterion whose rows depend on each other as described."""
     p = criterion.p
-    if isinstance(dependence, Clusters):
-        weights = dependence.groups.weights(criterion.total.weights)
-        check_count(int(np.count_nonzero(weights)), p)
-    leverages = criterion.total.leverages and criterion.loss.curvature() is None
-    correction = _correction(correction, dependence, meat, bandwidth, leverages)
+    dependence.check_size(criterion.total.weights, p)
+    correction = _correction(correction, dependence, meat, criterion)
     degrees_of_freedom(dof, np.inf, p)
     if mean is not None:
         mean = as_array(in_order(mean, criterion.names, "mean"), "mean", shape=(p,))
@@ -324,10 +278,11 @@ def target_of(
             raise InputError("centered", "is False, and meat= is a matrix already", "leave it out")
     kind, theta = find_center(center, criterion, mean)
     total: Derivatives | ClusterTotals
-    if dependence is None or correction in ("CR2", "CR3", "custom"):
+    summed = dependence.summed(correction) if meat is None else None
+    if summed is None:
         total = criterion.total.derivatives(theta)
     else:  # score sums come in the same pass
-        total = criterion.total.cluster_totals(theta, dependence.groups)
+        total = criterion.total.cluster_totals(theta, summed)
     checks: tuple[Check, ...] = ()
     if hessian is None:
         loss_hessian, wider = total.hessian, criterion.loss.curvature()
@@ -341,10 +296,13 @@ def target_of(
         matrix = hessian(theta) if callable(hessian) else hessian
         advice = HESSIAN_ADVICE
     A = check_covariance(matrix, "hessian", p, advice)
+    at = Point(criterion, theta, A, total.gradient, centered)
     if meat is not None:
-        made = _custom(criterion, theta, A, total.gradient, dependence, centered, meat)
+        made = dependence.given(*_given_meat(at, meat))
+    elif isinstance(total, ClusterTotals):
+        made = dependence.meat(group_scores(at, total, _intercept(criterion)), correction)
     else:
-        made = _meat(criterion, theta, A, total, dependence, correction, centered, bandwidth)
+        made = dependence.by_leverage(at, correction)
     _refuse_flat(made, A, criterion, dependence, _silence(criterion, total))
     if hessian is None and wider is not None:
         se = np.sqrt(np.diagonal(made.covariance))
@@ -380,7 +338,7 @@ def target_of(
 
 
 def _refuse_flat(
-    made: Meat, A: Array, criterion: Criterion, dependence: Dependence | None, silence: str
+    made: Meat, A: Array, criterion: Criterion, dependence: Dependence, silence: str
 ) -> None:
     """Refuse a score variance without full rank, and say along what scores do not vary.
 
@@ -390,7 +348,7 @@ def _refuse_flat(
     whiten = linalg.whitener(A)
     values, vectors = linalg.eigh(whiten @ made.matrix @ whiten.T, "meat")
     flat = values <= linalg.rounding(p) * values[-1]
-    units = made.clusters if dependence is not None else int(criterion.total.count)
+    units = int(criterion.total.count) if dependence.independent else made.clusters
     if silence:
         advice = silence
     elif made.correction == "custom":
@@ -433,91 +391,17 @@ def _smoothing_bias(theta: Array, wider: Array, se: Array) -> Check:
     )
 
 
-def _correction(
-    correction: str | None,
-    dependence: Dependence | None,
-    meat: Any,
-    bandwidth: Any,
-    leverages: bool,
-) -> str | None:
-    """Return the correction by name; several ways, surveys and series know their own."""
-    if bandwidth is not None and not isinstance(dependence, Series):
-        raise InputError("bandwidth", "is for dependence in time", "pass time=")
+def _correction(asked: Any, dependence: Dependence, meat: Any, criterion: Criterion) -> str:
+    """Return the correction by name; a meat of the user's own has none."""
     if meat is not None:
-        if correction is not None:
+        if asked is not None:
             raise InputError("correction", "cannot be combined with meat=", "pass one of them")
-        if dependence is not None and not isinstance(dependence, Clusters):
-            argument = (
-                "time"
-                if isinstance(dependence, Series)
-                else ("strata" if isinstance(dependence, Survey) else "clusters")
-            )
-            raise InputError(
-                argument,
-                "means nothing with meat=, which says how scores depend on each other",
-                "leave it out; one-way clusters= give the degrees of freedom",
-            )
+        dependence.refuse_meat()
         return "custom"
-    options = {
-        None: HC,
-        Clusters: CR,
-        Ways: PLAIN_CR,
-        Survey: ("survey",),
-        Series: ("EWC", "Bartlett", "DK"),
-    }[None if dependence is None else type(dependence)]
-    if correction is None:
-        level = "3" if leverages else "1"
-        return "HC" + level if dependence is None else ("CR" + level if options == CR else None)
-    if not isinstance(correction, str):
-        as_choice(correction, "correction", options)
-    if not leverages and correction in options and correction in ("HC2", "HC3", "CR2", "CR3"):
-        raise InputError(
-            "correction",
-            f"is {correction!r}, which needs each row's share of the Hessian; this loss has none",
-            f"use correction='{correction[:2]}1'",
-        )
-    if correction in CORRECTIONS and correction not in options:
-        if dependence is None:
-            advice = "the CR corrections need clusters=, EWC, Bartlett and DK need time="
-        elif isinstance(dependence, Clusters):
-            advice = "the HC corrections are for independent observations: drop clusters="
-        else:
-            advice = f"for this structure choose from {', '.join(options)}"
-        raise InputError("correction", f"is {correction!r}", advice)
-    return as_choice(correction, "correction", options)
-
-
-def _meat(
-    criterion: Criterion,
-    theta: Array,
-    A: Array,
-    total: Derivatives | ClusterTotals,
-    dependence: Dependence | None,
-    correction: str | None,
-    centered: bool,
-    bandwidth: Any,
-) -> Meat:
-    if dependence is None:
-        assert correction is not None
-        return independent(criterion, theta, A, total.gradient, correction, centered)
-    if not isinstance(total, ClusterTotals):
-        assert correction is not None
-        return clustered_by_leverage(
-            criterion, theta, A, total.gradient, dependence.groups, correction, centered
-        )
-    scores, whiten = whitened_scores(criterion, A, total, centered)
-    match dependence:
-        case Ways():
-            rows = criterion.total.count
-            return multiway(scores, whiten, total.weights, dependence, correction, rows)
-        case Survey():
-            return stratified(scores, whiten, total.weights, dependence, correction)
-        case Series():
-            column = _intercept(criterion)
-            return long_run(scores, whiten, dependence, correction, bandwidth, column)
-        case Clusters():
-            assert correction is not None
-            return clustered(scores, whiten, total.weights, correction, criterion.total.count)
+    if criterion.total.leverages and criterion.loss.curvature() is None:
+        return dependence.correction(asked)
+    first = "HC1" if dependence.independent else "CR1"
+    return dependence.correction(asked, ("this loss has none", f"use correction={first!r}"))
 
 
 def _intercept(criterion: Criterion) -> int | None:
@@ -528,26 +412,16 @@ def _intercept(criterion: Criterion) -> int | None:
     return criterion.names.index("Intercept") if found else None
 
 
-def _custom(
-    criterion: Criterion,
-    theta: Array,
-    A: Array,
-    gradient: Array,
-    dependence: Dependence | None,
-    centered: bool,
-    meat: Array | Callable[[Array], Array],
-) -> Meat:
+def _given_meat(at: Point, meat: Array | Callable[[Array], Array]) -> tuple[Array, Array]:
+    """Return B as given, or computed from scores by the user's function, and the sandwich."""
+    criterion = at.criterion
     if callable(meat):
-        scores = criterion.total.scores(theta)
-        if centered:
+        scores = criterion.total.scores(at.theta)
+        if at.centered:
             w = criterion.total.weights
             w = np.ones(criterion.n) if w is None else w
             scores -= w[:, None] * (scores.sum(axis=0) / criterion.total.weight)
         meat = meat(scores)
     B = check_covariance(meat, "meat", criterion.p, "it must be a variance of the total score")
-    inverse = linalg.inv(A, "Hessian")
-    covariance = inverse @ B @ inverse
-    if isinstance(dependence, Clusters):
-        many = len(dependence.groups)
-        return Meat(B, covariance, many - 1.0, "custom", many, design=f"{many} clusters")
-    return Meat(B, covariance, np.inf, "custom", design="meat of the user's")
+    inverse = linalg.inv(at.hessian, "Hessian")
+    return B, inverse @ B @ inverse

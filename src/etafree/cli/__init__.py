@@ -14,11 +14,7 @@ from etafree.foundation.terminal import say, silence, stand_in
 
 __all__ = ["app", "main", "run"]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback()

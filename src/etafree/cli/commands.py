@@ -13,6 +13,8 @@ from etafree.calibrate import calibrate
 from etafree.cli.csv_table import CsvTable
 from etafree.criterion import Criterion
 from etafree.data.formula import screened
+from etafree.dependence import Clusters, Panel, Survey, TimeSeries
+from etafree.dependence.base import Structure
 from etafree.errors import EtafreeError, InputError
 from etafree.fits.stan import read_stan_csv
 from etafree.fits.trees import read_tree, write_netcdf
@@ -39,9 +41,7 @@ from etafree.samplers import sample
 if TYPE_CHECKING:
     import pandas as pd
 
-    pass
-
-__all__ = ["LOSSES", "calibrate_files", "column", "matching", "select_file"]
+__all__ = ["LOSSES", "calibrate_files", "column", "matching", "select_file", "structure_of"]
 
 #: Losses by the name on the command line.
 LOSSES: dict[str, LinearLoss] = {
@@ -207,12 +207,7 @@ def calibrate_files(
             "names one file twice",
             "fit, --out and --report are different files",
         )
-    labels = {"strata": strata, "time": time, "units": units}
-    options: dict[str, Any] = {k: column(v, k) for k, v in labels.items() if v is not None}
-    if clusters:
-        found = [column(name, "clusters") for name in clusters]
-        names = [name.rpartition(":")[2] for name in clusters]
-        options["clusters"] = found[0] if len(found) == 1 else dict(zip(names, found, strict=True))
+    options: dict[str, Any] = {"dependence": structure_of(clusters, strata, time, units)}
     csv = all(path.suffix == ".csv" for path in fit)
     if len(fit) > 1 and not csv:
         raise InputError("fit", f"is {len(fit)} files", "only CSV files of CmdStan come as several")
@@ -234,6 +229,35 @@ def calibrate_files(
         _say(quiet, f"writing {report}")
         made.report(report, force=force)
     return made
+
+
+def structure_of(
+    clusters: Sequence[str], strata: str | None, time: str | None, units: str | None
+) -> Structure | None:
+    """Return the structure that columns and names on the command line describe; None without any.
+
+    Examples
+    --------
+    >>> structure_of([], None, "year", None)
+    TimeSeries(time='year')
+    """
+    if units is not None and time is None:
+        raise InputError("units", "are the units of a panel and need --time", "pass --time too")
+    for option, given in (("clusters", clusters), ("strata", strata)):
+        if time is not None and given:
+            raise InputError(option, "cannot be combined with --time", "for a panel pass --units")
+    if time is not None:
+        periods = column(time, "time")
+        return TimeSeries(periods) if units is None else Panel(column(units, "units"), periods)
+    found = {name.rpartition(":")[2]: column(name, "clusters") for name in clusters}
+    if len(found) < len(clusters):
+        raise InputError("clusters", "has two ways of the same name", "rename one")
+    labels: Any = next(iter(found.values()), None) if len(found) < 2 else found
+    if strata is None:
+        return None if labels is None else Clusters(labels)
+    if len(found) > 1:
+        raise InputError("clusters", "has several ways", "a survey design has one set of PSUs")
+    return Survey(labels, column(strata, "strata"))
 
 
 def _say(quiet: bool, text: str) -> None:

@@ -88,9 +88,7 @@ class Rows:
             return array
         used = "" if self.kept is None else f" ({len(self.kept)} in use)"
         raise InputError(
-            argument,
-            f"has {len(array)} entries for {self.original} rows{used}",
-            self.advice,
+            argument, f"has {len(array)} entries for {self.original} rows{used}", self.advice
         )
 
     def groups(self, labels: Any, argument: str, *, numeric: bool = False) -> Groups:

@@ -1,333 +1,264 @@
-"""Which rows may depend on each other: clusters in one or several ways, survey designs, time.
+r"""What is asked of a structure of dependence: its groups of rows, its corrections and its B.
 
-Every structure has `groups`, the finest sets of rows whose scores are summed, and says how these
-sums relate.
+A *structure* is what a user names (`Clusters`, `Survey`, `TimeSeries`, `Panel`). Bound to the rows
+of a criterion or of a fit it is a `Dependence`: groups of rows whose scores are summed, and the
+variance :math:`B` of the total score that these sums make. The sandwich gives it score sums from
+derivatives, the jackknife from draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etafree.data.groups import Groups
 from etafree.data.rows import Rows
 from etafree.errors import InputError
+from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_choice
+from etafree.foundation.check import Check
+from etafree.target import Satterthwaite
 
-__all__ = ["Clusters", "Dependence", "Series", "Survey", "Ways", "find_dependence"]
+if TYPE_CHECKING:
+    from etafree.criterion import Criterion
 
-SINGLE = ("error", "center")
+__all__ = [
+    "CORRECTIONS",
+    "Dependence",
+    "Form",
+    "GroupScores",
+    "Meat",
+    "Point",
+    "Structure",
+    "finish",
+    "small_sample_factor",
+]
+
+#: From score sums (G, p), where the Hessian is the identity, to a covariance; quadratic.
+Form = Callable[[Array], Array]
+#: Every correction there is, and those that need each row's, or cluster's, share of the Hessian.
+CORRECTIONS = (
+    *("HC0", "HC1", "HC2", "HC3"),
+    *("CR0", "CR1", "CR1S", "CR2", "CR3"),
+    *("survey", "EWC", "Bartlett", "DK"),
+)
+LEVERAGE = ("HC2", "HC3", "CR2", "CR3")
 
 
 @dataclass(frozen=True, eq=False)
-class Clusters:
-    """Rows of one cluster depend on each other in any way, clusters are independent."""
+class Meat:
+    """Estimated variance of the total score and how it was made.
 
-    groups: Groups
+    Attributes
+    ----------
+    matrix : (p, p) array
+    covariance : (p, p) array
+        The sandwich :math:`A^{-1}BA^{-1}`.
+    dof : float
+        Degrees of freedom of the reference distribution, infinite for the normal.
+    correction : str
+    clusters : int or None
+        Number of independent clusters, the smallest if there are several ways.
+    satterthwaite : Satterthwaite or None
+    design : str
+        The structure of dependence in words.
+    checks : tuple of Check
+        What was found on the way.
+    """
 
-    def row_groups(self) -> dict[str, Groups]:
-        """Return the groups of rows whose leverage matters, by name."""
-        return {"cluster": self.groups}
+    matrix: Array
+    covariance: Array
+    dof: float
+    correction: str
+    clusters: int | None = None
+    satterthwaite: Satterthwaite | None = None
+    design: str = "independent observations"
+    checks: tuple[Check, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Ways:
-    """Rows depend on each other if they share a cluster in any of several ways.
+class Point(NamedTuple):
+    """Where scores are taken, and what is known there.
+
+    Attributes
+    ----------
+    criterion : Criterion
+    theta : (p,) array
+    hessian : (p, p) array
+        A, the Hessian of the penalized total loss.
+    gradient : (p,) array
+        Gradient of the unpenalized total loss.
+    centered : bool
+        Whether scores are centred at observation level.
+    """
+
+    criterion: Criterion
+    theta: Array
+    hessian: Array
+    gradient: Array
+    centered: bool = True
+
+
+class GroupScores(NamedTuple):
+    """Centred score sums of groups, and what a formula of B asks besides.
+
+    Attributes
+    ----------
+    sums : (G, p) array
+        In coordinates where the Hessian is the identity.
+    whiten : (p, p) array
+        Takes scores to these coordinates.
+    weights : (G,) array
+        A group without weight is not there.
+    rows : float
+        Number of rows, copies counted.
+    intercept : int or None
+        Column that Newey and West's rule leaves out.
+    """
+
+    sums: Array
+    whiten: Array
+    weights: Array
+    rows: float
+    intercept: int | None = None
+
+
+def finish(whitened: Array, whiten: Array) -> tuple[Array, Array]:
+    """Return B and A^{-1} B A^{-1} from B in whitened coordinates."""
+    covariance = whiten.T @ whitened @ whiten
+    lower = linalg.inv(whiten, "Hessian")
+    meat = lower @ whitened @ lower.T
+    return 0.5 * (meat + meat.T), 0.5 * (covariance + covariance.T)
+
+
+def small_sample_factor(correction: str, count: int, rows: float, p: int) -> float:
+    """Return what CR0, CR1 or CR1S multiply a sum over `count` clusters with."""
+    factor = 1.0 if correction == "CR0" else count / (count - 1)
+    return factor * (rows - 1) / (rows - p) if correction == "CR1S" else factor
+
+
+class Dependence(ABC):
+    """Which rows may depend on each other, and the variance of the total score that follows.
 
     Attributes
     ----------
     groups : Groups
-        Cells: rows that share all their clusters.
-    ways : tuple of Groups
-        The clusters of each way, with a code for every *cell*.
-    names : tuple of str
+        The finest sets of rows whose scores are summed.
+    corrections : tuple of str
+        What it offers.
+    argument : str
+        What messages call it.
+    other_corrections : str
+        Advice to who asks for a correction that is offered elsewhere.
     """
 
     groups: Groups
-    ways: tuple[Groups, ...]
-    names: tuple[str, ...]
+    corrections: ClassVar[tuple[str, ...]]
+    argument: ClassVar[str] = "dependence"
+    other_corrections: ClassVar[str] = ""
 
-    def row_groups(self) -> dict[str, Groups]:
-        """Return the groups of rows whose leverage matters, by name."""
-        rows = [self.groups.merged(way) for way in self.ways]
-        return dict(zip(self.names, rows, strict=True))
+    @abstractmethod
+    def default(self, leverage: bool) -> str:
+        """Return the correction by default; `leverage`: rows have shares of the Hessian."""
 
+    @abstractmethod
+    def meat(self, scores: GroupScores, correction: str) -> Meat:
+        """Return the variance of the total from the scores of its groups."""
 
-@dataclass(frozen=True, eq=False)
-class Survey:
-    """Primary sampling units drawn independently within strata.
+    def form(self, scores: GroupScores, correction: str) -> tuple[Meat, Form]:
+        """Return the meat, and the quadratic form of score sums that made its covariance."""
 
-    Attributes
-    ----------
-    groups : Groups
-        Primary sampling units (PSUs); a label used in two strata is two units.
-    strata : Groups
-        The stratum of every PSU.
-    population : (H,) array
-        PSUs in the population of each stratum; infinite without a correction for it.
-    single_psu : {"error", "center"}
-        What a stratum with one PSU gets: an error, or its deviation from the grand mean.
-    """
+        def covariance(sums: Array) -> Array:
+            return self.meat(scores._replace(sums=sums), correction).covariance
 
-    groups: Groups
-    strata: Groups
-    population: Array
-    single_psu: str
+        return self.meat(scores, correction), covariance
 
-    def row_groups(self) -> dict[str, Groups]:
-        """Return the groups of rows whose leverage matters, by name."""
-        return {"PSU": self.groups}
+    def by_leverage(self, at: Point, correction: str) -> Meat:
+        """Return the variance of the total from single rows or by a correction for leverage."""
+        raise NotImplementedError
 
+    def given(self, matrix: Array, covariance: Array) -> Meat:
+        """Return a variance of the total that the user computed."""
+        self.refuse_meat()
+        return Meat(matrix, covariance, np.inf, "custom", design="meat of the user's")
 
-@dataclass(frozen=True, eq=False)
-class Series:
-    """Rows in time, of one unit or of a panel; periods may depend on each other.
+    def refuse_meat(self) -> None:
+        """Raise where a variance of the user's own leaves the structure without meaning."""
+        raise InputError(
+            self.argument,
+            "means nothing with meat=, which says how scores depend on each other",
+            "leave it out; one-way clusters= give the degrees of freedom",
+        )
 
-    Attributes
-    ----------
-    groups : Groups
-        Periods in their order.
-    units : int
-    missing : int
-        Periods that are not there: steps left out of the series, or units absent between their
-        first and last period.
-    example : str
-        Where the first of them is.
-    """
+    def summed(self, correction: str) -> Groups | None:
+        """Return the groups whose score sums the correction needs; None if it takes single rows."""
+        return None if correction in LEVERAGE else self.groups
 
-    groups: Groups
-    units: int
-    missing: int = 0
-    example: str = ""
+    def check_size(  # noqa: B027  most have no least number
+        self, weights: Array | None, p: int, fewer: str = "fit"
+    ) -> None:
+        """Refuse groups too few for p parameters; `fewer` says how to get fewer parameters."""
 
-    def row_groups(self) -> dict[str, Groups]:
+    def row_groups(self) -> Mapping[str, Groups]:
         """Return the groups of rows whose leverage matters, by name."""
         return {}
 
-
-Dependence: TypeAlias = Clusters | Ways | Survey | Series
-
-
-def find_dependence(
-    rows: Rows,
-    clusters: Any = None,
-    *,
-    strata: Any = None,
-    fpc: Any = None,
-    single_psu: str = "error",
-    time: Any = None,
-    units: Any = None,
-    copies: bool = False,
-) -> Dependence | None:
-    """Return the structure that the keywords describe; None for independent rows.
-
-    Labels are lined up with the rows: a Series by its index, a name as a column. `copies` says that
-    weights repeat rows, which has no meaning in time.
-    """
-    as_choice(single_psu, "single_psu", SINGLE)
-    if time is not None:
-        for name, value in (("clusters", clusters), ("strata", strata), ("fpc", fpc)):
-            if value is not None:
-                advice = "for a panel pass units=; for clusters of periods drop time="
-                raise InputError(name, "cannot be combined with time=", advice)
-        return _series(rows, time, units, copies)
-    if units is not None:
-        raise InputError(
-            "units",
-            "are the units of a panel and need time=",
-            "pass time= too, or clusters= instead",
-        )
-    if strata is not None or fpc is not None:
-        return _survey(rows, clusters, strata, fpc, single_psu)
-    if single_psu != "error":
-        raise InputError("single_psu", "is for survey designs", "pass strata=")
-    if clusters is None:
-        return None
-    if isinstance(clusters, Groups):
-        return Clusters(clusters)
-    ways = _ways(clusters, rows)
-    if ways is not None:
-        return _crossed(ways)
-    return Clusters(rows.groups(clusters, "clusters"))
-
-
-def _ways(clusters: Any, rows: Rows) -> dict[str, Groups] | None:
-    """Return the groups of each way if `clusters` describes several, else None."""
-    named: dict[str, Any] = {}
-    columns: Any = getattr(clusters, "columns", None)
-    if columns is not None:  # a DataFrame
-        named = {str(name): clusters[name] for name in columns}
-    elif isinstance(clusters, Mapping):
-        named = {str(name): labels for name, labels in clusters.items()}
-    elif isinstance(clusters, np.ndarray) and clusters.ndim == 2:
-        named = {f"way {k + 1}": column for k, column in enumerate(clusters.T)}
-    elif isinstance(clusters, list | tuple) and _several(clusters, rows):
-        named = {
-            part
-            if isinstance(part, str)
-            else str(getattr(part, "name", None) or f"way {k + 1}"): part
-            for k, part in enumerate(clusters)
-        }
-        if len(named) < len(clusters):
-            raise InputError("clusters", "has two ways of the same name", "rename one")
-    else:
-        return None
-    if not named:
-        raise InputError("clusters", "is empty", "pass labels for every row")
-    made = {name: rows.groups(labels, f"clusters[{name!r}]") for name, labels in named.items()}
-    return made
-
-
-def _several(clusters: Sequence[Any], rows: Rows) -> bool:
-    """Tell a list of ways (labels or column names) from a list of labels, one per row."""
-    if not clusters:
+    @property
+    def independent(self) -> bool:
+        """Whether no row depends on another."""
         return False
-    if all(isinstance(part, str) for part in clusters):
-        one_each = len(clusters) in (rows.used, rows.original)
-        return rows.table is not None and not one_each and set(clusters) <= set(rows.table)
-    return all(isinstance(part, str) or np.ndim(part) == 1 for part in clusters)
+
+    @property
+    def clusters(self) -> Groups | None:
+        """Groups that are independent of each other, so that they can be resampled as wholes."""
+        return None
+
+    def correction(self, asked: Any, without_shares: tuple[str, str] | None = None) -> str:
+        """Return the correction by name, checked.
+
+        `without_shares` says why rows have no share of the Hessian, and what to do, if it is so.
+        """
+        if asked is None:
+            return self.default(without_shares is None)
+        if isinstance(asked, str) and asked in self.corrections and asked in LEVERAGE:
+            if without_shares is not None:
+                reason, advice = without_shares
+                problem = f"is {asked!r}, which needs each row's share of the Hessian; {reason}"
+                raise InputError("correction", problem, advice)
+        elif isinstance(asked, str) and asked in CORRECTIONS and asked not in self.corrections:
+            options = ", ".join(self.corrections)
+            advice = self.other_corrections or f"for this structure choose from {options}"
+            raise InputError("correction", f"is {asked!r}", advice)
+        return as_choice(asked, "correction", self.corrections)
 
 
-def _crossed(ways: Mapping[str, Groups]) -> Clusters | Ways:
-    for name, groups in ways.items():
-        if len(groups) < 2:
-            raise InputError(
-                "clusters",
-                f"has one cluster only in {name!r}",
-                "at least two must vary independently",
-            )
-    if len(ways) == 1:
-        return Clusters(next(iter(ways.values())))
-    first, *others = ways.values()
-    return Ways(*first.crossed(*others), tuple(ways))
+@dataclass(frozen=True, eq=False, repr=False)
+class Structure(ABC):
+    """Dependence as a user names it, before it is lined up with rows."""
+
+    def __repr__(self) -> str:
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        told = [f"{name}={_short(value)}" for name, value in given.items() if value is not None]
+        return f"{type(self).__name__}({', '.join(told)})"
+
+    @abstractmethod
+    def bind(self, rows: Rows, copies: bool = False) -> Dependence:
+        """Return it bound to rows; `copies` says that weights repeat rows."""
+
+    def with_labels(self, change: Callable[[Any, str], Any]) -> Self:
+        """Return the same structure with labels that a function of them and their name returns."""
+        changed = {
+            f.name: change(getattr(self, f.name), f.name) for f in fields(self) if f.metadata
+        }
+        return replace(self, **changed)
 
 
-def _survey(rows: Rows, clusters: Any, strata: Any, fpc: Any, single: str) -> Survey:
-    if clusters is not None and _ways(clusters, rows) is not None:
-        raise InputError("clusters", "has several ways", "a survey design has one set of PSUs")
-    units = rows.each("clusters") if clusters is None else rows.groups(clusters, "clusters")
-    layers = (
-        units.merged(Groups(np.zeros(len(units), dtype=np.intp), np.array(["all"])))
-        if strata is None
-        else rows.groups(strata, "strata")
-    )
-    cells, (of_psu, unit) = layers.crossed(units)
-    psus = cells.labelled(units.labels[unit.codes])
-    counts = np.bincount(of_psu.codes, minlength=len(layers))
-    population = np.full(len(layers), np.inf)
-    if fpc is not None:
-        population = _population(rows, fpc, layers, counts)
-    alone = np.flatnonzero((counts == 1) & (population > 1))
-    if single == "error" and len(alone):
-        named = ", ".join(str(layers.labels[h]) for h in alone[:5])
-        more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
-        raise InputError(
-            "strata",
-            f"have a single PSU in {named}{more}: its variance cannot be estimated",
-            "merge strata, or pass single_psu='center' to take deviations from the grand mean",
-        )
-    if len(psus) - len(layers) < 1 and single == "error":
-        raise InputError(
-            "strata",
-            f"leave {len(psus)} PSUs in {len(layers)} strata no degrees of freedom",
-            "merge strata",
-        )
-    return Survey(psus, of_psu, population, single)
-
-
-def _population(rows: Rows, fpc: Any, layers: Groups, counts: NDArray[np.intp]) -> Array:
-    """Return the population's PSUs per stratum from sizes or sampling fractions per row."""
-    _, (layer, size) = layers.crossed(rows.groups(fpc, "fpc", numeric=True))
-    low, high = np.full(len(layers), np.inf), np.full(len(layers), -np.inf)
-    np.minimum.at(low, layer.codes, size.labels[size.codes])
-    np.maximum.at(high, layer.codes, size.labels[size.codes])
-    for h in np.flatnonzero(low != high)[:1]:
-        raise InputError(
-            "fpc",
-            f"varies within stratum {layers.labels[h]!s}",
-            "pass one population size or sampling fraction per stratum",
-        )
-    if np.any(low <= 0):
-        raise InputError("fpc", "has values at or below zero", "pass population sizes, in PSUs")
-    population = counts / low if np.all(low <= 1) else low
-    for h in np.flatnonzero(population < counts - 1e-9)[:1]:
-        raise InputError(
-            "fpc",
-            f"is {population[h]:g} in stratum {layers.labels[h]!s}, which has {counts[h]} "
-            "PSUs in the sample",
-            "pass the number of PSUs in the population",
-        )
-    return population
-
-
-def _series(rows: Rows, time: Any, units: Any, copies: bool) -> Series:
-    periods = rows.groups(time, "time")
-    kind = periods.labels.dtype.kind
-    if kind in "US" or any(isinstance(v, str) for v in periods.labels[:1].tolist()):
-        raise InputError(
-            "time",
-            "is text, whose order is the alphabet's",
-            "pass numbers or dates (pandas.to_datetime)",
-        )
-    if kind == "b":
-        raise InputError("time", "is true or false", "pass numbers or dates")
-    if copies:
-        raise InputError(
-            "time",
-            "and frequency weights: a row happens once",
-            "repeat no row, or pass weight_kind='sampling'",
-        )
-    if units is None:
-        if len(periods) < rows.used:
-            first = periods.labels[periods.sizes().argmax()]
-            raise InputError(
-                "time",
-                f"repeats, for example {first!s}",
-                "pass units= for a panel, or one row per period",
-            )
-        missing, example = _left_out(periods.labels)
-        return Series(periods, 1, missing, example)
-    panel = rows.groups(units, "units")
-    cells, (unit, period) = panel.crossed(periods)
-    counts = cells.sizes()
-    if len(cells) < rows.used:
-        worst = int(counts.argmax())
-        raise InputError(
-            "time",
-            f"has {counts[worst]} rows of unit "
-            f"{panel.labels[unit.codes[worst]]!s} at "
-            f"{periods.labels[period.codes[worst]]!s}",
-            "pass one row per unit and period",
-        )
-    return Series(periods, len(panel), *_absent(unit, period))
-
-
-def _left_out(labels: NDArray[Any]) -> tuple[int, str]:
-    """Return how many steps are missing from evenly spaced times, and where the first is."""
-    if labels.dtype.kind not in "iufmM" or len(labels) < 3:
-        return 0, ""
-    steps = np.diff(labels).astype(np.float64)
-    ratio = steps / steps.min()
-    whole = np.rint(ratio)  # months differ in length
-    if np.abs(ratio - whole).max() > 0.2:
-        long = int(np.count_nonzero(ratio > 1.5))
-        return long, f"after {labels[int(ratio.argmax())]!s}" if long else ""
-    where = int(np.argmax(whole > 1))
-    missing = int((whole - 1).sum())
-    return missing, f"after {labels[where]!s}" if missing else ""
-
-
-def _absent(panel: Groups, periods: Groups) -> tuple[int, str]:
-    """Return how many periods units lack between their first and last, and an example."""
-    first = np.full(len(panel), len(periods))
-    last = np.full(len(panel), -1)
-    np.minimum.at(first, panel.codes, periods.codes)
-    np.maximum.at(last, panel.codes, periods.codes)
-    lacking = last - first + 1 - np.bincount(panel.codes, minlength=len(panel))
-    worst = int(lacking.argmax())
-    example = f"unit {panel.labels[worst]!s} lacks {lacking[worst]}" if lacking[worst] else ""
-    return int(lacking.sum()), example
+def _short(value: Any) -> str:
+    """Return names and numbers as they are, labels of rows as how many there are."""
+    text = repr(value)
+    if len(text) <= 60:
+        return text
+    return f"<{len(value)} labels>" if hasattr(value, "__len__") else f"<{type(value).__name__}>"

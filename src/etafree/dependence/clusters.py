@@ -30,18 +30,29 @@ Statist. 36, 672-683.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
+from etafree.data.rows import Rows
+from etafree.dependence.base import (
+    Dependence,
+    GroupScores,
+    Meat,
+    Point,
+    Structure,
+    finish,
+    small_sample_factor,
+)
+from etafree.dependence.ways import Ways
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
-from etafree.foundation.check import Check
 from etafree.target import Satterthwaite, Target, sampling_adjustment
 from etafree.totals.base import ClusterTotals
 from etafree.totals.linear import LinearTotal, PredictorTotal
@@ -50,70 +61,232 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "CR",
-    "HC",
-    "PLAIN_CR",
-    "Meat",
+    "Clusters",
+    "Independent",
+    "OneWay",
     "check_count",
     "cluster_leverages",
     "cluster_parts",
     "cluster_table",
-    "clustered",
     "clustered_by_leverage",
     "effective_clusters",
-    "finish",
+    "group_scores",
     "independent",
     "loaded",
     "mean_score",
-    "small_sample_factor",
-    "whitened_scores",
 ]
-
-HC = ("HC0", "HC1", "HC2", "HC3")
-PLAIN_CR = ("CR0", "CR1", "CR1S")
-CR = (*PLAIN_CR, "CR2", "CR3")
 
 #: Smallest eigenvalue of I - A_g A^{-1} that leaves something to estimate from.
 SINGULAR = 1e-10
 
 
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class Clusters(Structure):
+    """Rows with the same label may depend on each other in any way.
+
+    ``calibrate(..., clusters=labels)`` is short for ``dependence=ef.Clusters(labels)``.
+
+    Parameters
+    ----------
+    *labels : (n,) labels or column names
+        A pandas Series is matched with the data by its index, a string names a column of the data.
+        Several labels, or one mapping, DataFrame, (n, k) array or list of labels, are ways in which
+        rows may depend on each other: they share a cluster in any of them.
+
+    Raises
+    ------
+    InputError
+        There are no labels. Labels that do not go with the data are refused by `calibrate`.
+
+    See Also
+    --------
+    etafree.calibrate, etafree.target : What takes it, as ``dependence=``.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((6, 1)), np.array([0.0, 1.0, 2.0, 5.0, 3.0, 1.0])
+    >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
+    >>> ef.target(criterion, dependence=ef.Clusters([1, 1, 2, 2, 3, 3])).describe()
+    'sandwich, 3 clusters, CR3, t with 2 degrees of freedom'
+    >>> ef.target(criterion, dependence=ef.Clusters([1, 1, 2, 2, 3, 3], [1, 2, 1, 2, 1, 2])).design
+    '3 way 1 x 2 way 2 clusters'
+    """
+
+    labels: Any
+
+    def __init__(self, *labels: Any) -> None:
+        if not labels:
+            raise InputError("clusters", "is empty", "pass labels for every row")
+        object.__setattr__(self, "labels", labels[0] if len(labels) == 1 else list(labels))
+
+    def with_labels(self, change: Callable[[Any, str], Any]) -> Clusters:
+        """Return the same structure with labels that a function of them and a name returns."""
+        return Clusters(change(self.labels, "clusters"))
+
+    def bind(self, rows: Rows, copies: bool = False) -> OneWay | Ways:
+        """Return it bound to rows, as clusters in one way or in several."""
+        if isinstance(self.labels, Groups):
+            return OneWay(self.labels)
+        named = _named_ways(self.labels, rows)
+        if named is None:
+            return OneWay(rows.groups(self.labels, "clusters"))
+        ways = {name: rows.groups(part, f"clusters[{name!r}]") for name, part in named.items()}
+        for name, groups in ways.items():
+            if len(groups) < 2:
+                raise InputError(
+                    "clusters",
+                    f"has one cluster only in {name!r}",
+                    "at least two must vary independently",
+                )
+        return OneWay(next(iter(ways.values()))) if len(ways) == 1 else Ways.crossed(ways)
+
+
+def _named_ways(labels: Any, rows: Rows) -> dict[str, Any] | None:
+    """Return the labels of each way if there are several, else None."""
+    named: dict[str, Any] = {}
+    columns: Any = getattr(labels, "columns", None)
+    if columns is not None:  # a DataFrame
+        named = {str(name): labels[name] for name in columns}
+    elif isinstance(labels, Mapping):
+        named = {str(name): part for name, part in labels.items()}
+    elif isinstance(labels, np.ndarray) and labels.ndim == 2:
+        named = {f"way {k + 1}": column for k, column in enumerate(labels.T)}
+    elif isinstance(labels, list | tuple) and _several(labels, rows):
+        named = {_way_name(part, k): part for k, part in enumerate(labels)}
+        if len(named) < len(labels):
+            raise InputError("clusters", "has two ways of the same name", "rename one")
+    else:
+        return None
+    if not named:
+        raise InputError("clusters", "is empty", "pass labels for every row")
+    return named
+
+
+def _way_name(labels: Any, position: int) -> str:
+    if isinstance(labels, str):
+        return labels
+    return str(getattr(labels, "name", None) or f"way {position + 1}")
+
+
+def _several(labels: Sequence[Any], rows: Rows) -> bool:
+    """Tell a list of ways (labels or column names) from a list of labels, one per row."""
+    if not labels:
+        return False
+    if all(isinstance(part, str) for part in labels):
+        one_each = len(labels) in (rows.used, rows.original)
+        return rows.table is not None and not one_each and set(labels) <= set(rows.table)
+    return all(isinstance(part, str) or _is_column(part) for part in labels)
+
+
+def _is_column(labels: Any) -> bool:
+    """Return whether labels have one axis; rows of several lengths are refused further on."""
+    try:
+        return np.ndim(labels) == 1
+    except ValueError:
+        return True
+
+
 @dataclass(frozen=True, eq=False)
-class Meat:
-    """Estimated variance of the total score and how it was made.
+class Independent(Dependence):
+    """Rows that do not depend on each other.
 
     Attributes
     ----------
-    matrix : (p, p) array
-    covariance : (p, p) array
-        The sandwich :math:`A^{-1}BA^{-1}`.
-    dof : float
-        Degrees of freedom of the reference distribution, infinite for the normal.
-    correction : str
-    clusters : int or None
-        Number of independent clusters, the smallest if there are several ways.
-    satterthwaite : Satterthwaite or None
-    design : str
-        The structure of dependence in words.
-    checks : tuple of Check
-        What was found on the way.
+    rows : int
     """
 
-    matrix: Array
-    covariance: Array
-    dof: float
-    correction: str
-    clusters: int | None = None
-    satterthwaite: Satterthwaite | None = None
-    design: str = "independent observations"
-    checks: tuple[Check, ...] = ()
+    rows: int
+
+    corrections = ("HC0", "HC1", "HC2", "HC3")
+    other_corrections = "the CR corrections need clusters=, EWC, Bartlett and DK need dependence="
+
+    @property
+    def groups(self) -> Groups:  # type: ignore[override]
+        """Every row as a group of its own."""
+        return Groups(np.arange(self.rows), np.arange(self.rows))
+
+    @property
+    def independent(self) -> bool:
+        """Whether no row depends on another."""
+        return True
+
+    def default(self, leverage: bool) -> str:
+        """Return HC3, HC1 where rows have no share of the Hessian."""
+        return "HC3" if leverage else "HC1"
+
+    def summed(self, correction: str) -> None:
+        """Return None: single rows are taken."""
+        return
+
+    def refuse_meat(self) -> None:
+        """Take a variance of the user's own."""
+
+    def meat(self, scores: GroupScores, correction: str) -> Meat:
+        """Return the sum of squared scores, HC0 or HC1."""
+        n, p = scores.rows, scores.sums.shape[1]
+        factor = n / (n - p) if correction == "HC1" else 1.0
+        parts = finish(factor * scores.sums.T @ scores.sums, scores.whiten)
+        return Meat(*parts, np.inf, correction)
+
+    def by_leverage(self, at: Point, correction: str) -> Meat:
+        """Return the variance of the total from single rows, HC0 to HC3."""
+        return independent(at, correction)
 
 
-def finish(whitened: Array, whiten: Array) -> tuple[Array, Array]:
-    """Return B and A^{-1} B A^{-1} from B in whitened coordinates."""
-    covariance = whiten.T @ whitened @ whiten
-    lower = linalg.inv(whiten, "Hessian")
-    meat = lower @ whitened @ lower.T
-    return 0.5 * (meat + meat.T), 0.5 * (covariance + covariance.T)
+@dataclass(frozen=True, eq=False)
+class OneWay(Dependence):
+    """Rows of one cluster depend on each other in any way, clusters are independent.
+
+    Attributes
+    ----------
+    groups : Groups
+        Clusters.
+    """
+
+    groups: Groups
+
+    corrections = ("CR0", "CR1", "CR1S", "CR2", "CR3")
+    argument = "clusters"
+    other_corrections = "the HC corrections are for independent observations: drop clusters="
+
+    @property
+    def clusters(self) -> Groups:
+        """The clusters themselves."""
+        return self.groups
+
+    def default(self, leverage: bool) -> str:
+        """Return CR3, CR1 where rows have no share of the Hessian."""
+        return "CR3" if leverage else "CR1"
+
+    def refuse_meat(self) -> None:
+        """Take a variance of the user's own."""
+
+    def given(self, matrix: Array, covariance: Array) -> Meat:
+        """Return a variance of the total that the user computed, with t and G - 1."""
+        many = len(self.groups)
+        return Meat(matrix, covariance, many - 1.0, "custom", many, design=f"{many} clusters")
+
+    def check_size(self, weights: Array | None, p: int, fewer: str = "fit") -> None:
+        """Refuse clusters that are not more than the parameters."""
+        check_count(int(np.count_nonzero(self.groups.weights(weights))), p, fewer)
+
+    def row_groups(self) -> Mapping[str, Groups]:
+        """Return the groups of rows whose leverage matters, by name."""
+        return {"cluster": self.groups}
+
+    def meat(self, scores: GroupScores, correction: str) -> Meat:
+        """Return the sum over clusters of their squared scores: CR0, CR1 or CR1S."""
+        count, p = int(np.count_nonzero(scores.weights)), scores.sums.shape[1]
+        whitened = scores.sums.T @ scores.sums
+        whitened *= small_sample_factor(correction, count, scores.rows, p)
+        dof = np.inf if correction == "CR0" else float(count - 1)
+        parts = finish(whitened, scores.whiten)
+        return Meat(*parts, dof, correction, count, design=f"{count} clusters")
+
+    def by_leverage(self, at: Point, correction: str) -> Meat:
+        """Return the variance of the total corrected for leverage: CR2 or CR3."""
+        return clustered_by_leverage(at, self.groups, correction)
 
 
 def mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
@@ -121,36 +294,17 @@ def mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
     return gradient / criterion.total.weight if centered else np.zeros_like(gradient)
 
 
-def independent(
-    criterion: Criterion,
-    theta: Array,
-    hessian: Array,
-    gradient: Array,
-    correction: str,
-    centered: bool,
-) -> Meat:
-    """Return the meat of independent observations, HC0 to HC3.
-
-    Parameters
-    ----------
-    criterion : Criterion
-    theta : (p,) array
-        Where scores are taken.
-    hessian : (p, p) array
-        A, the Hessian of the penalized total loss.
-    gradient : (p,) array
-        Gradient of the unpenalized total loss.
-    correction : {"HC0", "HC1", "HC2", "HC3"}
-    centered : bool
-    """
+def independent(at: Point, correction: str) -> Meat:
+    """Return the meat of independent observations, HC0 to HC3."""
+    criterion, theta = at.criterion, at.theta
     total, p = criterion.total, criterion.p
     if not isinstance(total, PredictorTotal):
-        return _row_by_row(criterion, theta, hessian, correction, centered)
-    whiten: Array = linalg.whitener(hessian)
+        return _row_by_row(at, correction)
+    whiten: Array = linalg.whitener(at.hessian)
     share = whiten @ criterion.penalty_share(theta) @ whiten.T
     shrink, turn = linalg.eigh(0.5 * (share + share.T), "penalty's Hessian")
     whiten = turn.T @ whiten  # coordinates in which the penalty's share is diagonal too
-    mean = whiten @ mean_score(criterion, gradient, centered)
+    mean = whiten @ mean_score(criterion, at.gradient, at.centered)
 
     def add(part: LinearTotal, whitened: Array) -> None:
         for block in part.row_terms(theta):
@@ -171,10 +325,9 @@ def independent(
     return Meat(matrix, covariance, np.inf, correction)
 
 
-def _row_by_row(
-    criterion: Criterion, theta: Array, hessian: Array, correction: str, centered: bool
-) -> Meat:
+def _row_by_row(at: Point, correction: str) -> Meat:
     """Return the meat of independent observations of a loss without a linear predictor."""
+    criterion, theta = at.criterion, at.theta
     total, n = criterion.total, criterion.n
     scores, weights = total.scores(theta), total.weights
     leverage = correction in ("HC2", "HC3")
@@ -184,8 +337,8 @@ def _row_by_row(
             f"{correction!r} takes no frequency weights here",
             "use 'HC1', or repeat the rows",
         )
-    whiten = linalg.whitener(hessian)
-    mean = mean_score(criterion, scores.sum(axis=0), centered)
+    whiten = linalg.whitener(at.hessian)
+    mean = mean_score(criterion, scores.sum(axis=0), at.centered)
     if leverage:  # as other packages: a weight is an inverse variance in HC2
         rows, name = Groups(np.arange(n), np.arange(n)), "CR" + correction[2]
         whitened, _, _ = _adjusted_clusters(criterion, theta, rows, name, whiten, mean)
@@ -238,46 +391,19 @@ def _adjust_rows(
     return full
 
 
-def whitened_scores(
-    criterion: Criterion, hessian: Array, totals: ClusterTotals, centered: bool
-) -> tuple[Array, Array]:
-    """Return centred score sums (G, p) where the Hessian is the identity, and the way there."""
-    whiten = linalg.whitener(hessian)
-    mean = mean_score(criterion, totals.sums.sum(axis=0), centered)
-    return (totals.sums - totals.weights[:, None] * mean) @ whiten.T, whiten
+def group_scores(at: Point, totals: ClusterTotals, intercept: int | None) -> GroupScores:
+    """Return centred score sums of groups, where the Hessian is the identity."""
+    whiten = linalg.whitener(at.hessian)
+    mean = mean_score(at.criterion, totals.sums.sum(axis=0), at.centered)
+    sums = (totals.sums - totals.weights[:, None] * mean) @ whiten.T
+    return GroupScores(sums, whiten, totals.weights, at.criterion.total.count, intercept)
 
 
-def small_sample_factor(correction: str, count: int, rows: float, p: int) -> float:
-    """Return what CR0, CR1 or CR1S multiply a sum over `count` clusters with."""
-    factor = 1.0 if correction == "CR0" else count / (count - 1)
-    return factor * (rows - 1) / (rows - p) if correction == "CR1S" else factor
-
-
-def clustered(scores: Array, whiten: Array, weights: Array, correction: str, rows: float) -> Meat:
-    """Return the meat of one-way clusters from their whitened scores: CR0, CR1 or CR1S."""
-    count = int(np.count_nonzero(weights))
-    whitened = scores.T @ scores
-    whitened *= small_sample_factor(correction, count, rows, scores.shape[1])
-    dof = np.inf if correction == "CR0" else float(count - 1)
-    matrix, covariance = finish(whitened, whiten)
-    return Meat(matrix, covariance, dof, correction, count, design=f"{count} clusters")
-
-
-def clustered_by_leverage(
-    criterion: Criterion,
-    theta: Array,
-    hessian: Array,
-    gradient: Array,
-    groups: Groups,
-    correction: str,
-    centered: bool,
-) -> Meat:
-    """Return the meat of one-way clusters corrected for leverage: CR2 or CR3.
-
-    Arguments as for `independent`.
-    """
-    whiten = linalg.whitener(hessian)
-    mean = mean_score(criterion, gradient, centered)
+def clustered_by_leverage(at: Point, groups: Groups, correction: str) -> Meat:
+    """Return the meat of one-way clusters corrected for leverage: CR2 or CR3."""
+    criterion, theta = at.criterion, at.theta
+    whiten = linalg.whitener(at.hessian)
+    mean = mean_score(criterion, at.gradient, at.centered)
     adjusted: tuple[Array, int, Satterthwaite | None] | None = None
     if correction == "CR2" and not criterion.total.frequency:
         adjusted = _sampled_clusters(criterion, theta, groups, whiten, mean)

@@ -16,58 +16,183 @@ Binder, D. A. (1983). Int. Statist. Rev. 51, 279-292. Lumley, T. (2004). J. Stat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
-from etafree.dependence.base import Survey
-from etafree.dependence.clusters import Meat, finish
+from etafree.data.groups import Groups
+from etafree.data.rows import Rows
+from etafree.dependence.base import Dependence, GroupScores, Meat, Structure, finish
 from etafree.errors import InputError
-from etafree.foundation.arguments import Array
+from etafree.foundation.arguments import Array, as_choice
 
-__all__ = ["stratified"]
+__all__ = ["LONELY", "Strata", "Survey"]
+
+LONELY = ("error", "center")
 
 
-def stratified(
-    scores: Array, whiten: Array, weights: Array, survey: Survey, correction: str | None
-) -> Meat:
-    """Return the meat from the scores of PSUs.
+@dataclass(frozen=True, eq=False, repr=False)
+class Survey(Structure):
+    """Primary sampling units (PSUs) drawn independently within strata.
+
+    The criterion's weights should be ``weight_kind="sampling"``.
 
     Parameters
     ----------
-    scores : (C, p) array
-        Centred score sums of the PSUs in coordinates where the Hessian is the identity.
-    whiten : (p, p) array
-        Takes scores to these coordinates.
-    weights : (C,) array
-        Weights of the PSUs.
-    survey : Survey
-    correction : None or "survey"
+    psu : (n,) labels or column name, optional
+        By default every row is a PSU. A label used in two strata is two PSUs.
+    strata : (n,) labels or column name, optional
+        By default there is one stratum.
+    fpc : (n,) array or column name, optional
+        PSUs in the population of the row's stratum, or sampling fractions if all are at most one.
+    lonely : {"error", "center"}
+        A stratum with one PSU is an error, or enters by its deviation from the grand mean.
+
+    Raises
+    ------
+    InputError
+        `lonely` is none of its choices. Labels that do not go with the data are refused by
+        `calibrate`.
+
+    See Also
+    --------
+    etafree.calibrate, etafree.target : What takes it, as ``dependence=``.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> design = ef.Survey(strata=[1, 1, 2, 2], fpc=[4, 4, 4, 4])
+    >>> ef.target(ef.Criterion(ef.losses.Squared(), data=(X, y)), dependence=design).describe()
+    'sandwich, 4 PSUs in 2 strata, finite population, survey, t with 2 degrees of freedom'
     """
-    if correction not in (None, "survey"):
+
+    psu: Any = field(default=None, metadata={"labels": True})
+    strata: Any = field(default=None, metadata={"labels": True})
+    fpc: Any = field(default=None, metadata={"labels": True})
+    lonely: str = "error"
+
+    def __post_init__(self) -> None:
+        as_choice(self.lonely, "lonely", LONELY)
+
+    def bind(self, rows: Rows, copies: bool = False) -> Strata:
+        """Return it bound to rows; copies of a row are units of their own."""
+        units = rows.each("psu") if self.psu is None else rows.groups(self.psu, "psu")
+        if self.strata is None:
+            layers = units.merged(Groups(np.zeros(len(units), dtype=np.intp), np.array(["all"])))
+        else:
+            layers = rows.groups(self.strata, "strata")
+        cells, (of_psu, unit) = layers.crossed(units)
+        psus = cells.labelled(units.labels[unit.codes])
+        counts = np.bincount(of_psu.codes, minlength=len(layers))
+        population = np.full(len(layers), np.inf)
+        if self.fpc is not None:
+            population = _population(rows, self.fpc, layers, counts)
+        if self.lonely == "error":
+            _check_lonely(layers, counts, population, len(psus))
+        return Strata(psus, of_psu, population)
+
+
+@dataclass(frozen=True, eq=False)
+class Strata(Dependence):
+    """A survey design bound to rows.
+
+    Attributes
+    ----------
+    groups : Groups
+        PSUs; a label used in two strata is two units.
+    strata : Groups
+        The stratum of every PSU.
+    population : (H,) array
+        PSUs in the population of each stratum; infinite without a correction for it.
+    """
+
+    groups: Groups
+    strata: Groups
+    population: Array
+
+    corrections = ("survey",)
+    argument = "strata"
+    other_corrections = "a survey design has its own, n_h / (n_h - 1): leave it out"
+
+    def default(self, leverage: bool) -> str:
+        """Return the design's own."""
+        return "survey"
+
+    def row_groups(self) -> Mapping[str, Groups]:
+        """Return the groups of rows whose leverage matters, by name."""
+        return {"PSU": self.groups}
+
+    def meat(self, scores: GroupScores, correction: str) -> Meat:
+        """Return the sum over strata of the PSUs' variance about the stratum's mean."""
+        sums, codes, layers = scores.sums, self.strata.codes, len(self.strata)
+        counts = np.bincount(codes, minlength=layers)
+        means = np.zeros((layers, sums.shape[1]))
+        np.add.at(means, codes, sums)
+        means /= counts[:, None]
+        alone = counts == 1
+        means[alone] = sums.mean(axis=0)
+        sampled = counts / self.population  # zero without a finite population
+        factor = (1 - sampled) * np.where(alone, 1.0, counts / np.maximum(counts - 1, 1))
+        deviations = sums - means[codes]
+        whitened = (deviations.T * factor[codes]) @ deviations
+        there = scores.weights > 0
+        units, strata = int(there.sum()), len(np.unique(codes[there]))
+        dof = float(units - strata)
+        if dof < 1:
+            raise InputError(
+                "strata",
+                f"leave {units} PSUs in {strata} strata no degrees of freedom",
+                "merge strata",
+            )
+        fraction = "" if np.isinf(self.population).all() else ", finite population"
+        single = f", {int(alone.sum())} single-PSU strata" if alone.any() else ""
+        design = f"{units} PSUs in {strata} strata{fraction}{single}"
+        return Meat(*finish(whitened, scores.whiten), dof, correction, units, design=design)
+
+
+def _check_lonely(layers: Groups, counts: NDArray[np.intp], population: Array, psus: int) -> None:
+    """Refuse strata with a single PSU, whose variance cannot be estimated."""
+    alone = np.flatnonzero((counts == 1) & (population > 1))
+    if len(alone):
+        named = ", ".join(str(layers.labels[h]) for h in alone[:5])
+        more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
         raise InputError(
-            "correction",
-            f"is {correction!r}",
-            "a survey design has its own, n_h / (n_h - 1): leave it out",
+            "strata",
+            f"have a single PSU in {named}{more}: its variance cannot be estimated",
+            "merge strata, or pass lonely='center' to take deviations from the grand mean",
         )
-    codes, layers = survey.strata.codes, len(survey.strata)
-    counts = np.bincount(codes, minlength=layers)
-    means = np.zeros((layers, scores.shape[1]))
-    np.add.at(means, codes, scores)
-    means /= counts[:, None]
-    alone = counts == 1
-    means[alone] = scores.mean(axis=0)
-    sampled = counts / survey.population  # zero without a finite population
-    factor = (1 - sampled) * np.where(alone, 1.0, counts / np.maximum(counts - 1, 1))
-    deviations = scores - means[codes]
-    whitened = (deviations.T * factor[codes]) @ deviations
-    matrix, covariance = finish(whitened, whiten)
-    there = weights > 0
-    units, strata = int(there.sum()), len(np.unique(codes[there]))
-    dof = float(units - strata)
-    if dof < 1:
+    if psus - len(layers) < 1:
         raise InputError(
-            "strata", f"leave {units} PSUs in {strata} strata no degrees of freedom", "merge strata"
+            "strata",
+            f"leave {psus} PSUs in {len(layers)} strata no degrees of freedom",
+            "merge strata",
         )
-    fraction = "" if np.isinf(survey.population).all() else ", finite population"
-    single = f", {int(alone.sum())} single-PSU strata" if alone.any() else ""
-    design = f"{units} PSUs in {strata} strata{fraction}{single}"
-    return Meat(matrix, covariance, dof, "survey", units, design=design)
+
+
+def _population(rows: Rows, fpc: Any, layers: Groups, counts: NDArray[np.intp]) -> Array:
+    """Return the population's PSUs per stratum from sizes or sampling fractions per row."""
+    _, (layer, size) = layers.crossed(rows.groups(fpc, "fpc", numeric=True))
+    low, high = np.full(len(layers), np.inf), np.full(len(layers), -np.inf)
+    np.minimum.at(low, layer.codes, size.labels[size.codes])
+    np.maximum.at(high, layer.codes, size.labels[size.codes])
+    for h in np.flatnonzero(low != high)[:1]:
+        raise InputError(
+            "fpc",
+            f"varies within stratum {layers.labels[h]!s}",
+            "pass one population size or sampling fraction per stratum",
+        )
+    if np.any(low <= 0):
+        raise InputError("fpc", "has values at or below zero", "pass population sizes, in PSUs")
+    population = counts / low if np.all(low <= 1) else low
+    for h in np.flatnonzero(population < counts - 1e-9)[:1]:
+        raise InputError(
+            "fpc",
+            f"is {population[h]:g} in stratum {layers.labels[h]!s}, which has {counts[h]} PSUs in "
+            "the sample",
+            "pass the number of PSUs in the population",
+        )
+    return population

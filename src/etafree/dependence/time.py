@@ -21,78 +21,220 @@ Lazarus, E., Lewis, D. J., Stock, J. H. and Watson, M. W. (2018). J. Bus. Econ. 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from etafree.dependence.base import Series
-from etafree.dependence.clusters import Meat, finish
+from etafree.data.groups import Groups
+from etafree.data.rows import Rows
+from etafree.dependence.base import Dependence, Form, GroupScores, Meat, Structure, finish
 from etafree.errors import InputError
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array, as_choice, as_number
+from etafree.foundation.arguments import Array, as_number
 from etafree.foundation.check import Check, check
 
-__all__ = ["bartlett", "cosines", "long_run", "newey_west_lag"]
+__all__ = ["Panel", "Periods", "TimeSeries", "bartlett", "cosines", "newey_west_lag"]
 
 AUTOMATIC = "newey-west"
 
 
-def long_run(
-    scores: Array,
-    whiten: Array,
-    series: Series,
-    correction: str | None,
-    bandwidth: Any,
-    intercept: int | None,
-) -> Meat:
-    """Return the meat from the scores of periods.
+@dataclass(frozen=True, eq=False, repr=False)
+class TimeSeries(Structure):
+    """Rows are a time series, a row per period.
 
     Parameters
     ----------
-    scores : (T, p) array
-        Centred score sums of the periods, in order, where the Hessian is the identity.
-    whiten : (p, p) array
-        Takes scores to these coordinates.
-    series : Series
-    correction : {"EWC", "Bartlett", "DK"}, optional
-        Default EWC; DK is Bartlett's weights on the period totals of a panel.
+    time : (n,) numbers or dates, or column name
+        Order of the rows.
     bandwidth : int or "newey-west", optional
-        Cosines for EWC, lags otherwise.
-    intercept : int or None
-        Column that Newey and West's rule leaves out.
+        Number of cosines (EWC, default .4 T^{2/3}) or of lags (default: Newey and West 1994).
+
+    See Also
+    --------
+    etafree.calibrate, etafree.target : What takes it, as ``dependence=``.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((40, 1)), np.random.default_rng(0).standard_normal(40)
+    >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
+    >>> ef.target(criterion, dependence=ef.TimeSeries(np.arange(40))).describe()
+    'sandwich, a series of 40 periods, 4 cosines, EWC, t with 4 degrees of freedom'
     """
-    many, p = scores.shape
-    used = "EWC" if correction is None else correction
-    options = ("EWC", "Bartlett" if series.units == 1 else "DK")
-    if used in ("Bartlett", "DK") and used not in options:
-        raise InputError(
-            "correction",
-            f"is {used!r}",
-            "'Bartlett' is for one series, 'DK' for the period totals of a panel (units=)",
-        )
-    as_choice(used, "correction", options)
-    panel = f"a panel of {series.units} units over" if series.units > 1 else "a series of"
-    if used == "EWC":
-        terms = _cosine_count(bandwidth, many, p, options[1])
-        whitened, dof, told = cosines(scores, terms), float(terms), f"{terms} cosines"
-        bias = _bias(scores @ whiten, lambda rho: _cosine_bias(rho, terms / many))
-    else:
-        if bandwidth is None or (isinstance(bandwidth, str) and bandwidth == AUTOMATIC):
-            lag = newey_west_lag(scores @ linalg.inv(whiten, "Hessian").T, intercept)
+
+    time: Any = field(metadata={"labels": True})
+    bandwidth: Any = None
+
+    def bind(self, rows: Rows, copies: bool = False) -> Periods:
+        """Return it bound to rows; copies of a row have no place in time."""
+        periods = _periods(rows, self.time, copies)
+        if len(periods) < rows.used:
+            first = periods.labels[periods.sizes().argmax()]
+            raise InputError(
+                "time",
+                f"repeats, for example {first!s}",
+                "pass ef.Panel(unit, time) for a panel, or one row per period",
+            )
+        return Periods(periods, 1, *_left_out(periods.labels), self.bandwidth)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Panel(Structure):
+    """Rows are a panel, a row per unit and period; units may depend on each other.
+
+    Scores are summed over units within periods (Driscoll and Kraay).
+
+    Parameters
+    ----------
+    unit : (n,) labels or column name
+        Whom a row is about.
+    time : (n,) numbers or dates, or column name
+        When.
+    bandwidth : int or "newey-west", optional
+        As for `TimeSeries`.
+
+    See Also
+    --------
+    etafree.calibrate, etafree.target : What takes it, as ``dependence=``.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.ones((80, 1)), np.random.default_rng(0).standard_normal(80)
+    >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
+    >>> panel = ef.Panel(np.repeat(["a", "b"], 40), np.tile(np.arange(40), 2))
+    >>> ef.target(criterion, dependence=panel).design
+    'a panel of 2 units over 40 periods, 4 cosines'
+    """
+
+    unit: Any = field(metadata={"labels": True})
+    time: Any = field(metadata={"labels": True})
+    bandwidth: Any = None
+
+    def bind(self, rows: Rows, copies: bool = False) -> Periods:
+        """Return it bound to rows; copies of a row have no place in time."""
+        periods = _periods(rows, self.time, copies)
+        panel = rows.groups(self.unit, "unit")
+        cells, (unit, period) = panel.crossed(periods)
+        counts = cells.sizes()
+        if len(cells) < rows.used:
+            worst = int(counts.argmax())
+            raise InputError(
+                "time",
+                f"has {counts[worst]} rows of unit {panel.labels[unit.codes[worst]]!s} at "
+                f"{periods.labels[period.codes[worst]]!s}",
+                "pass one row per unit and period",
+            )
+        return Periods(periods, len(panel), *_absent(unit, period), self.bandwidth)
+
+
+@dataclass(frozen=True, eq=False)
+class Periods(Dependence):
+    """Rows in time bound, of one unit or of a panel; periods may depend on each other.
+
+    Attributes
+    ----------
+    groups : Groups
+        Periods in their order.
+    units : int
+    missing : int
+        Periods that are not there: steps left out of the series, or units absent between their
+        first and last period.
+    example : str
+        Where the first of them is.
+    bandwidth : int or "newey-west" or None
+    """
+
+    groups: Groups
+    units: int
+    missing: int = 0
+    example: str = ""
+    bandwidth: Any = None
+
+    corrections = ("EWC", "Bartlett", "DK")
+    argument = "time"
+
+    def default(self, leverage: bool) -> str:
+        """Return cosines."""
+        return "EWC"
+
+    def correction(self, asked: Any, without_shares: tuple[str, str] | None = None) -> str:
+        """Return the correction by name; lags go by one name in a series, another in a panel."""
+        used = super().correction(asked, without_shares)
+        if used != "EWC" and used != ("Bartlett" if self.units == 1 else "DK"):
+            raise InputError(
+                "correction",
+                f"is {used!r}",
+                "'Bartlett' is for one series, 'DK' for the period totals of a panel",
+            )
+        return used
+
+    def meat(self, scores: GroupScores, correction: str) -> Meat:
+        """Return the long-run variance from the scores of periods."""
+        sums, whiten = scores.sums, scores.whiten
+        many, p = sums.shape
+        panel = f"a panel of {self.units} units over" if self.units > 1 else "a series of"
+        if correction == "EWC":
+            terms = _cosine_count(self.bandwidth, many, p, "Bartlett" if self.units == 1 else "DK")
+            whitened, dof, told = cosines(sums, terms), float(terms), f"{terms} cosines"
+            bias = _bias(sums @ whiten, lambda rho: _cosine_bias(rho, terms / many))
         else:
-            lag = _whole(bandwidth, 0, many - 1)
-        whitened, dof, told = bartlett(scores, lag), np.inf, f"{lag} lags"
-        bias = _bias(scores @ whiten, lambda rho: _bartlett_bias(rho, lag))
-    matrix, covariance = finish(whitened, whiten)
-    return Meat(
-        matrix,
-        covariance,
-        dof,
-        used,
-        None,
-        design=f"{panel} {many} periods, {told}",
-        checks=(_persistence(bias), _gaps(series)),
-    )
+            lag = self._lag(scores)
+            whitened, dof, told = bartlett(sums, lag), np.inf, f"{lag} lags"
+            bias = _bias(sums @ whiten, lambda rho: _bartlett_bias(rho, lag))
+        return Meat(
+            *finish(whitened, whiten),
+            dof,
+            correction,
+            None,
+            design=f"{panel} {many} periods, {told}",
+            checks=(_persistence(bias), self._gaps()),
+        )
+
+    def form(self, scores: GroupScores, correction: str) -> tuple[Meat, Form]:
+        """Return the meat and its form, at the lag that these scores choose."""
+        fixed = self if correction == "EWC" else replace(self, bandwidth=self._lag(scores))
+        return Dependence.form(fixed, scores, correction)
+
+    def _lag(self, scores: GroupScores) -> int:
+        if self.bandwidth is None or (
+            isinstance(self.bandwidth, str) and self.bandwidth == AUTOMATIC
+        ):
+            original = scores.sums @ linalg.inv(scores.whiten, "Hessian").T
+            return newey_west_lag(original, scores.intercept)
+        return _whole(self.bandwidth, 0, len(scores.sums) - 1)
+
+    def _gaps(self) -> Check:
+        what = "steps are left out" if self.units == 1 else "periods of units are absent"
+        return check(
+            "time gaps",
+            self.missing,
+            0.0,
+            f"{self.missing} {what} ({self.example}); neighbours are taken as one period apart",
+        )
+
+
+def _periods(rows: Rows, time: Any, copies: bool) -> Groups:
+    """Return the periods of rows in their order; refuse what has none."""
+    periods = rows.groups(time, "time")
+    kind = periods.labels.dtype.kind
+    if kind in "US" or any(isinstance(v, str) for v in periods.labels[:1].tolist()):
+        raise InputError(
+            "time",
+            "is text, whose order is the alphabet's",
+            "pass numbers or dates (pandas.to_datetime)",
+        )
+    if kind == "b":
+        raise InputError("time", "is true or false", "pass numbers or dates")
+    if copies:
+        raise InputError(
+            "time",
+            "and frequency weights: a row happens once",
+            "repeat no row, or pass weight_kind='sampling'",
+        )
+    return periods
 
 
 def cosines(scores: Array, terms: int) -> Array:
@@ -194,11 +336,28 @@ def _persistence(bias: float) -> Check:
     )
 
 
-def _gaps(series: Series) -> Check:
-    what = "steps are left out" if series.units == 1 else "periods of units are absent"
-    return check(
-        "time gaps",
-        series.missing,
-        0.0,
-        f"{series.missing} {what} ({series.example}); neighbours are taken as one period apart",
-    )
+def _left_out(labels: NDArray[Any]) -> tuple[int, str]:
+    """Return how many steps are missing from evenly spaced times, and where the first is."""
+    if labels.dtype.kind not in "iufmM" or len(labels) < 3:
+        return 0, ""
+    steps = np.diff(labels).astype(np.float64)
+    ratio = steps / steps.min()
+    whole = np.rint(ratio)  # months differ in length
+    if np.abs(ratio - whole).max() > 0.2:
+        long = int(np.count_nonzero(ratio > 1.5))
+        return long, f"after {labels[int(ratio.argmax())]!s}" if long else ""
+    where = int(np.argmax(whole > 1))
+    missing = int((whole - 1).sum())
+    return missing, f"after {labels[where]!s}" if missing else ""
+
+
+def _absent(panel: Groups, periods: Groups) -> tuple[int, str]:
+    """Return how many periods units lack between their first and last, and an example."""
+    first = np.full(len(panel), len(periods))
+    last = np.full(len(panel), -1)
+    np.minimum.at(first, panel.codes, periods.codes)
+    np.maximum.at(last, panel.codes, periods.codes)
+    lacking = last - first + 1 - np.bincount(panel.codes, minlength=len(panel))
+    worst = int(lacking.argmax())
+    example = f"unit {panel.labels[worst]!s} lacks {lacking[worst]}" if lacking[worst] else ""
+    return int(lacking.sum()), example

@@ -12,90 +12,126 @@ Cameron, A. C., Gelbach, J. B. and Miller, D. L. (2011). J. Bus. Econ. Statist. 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from etafree.dependence.base import Ways
-from etafree.dependence.clusters import PLAIN_CR, Meat, finish, small_sample_factor
-from etafree.foundation.arguments import Array, as_choice
+from etafree.data.groups import Groups
+from etafree.dependence.base import Dependence, Form, GroupScores, Meat, finish, small_sample_factor
+from etafree.foundation.arguments import Array
 from etafree.foundation.check import Check
 from etafree.foundation.linalg import check_covariance, relative_eigenvalues
 
-__all__ = ["multiway"]
+__all__ = ["Ways"]
 
 #: Smallest eigenvalue, relative to the sum of the ways alone, that counts as positive.
 POSITIVE = 1e-8
 
 
-def multiway(
-    scores: Array, whiten: Array, weights: Array, ways: Ways, correction: str | None, rows: float
-) -> Meat:
-    """Return the meat from the scores of cells.
+@dataclass(frozen=True, eq=False)
+class Ways(Dependence):
+    """Rows depend on each other if they share a cluster in any of several ways.
 
-    Parameters
+    Attributes
     ----------
-    scores : (C, p) array
-        Centred score sums of the cells in coordinates where the Hessian is the identity.
-    whiten : (p, p) array
-        Takes scores to these coordinates.
-    weights : (C,) array
-        Weights of the cells; a cluster without weight is not there.
-    ways : Ways
-    correction : {"CR0", "CR1", "CR1S"}, optional
-        Default CR1S.
-    rows : float
-        Number of rows, copies counted.
+    groups : Groups
+        Cells: rows that share all their clusters.
+    ways : tuple of Groups
+        The clusters of each way, with a code for every *cell*.
+    names : tuple of str
     """
-    used = as_choice("CR1S" if correction is None else correction, "correction", PLAIN_CR)
-    p, k = scores.shape[1], len(ways.ways)
-    single, joint = np.zeros((p, p)), np.zeros((p, p))
-    counts: list[int] = []
-    for size in range(1, k + 1):
-        for chosen in combinations(range(k), size):
-            term, count = _term(scores, weights, [ways.ways[j].codes for j in chosen])
-            term *= small_sample_factor(used, count, rows, p)
-            if size == 1:
-                single += term
-                counts.append(count)
-            else:
-                joint += (-1.0) ** (size + 1) * term
-    check_covariance(
-        single,
-        "meat",
-        p,
-        "clusters are fewer than parameters, in every way: "
-        "fit fewer parameters, or use finer clusters",
-    )
-    smallest = float(relative_eigenvalues(single + joint, single)[0])
-    kept = smallest > POSITIVE
-    matrix, covariance = finish(single + joint if kept else single, whiten)
-    named = " x ".join(f"{c} {name}" for c, name in zip(counts, ways.names, strict=True))
-    advice = (
-        f"the sum with intersection terms has relative eigenvalue {smallest:.2g}, so it is no "
-        "variance matrix: they were left out, and intervals are somewhat wide; cluster in fewer "
-        "ways if you can"
-    )
-    check = Check(
-        "multiway eigenvalue", smallest, 0.0, "ok" if kept else "warn", "" if kept else advice
-    )
-    return Meat(
-        matrix,
-        covariance,
-        np.inf if used == "CR0" else min(counts) - 1.0,
-        used,
-        min(counts),
-        design=f"{named} clusters" + ("" if kept else ", intersections left out"),
-        checks=(check,),
-    )
+
+    groups: Groups
+    ways: tuple[Groups, ...]
+    names: tuple[str, ...]
+
+    corrections = ("CR0", "CR1", "CR1S")
+    argument = "clusters"
+
+    @classmethod
+    def crossed(cls, ways: Mapping[str, Groups]) -> Ways:
+        """Return the structure of two or more named ways, each with a code for every row."""
+        first, *others = ways.values()
+        return cls(*first.crossed(*others), tuple(ways))
+
+    def default(self, leverage: bool) -> str:
+        """Return CR1S."""
+        return "CR1S"
+
+    def row_groups(self) -> Mapping[str, Groups]:
+        """Return the groups of rows whose leverage matters, by name."""
+        rows = [self.groups.merged(way) for way in self.ways]
+        return dict(zip(self.names, rows, strict=True))
+
+    def meat(self, scores: GroupScores, correction: str) -> Meat:
+        """Return the signed sum over sets of ways; over single ways if it is no variance."""
+        return self._meat(scores, correction)[0]
+
+    def form(self, scores: GroupScores, correction: str) -> tuple[Meat, Form]:
+        """Return the meat, and the same signed sum as a form: over all sets or single ways."""
+        meat, whole = self._meat(scores, correction)
+        terms = list(self._terms(scores, correction, len(self.ways) if whole else 1))
+
+        def covariance(sums: Array) -> Array:
+            whitened = sum(factor * _square(sums, groups) for _, factor, groups, _ in terms)
+            return finish(np.asarray(whitened), scores.whiten)[1]
+
+        return meat, covariance
+
+    def _terms(
+        self, scores: GroupScores, correction: str, most: int
+    ) -> Iterator[tuple[int, float, Groups, int]]:
+        """Yield every set of up to `most` ways: its size, signed factor, groups of cells, count."""
+        p = scores.sums.shape[1]
+        for size in range(1, most + 1):
+            for chosen in combinations(self.ways, size):
+                codes = np.column_stack([way.codes for way in chosen])
+                _, shared = np.unique(codes, axis=0, return_inverse=True)
+                groups = Groups(shared.reshape(-1), np.arange(shared.max() + 1))
+                count = int(np.count_nonzero(groups.weights(scores.weights)))
+                factor = small_sample_factor(correction, count, scores.rows, p)
+                yield size, (-1.0) ** (size + 1) * factor, groups, count
+
+    def _meat(self, scores: GroupScores, correction: str) -> tuple[Meat, bool]:
+        p = scores.sums.shape[1]
+        single, joint = np.zeros((p, p)), np.zeros((p, p))
+        counts: list[int] = []
+        for size, factor, groups, count in self._terms(scores, correction, len(self.ways)):
+            (single if size == 1 else joint)[:] += factor * _square(scores.sums, groups)
+            counts += [count] if size == 1 else []
+        check_covariance(
+            single,
+            "meat",
+            p,
+            "clusters are fewer than parameters, in every way: fit fewer parameters, or use finer "
+            "clusters",
+        )
+        smallest = float(relative_eigenvalues(single + joint, single)[0])
+        whole = smallest > POSITIVE
+        named = " x ".join(f"{c} {name}" for c, name in zip(counts, self.names, strict=True))
+        advice = (
+            f"the sum with intersection terms has relative eigenvalue {smallest:.2g}, so it is no "
+            "variance matrix: they were left out, and intervals are somewhat wide; cluster in "
+            "fewer ways if you can"
+        )
+        verdict = "ok" if whole else "warn"
+        check = Check("multiway eigenvalue", smallest, 0.0, verdict, "" if whole else advice)
+        meat = Meat(
+            *finish(single + joint if whole else single, scores.whiten),
+            np.inf if correction == "CR0" else min(counts) - 1.0,
+            correction,
+            min(counts),
+            design=f"{named} clusters" + ("" if whole else ", intersections left out"),
+            checks=(check,),
+        )
+        return meat, whole
 
 
-def _term(scores: Array, weights: Array, codes: list[NDArray[np.intp]]) -> tuple[Array, int]:
-    """Return the sum of squares over clusters that share all these codes, and their number."""
-    _, group = np.unique(np.column_stack(codes), axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    sums = np.zeros((int(group.max()) + 1, scores.shape[1]))
-    np.add.at(sums, group, scores)
-    count = int(np.count_nonzero(np.bincount(group, weights)))
-    return sums.T @ sums, count
+def _square(sums: Array, groups: Groups) -> Array:
+    """Return the sum of squares over groups of cells."""
+    totals = np.zeros((len(groups), sums.shape[1]))
+    np.add.at(totals, groups.codes, sums)
+    square: Array = totals.T @ totals
+    return square

@@ -31,7 +31,7 @@ COMPUTED = 0.9
 LEVELS = 5
 
 
-def refuse_latent(tree: Any, losses: StoredLosses, dependence: Dependence | None) -> None:
+def refuse_latent(tree: Any, losses: StoredLosses, dependence: Dependence) -> None:
     """Raise if the posterior has group effects that the stored log-likelihood is conditional on.
 
     Seen are variables named like ``1|school``, variables along a dimension of the observations
@@ -40,7 +40,7 @@ def refuse_latent(tree: Any, losses: StoredLosses, dependence: Dependence | None
     other parameters determine is computed, not latent.
     """
     posterior = tree["posterior"].to_dataset()
-    groups = [] if dependence is None else [*dependence.row_groups().values()]
+    groups = [*dependence.row_groups().values()]
     groups += _indices(tree, losses)
     along = {
         str(n): _groups_along(str(n), a, losses, groups) for n, a in posterior.data_vars.items()

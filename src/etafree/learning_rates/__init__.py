@@ -18,14 +18,7 @@ from etafree.learning_rates.matsubara import matsubara
 from etafree.learning_rates.problem import Information, LearningRate, Problem, information
 from etafree.learning_rates.safebayes import NormalInverseGamma, safebayes
 
-__all__ = [
-    "METHODS",
-    "Information",
-    "LearningRate",
-    "NormalInverseGamma",
-    "information",
-    "select",
-]
+__all__ = ["METHODS", "Information", "LearningRate", "NormalInverseGamma", "information", "select"]
 
 METHODS: dict[str, Callable[..., LearningRate]] = {
     "magnitude": magnitude,

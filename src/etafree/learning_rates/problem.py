@@ -25,7 +25,7 @@ from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_seeds
 from etafree.foundation.linalg import relative_eigenvalues
-from etafree.optimize import Fit, minimise
+from etafree.optimize import Minimum, minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.sandwich import target
 
@@ -128,7 +128,7 @@ class Information:
         return {name: float(c) for name, c in zip(self.names, covered, strict=True)}
 
 
-def information(criterion: Criterion, fit: Fit, groups: Groups | None = None) -> Information:
+def information(criterion: Criterion, fit: Minimum, groups: Groups | None = None) -> Information:
     """Return A and B at the minimiser; scores are centred, and summed over clusters."""
     made = target(
         criterion,
@@ -179,7 +179,7 @@ class Problem:
         return cls(source, prior, cluster_groups(source, clusters), seeds)
 
     @cached_property
-    def fit(self) -> Fit:
+    def fit(self) -> Minimum:
         """The minimiser of the penalized total loss."""
         return minimise(self.criterion)
 
@@ -384,14 +384,5 @@ def learning_rate(
         for name, values in (trace or {"eta": [eta]}).items()
     }
     return LearningRate(
-        float(eta),
-        status,
-        float(mc_error),
-        tried,
-        known,
-        method,
-        aim,
-        found,
-        units_matter,
-        level,
+        float(eta), status, float(mc_error), tried, known, method, aim, found, units_matter, level
     )

@@ -6,14 +6,14 @@ from typing import Any
 
 from etafree.criterion import Criterion
 from etafree.errors import InputError
-from etafree.optimize.newton import Fit, newton_minimise, subset_starts
+from etafree.optimize.newton import Minimum, newton_minimise, subset_starts
 from etafree.optimize.proximal import proximal_minimise
 from etafree.penalties import KinkedPenalty
 
-__all__ = ["Fit", "minimise", "subset_starts"]
+__all__ = ["Minimum", "minimise", "subset_starts"]
 
 
-def minimise(criterion: Criterion, start: Any = None) -> Fit:
+def minimise(criterion: Criterion, start: Any = None) -> Minimum:
     r"""Return the minimiser of the penalized total loss, :math:`\hat\theta = \arg\min L`.
 
     Smooth penalties go to `etafree.optimize.newton`, penalties with a kink (L1, elastic net,
@@ -29,7 +29,7 @@ def minimise(criterion: Criterion, start: Any = None) -> Fit:
 
     Returns
     -------
-    Fit
+    Minimum
         With ``theta`` (p,), the Hessian there and whether the minimum is known to be global.
 
     Raises

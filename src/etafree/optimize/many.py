@@ -20,7 +20,7 @@ from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import CONDITION_FAIL
-from etafree.optimize import Fit, minimise
+from etafree.optimize import Minimum, minimise
 from etafree.totals.linear import LinearTotal
 
 __all__ = ["Batch", "Minimisers", "batch", "minimisers", "outer_products", "unpacked"]
@@ -131,14 +131,14 @@ def _penalized(
     return Batch(gradients, hessians, np.sqrt(square))
 
 
-def minimisers(criterion: Criterion, fit: Fit, weights: Array, kind: str) -> Minimisers:
+def minimisers(criterion: Criterion, fit: Minimum, weights: Array, kind: str) -> Minimisers:
     """Return the minimisers of a criterion under each row of `weights` (b, n).
 
     Parameters
     ----------
     criterion : Criterion
         With a smooth penalty, or none.
-    fit : Fit
+    fit : Minimum
         Its minimiser under its own weights, where every search starts.
     weights : (b, n) array
     kind : {"frequency", "sampling"}

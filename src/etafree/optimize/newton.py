@@ -26,7 +26,7 @@ from etafree.totals.linear import PredictorTotal
 __all__ = [
     "MAX_ITERATIONS",
     "TOLERANCE",
-    "Fit",
+    "Minimum",
     "check_collinear",
     "newton_minimise",
     "separated",
@@ -39,7 +39,7 @@ MAX_ITERATIONS = 200
 
 
 @dataclass(frozen=True)
-class Fit:
+class Minimum:
     """Minimiser of a criterion, as `minimise` returns it.
 
     Attributes
@@ -79,7 +79,7 @@ class Fit:
 
 
 @own_settings
-def newton_minimise(criterion: Criterion, start: Any = None) -> Fit:
+def newton_minimise(criterion: Criterion, start: Any = None) -> Minimum:
     r"""Return the minimiser of the penalized total loss, :math:`\hat\theta = \arg\min L`.
 
     Newton steps with the exact Hessian, halved until the value falls; where the Hessian is not
@@ -100,7 +100,7 @@ def newton_minimise(criterion: Criterion, start: Any = None) -> Fit:
         return _minimise(criterion, start)
 
 
-def _minimise(criterion: Criterion, start: Any) -> Fit:
+def _minimise(criterion: Criterion, start: Any) -> Minimum:
     if start is not None:
         return _newton(criterion, criterion.point(start, "start"))
     if not isinstance(criterion.total, PredictorTotal):
@@ -138,9 +138,9 @@ def subset_starts(criterion: Criterion, count: int) -> list[Array]:
     return [linalg.least_squares(some.X[rows], response[rows]) for rows in cuts]
 
 
-def _best(criterion: Criterion, starts: list[Array]) -> Fit:
+def _best(criterion: Criterion, starts: list[Array]) -> Minimum:
     """Return the lowest of the minima reached; a start that leads nowhere is passed over."""
-    fits: list[Fit] = []
+    fits: list[Minimum] = []
     failure: ConvergenceError | None = None
     for start in starts:
         try:
@@ -152,7 +152,7 @@ def _best(criterion: Criterion, starts: list[Array]) -> Fit:
     return min(fits, key=lambda fit: fit.value)
 
 
-def _newton(criterion: Criterion, theta: Array) -> Fit:
+def _newton(criterion: Criterion, theta: Array) -> Minimum:
     state = criterion.derivatives(theta)
     if not np.isfinite(state.value):
         raise InputError("start", "is where the loss is not finite", "pass another start=")
@@ -186,11 +186,11 @@ def _newton(criterion: Criterion, theta: Array) -> Fit:
     )
 
 
-def _done(criterion: Criterion, theta: Array, state: Derivatives, iterations: int) -> Fit:
+def _done(criterion: Criterion, theta: Array, state: Derivatives, iterations: int) -> Minimum:
     """Return the fit, unless the Hessian there says that columns are collinear."""
     check_collinear(criterion, state.hessian)
     status = "converged" if criterion.loss.convex else "local"
-    return Fit(theta, state.value, state.hessian, _gap(state), iterations, status)
+    return Minimum(theta, state.value, state.hessian, _gap(state), iterations, status)
 
 
 def _gap(state: Derivatives) -> float:

@@ -36,7 +36,7 @@ from etafree.foundation.threads import own_settings
 from etafree.optimize.newton import (
     MAX_ITERATIONS,
     TOLERANCE,
-    Fit,
+    Minimum,
     _newton_step,
     check_collinear,
     separated,
@@ -237,7 +237,7 @@ class QuadraticModel:
 
 
 @own_settings
-def proximal_minimise(criterion: Criterion, start: Any = None) -> Fit:
+def proximal_minimise(criterion: Criterion, start: Any = None) -> Minimum:
     r"""Return the minimiser of a convex loss plus a penalty with kinks.
 
     Coefficients at a kink are exactly zero. The fit's `gap` is the largest coordinate of the
@@ -327,13 +327,13 @@ class _Objective:
         alone = np.eye(self.criterion.p)
         check_collinear(self.criterion, np.where(np.outer(among, among), curvature, alone))
 
-    def done(self, model: QuadraticModel, value: float, iterations: int) -> Fit:
+    def done(self, model: QuadraticModel, value: float, iterations: int) -> Minimum:
         """Return the fit, unless the Hessian says that active columns are collinear."""
         active = model.norms.active(model.theta)
         hessian = model.hessian + model.norms.hessian(model.theta)
         self.check(hessian, active)
         hessian -= np.diag(np.where(active, 0.0, self.kinks.ridge))
-        return Fit(model.theta, value, hessian, model.gap, iterations, "converged")
+        return Minimum(model.theta, value, hessian, model.gap, iterations, "converged")
 
 
 class _Point(NamedTuple):
@@ -360,7 +360,7 @@ def _first(objective: _Objective) -> Array:
     return found if np.isfinite(values[1]) and not values[0] <= values[1] else zero
 
 
-def _iterate(objective: _Objective, theta: Array) -> Fit:
+def _iterate(objective: _Objective, theta: Array) -> Minimum:
     criterion, here = objective.criterion, objective.at(theta)
     if not np.isfinite(here.value):
         raise InputError("start", "is where the loss is not finite", "pass another start=")

@@ -158,7 +158,7 @@ def figure1_page(table: pd.DataFrame, z: pd.DataFrame, png: bytes, settings: dic
                     "quantiles: under a penalty group scores do not sum to zero, which inflates it "
                     "by about half and makes every interval cover. The frequentist interval is "
                     "also the Wald interval of the calibrated posterior with that meat: where it "
-                    "and the draws differ, the posterior's shape is not near normal.",
+                    "and the draws differ, the posterior's shape is not near normal."
                 ],
                 table=table_html(ranges(table)),
             ),
@@ -166,7 +166,7 @@ def figure1_page(table: pd.DataFrame, z: pd.DataFrame, png: bytes, settings: dic
                 "Deviation from the published curves",
                 [
                     "Our published posterior with the printed meat, minus the published curves, in "
-                    "standard errors of the difference (both are Monte Carlo estimates).",
+                    "standard errors of the difference (both are Monte Carlo estimates)."
                 ],
                 table=table_html(deviation, 2),
             ),

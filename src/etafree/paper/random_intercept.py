@@ -47,15 +47,7 @@ from etafree.samplers import sample
 from etafree.sandwich import target
 from etafree.target import Target
 
-__all__ = [
-    "KINDS",
-    "Design",
-    "RandomIntercept",
-    "pseudo_true",
-    "pseudo_true_by_simulation",
-    "robust_variances",
-    "whiten",
-]
+__all__ = ["KINDS", "Design", "RandomIntercept", "pseudo_true", "robust_variances", "whiten"]
 
 
 def whiten(values: Array, groups: Groups, tau2: float, sigma2: float) -> Array:
@@ -506,20 +498,3 @@ def pseudo_true(design: Design) -> float:
 
     low, high = sorted((0.0, design.beta))
     return float(brentq(equation, low, high, xtol=1e-15, rtol=1e-14))
-
-
-def pseudo_true_by_simulation(
-    design: Design, datasets: int = 1000, groups: int = 5000, seed: int = 0
-) -> tuple[float, float]:
-    """Return the paper's approximation, a mean of fits to large data sets, and its error."""
-    large = Design(**{**design.__dict__, "groups": groups})
-    estimates = np.empty(datasets)
-    for k, stream in enumerate(np.random.SeedSequence(seed).spawn(datasets)):
-        x, y, codes = large.simulate(np.random.default_rng(stream))
-        data = (
-            whiten(x, codes, large.tau2, large.sigma2),
-            whiten(y, codes, large.tau2, large.sigma2),
-        )
-        fit = minimise(Criterion(Huber(large.c), (data[0], data[1]), Ridge(large.strength)))
-        estimates[k] = fit.theta[0]
-    return float(estimates.mean()), float(estimates.std(ddof=1) / np.sqrt(datasets))

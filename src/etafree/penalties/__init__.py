@@ -1,13 +1,7 @@
 r"""Convex penalties in :math:`L = M + \lambda_n s_n\rho`: smooth ones, and ones with kinks."""
 
 from etafree.penalties.kinked import L1, ActivePenalty, ElasticNet, GroupL1, KinkedPenalty
-from etafree.penalties.smooth import (
-    NoPenalty,
-    Penalty,
-    Ridge,
-    SmoothPenalty,
-    huberized_l1,
-)
+from etafree.penalties.smooth import NoPenalty, Penalty, Ridge, SmoothPenalty, huberized_l1
 from etafree.penalties.smooth import Strength as _Strength
 
 __all__ = [

@@ -199,7 +199,7 @@ def calibration_page(result: Any, *, etas: Sequence[float] | None = None) -> str
                 f"error, where draws made it). lower, upper: the calibrated {level} interval. dof: "
                 "degrees of freedom of its t quantiles. before: of the draws as they came. ratio: "
                 "width of the calibrated interval over theirs; above one, the posterior was "
-                "overconfident.",
+                "overconfident."
             ],
             table_html(_numbers(table)),
         ),
