@@ -505,6 +505,10 @@ def test_bad_series_are_refused() -> None:
 
     refused("time", "text", build(time=[f"t{k}" for k in range(60)]))
     refused("time", "missing", build(time=[np.nan, *range(59)]))
+    refused("time", "infinite", build(time=[*range(59), np.inf]))
+    far = build(time=[0.0, 1e-300, *np.linspace(1.0, 1e300, 58)])().checks[1]
+    assert far.name == "time gaps"
+    assert far.verdict == "warn"
     refused("time", "repeats, for example 3", build(time=np.r_[3, 3, 5:63]))
     refused("time", "2 rows of unit 0 at 3", build(time=np.r_[3, 3, 5:63], unit=np.zeros(60, int)))
     refused("correction", "one series", build(correction="DK"))

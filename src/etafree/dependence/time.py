@@ -228,6 +228,8 @@ def _periods(rows: Rows, time: Any, copies: bool) -> Groups:
         )
     if kind == "b":
         raise InputError("time", "is true or false", "pass numbers or dates")
+    if kind == "f" and not np.isfinite(periods.labels).all():
+        raise InputError("time", "has infinite values", "pass finite numbers or dates")
     if copies:
         raise InputError(
             "time",
@@ -341,9 +343,11 @@ def _left_out(labels: NDArray[Any]) -> tuple[int, str]:
     if labels.dtype.kind not in "iufmM" or len(labels) < 3:
         return 0, ""
     steps = np.diff(labels).astype(np.float64)
-    ratio = steps / steps.min()
-    whole = np.rint(ratio)  # months differ in length
-    if np.abs(ratio - whole).max() > 0.2:
+    with np.errstate(over="ignore", invalid="ignore"):  # a step beyond any number is uneven too
+        ratio = steps / steps.min()
+        whole = np.rint(ratio)  # months differ in length
+        uneven = not np.abs(ratio - whole).max() <= 0.2
+    if uneven:
         long = int(np.count_nonzero(ratio > 1.5))
         return long, f"after {labels[int(ratio.argmax())]!s}" if long else ""
     where = int(np.argmax(whole > 1))
