@@ -396,7 +396,7 @@ def _correction(asked: Any, dependence: Dependence, meat: Any, criterion: Criter
     if meat is not None:
         if asked is not None:
             raise InputError("correction", "cannot be combined with meat=", "pass one of them")
-        dependence.refuse_meat()
+        dependence.check_meat()
         return "custom"
     if criterion.total.leverages and criterion.loss.curvature() is None:
         return dependence.correction(asked)

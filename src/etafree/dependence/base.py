@@ -153,12 +153,15 @@ class Dependence(ABC):
         What messages call it.
     other_corrections : str
         Advice to who asks for a correction that is offered elsewhere.
+    takes_meat : bool
+        Whether it means something beside a variance of the total that the user computed.
     """
 
     groups: Groups
     corrections: ClassVar[tuple[str, ...]]
     argument: ClassVar[str] = "dependence"
     other_corrections: ClassVar[str] = ""
+    takes_meat: ClassVar[bool] = False
 
     @abstractmethod
     def default(self, leverage: bool) -> str:
@@ -177,24 +180,24 @@ class Dependence(ABC):
         return self.meat(scores, correction), covariance
 
     def by_leverage(self, at: Point, correction: str) -> Meat:
-        """Return the variance of the total from single rows or by a correction for leverage."""
-        raise NotImplementedError
+        """Return the variance of the total where `summed` is None: it takes more than sums."""
+        raise InputError("correction", f"is {correction!r}", "this structure has score sums only")
 
     def given(self, matrix: Array, covariance: Array) -> Meat:
-        """Return a variance of the total that the user computed."""
-        self.refuse_meat()
+        """Return a variance of the total that the user computed, where it `takes_meat`."""
         return Meat(matrix, covariance, np.inf, "custom", design="meat of the user's")
 
-    def refuse_meat(self) -> None:
+    def check_meat(self) -> None:
         """Raise where a variance of the user's own leaves the structure without meaning."""
-        raise InputError(
-            self.argument,
-            "means nothing with meat=, which says how scores depend on each other",
-            "leave it out; one-way clusters= give the degrees of freedom",
-        )
+        if not self.takes_meat:
+            raise InputError(
+                self.argument,
+                "means nothing with meat=, which says how scores depend on each other",
+                "leave it out; one-way clusters= give the degrees of freedom",
+            )
 
     def summed(self, correction: str) -> Groups | None:
-        """Return the groups whose score sums the correction needs; None if it takes single rows."""
+        """Return the groups whose score sums the correction needs; None if these do not do."""
         return None if correction in LEVERAGE else self.groups
 
     def check_size(  # noqa: B027  most have no least number

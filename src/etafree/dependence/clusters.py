@@ -199,6 +199,7 @@ class Independent(Dependence):
     rows: int
 
     corrections = ("HC0", "HC1", "HC2", "HC3")
+    takes_meat = True
     other_corrections = "the CR corrections need clusters=, EWC, Bartlett and DK need dependence="
 
     @property
@@ -218,9 +219,6 @@ class Independent(Dependence):
     def summed(self, correction: str) -> None:
         """Return None: single rows are taken."""
         return
-
-    def refuse_meat(self) -> None:
-        """Take a variance of the user's own."""
 
     def meat(self, scores: GroupScores, correction: str) -> Meat:
         """Return the sum of squared scores, HC0 or HC1."""
@@ -247,6 +245,7 @@ class OneWay(Dependence):
     groups: Groups
 
     corrections = ("CR0", "CR1", "CR1S", "CR2", "CR3")
+    takes_meat = True
     argument = "clusters"
     other_corrections = "the HC corrections are for independent observations: drop clusters="
 
@@ -258,9 +257,6 @@ class OneWay(Dependence):
     def default(self, leverage: bool) -> str:
         """Return CR3, CR1 where rows have no share of the Hessian."""
         return "CR3" if leverage else "CR1"
-
-    def refuse_meat(self) -> None:
-        """Take a variance of the user's own."""
 
     def given(self, matrix: Array, covariance: Array) -> Meat:
         """Return a variance of the total that the user computed, with t and G - 1."""
