@@ -18,12 +18,13 @@ from etafree.errors import EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_count
 from etafree.foundation.terminal import say
 from etafree.inference import student_quantile
+from etafree.map import Map
 from etafree.paper.study import Cell, coverage, run_study, write_outputs
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
 from etafree.sandwich import target
 from etafree.target import Target
-from etafree.totals.linear import LinearTotal
+from etafree.totals.linear import has_design
 from studies.problem import Problem
 from studies.scenarios import SCENARIOS, SLOW, simulate
 
@@ -77,14 +78,15 @@ def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) ->
     criterion = problem.criterion
     try:
         # without its fall-backs a sampler that fails is flagged by its Pareto k, and stays fast
-        sampler = "auto" if isinstance(criterion.total, LinearTotal) else "importance"
+        sampler = "auto" if has_design(criterion.total) else "importance"
         posterior = GeneralizedPosterior(criterion, eta)
         draws = sample(posterior, draws=DRAWS, seed=rng, sampler=sampler)
         made = calibrate(draws, criterion, seed=rng, **problem.options)
     except EtafreeError as error:
         return np.full((len(METHODS), 2, criterion.p), np.nan), type(error).__name__
     chosen = draws.select(goal.names)
-    open_faced = calibrate(replace(chosen, source=None), goal, kind="scale", seed=rng).draws
+    plain = replace(chosen, source=None)
+    open_faced = calibrate(plain, goal, map=Map(kind="scale"), seed=rng).draws
     limits = [
         _limits(_quantiles(d), goal.names, criterion.names)
         for d in (chosen, open_faced, made.draws.select(goal.names))

@@ -123,8 +123,8 @@ def numpyro() -> None:
         numpyro.infer.NUTS(model), num_warmup=300, num_samples=500, progress_bar=False
     )
     mcmc.run(jax.random.PRNGKey(0), X, y=y)
-    given = {"model_args": (X,), "model_kwargs": {"y": y}}
-    close_to_least_squares(ef.calibrate(mcmc, **given, clusters=group), "b[1]")
+    fit = ef.from_numpyro(mcmc, args=(X,), kwargs={"y": y})
+    close_to_least_squares(ef.calibrate(fit, clusters=group), "b[1]")
 
 
 def pymc() -> None:

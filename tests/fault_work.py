@@ -64,7 +64,7 @@ def calibrated():
     """Return a small result that every writer takes."""
     rng = np.random.default_rng(1)
     draws = rng.standard_normal((4, 500, 2))
-    return ef.calibrate(draws, center=[1.0, 2.0], covariance=np.eye(2), names=["a", "b"])
+    return ef.calibrate(ef.Draws.of(draws, ["a", "b"]), center=[1.0, 2.0], covariance=np.eye(2))
 
 
 def outputs(path, result):

@@ -306,7 +306,7 @@ def stored(kind: str) -> bytes:
 
 
 def calibrated(source: Any, rng: np.random.Generator, folder: Path) -> None:
-    made = ef.calibrate(source, correction="HC0", latent=None)
+    made = ef.calibrate(ef.from_arviz(source, latent=None), correction="HC0")
     if rng.random() < 0.1:
         page = made.report(folder / "page ü.html").read_text()
         check_page(page, made.names)

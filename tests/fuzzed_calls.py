@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from functools import cache, partial
 from inspect import signature
@@ -36,6 +37,25 @@ def with_penalty(make: Callable[..., Any]) -> Callable[..., None]:
     return lambda **arguments: fitted(losses.Huber(), make(**arguments))
 
 
+def a_tree(draws: Any, residuals: Any) -> Any:
+    """Return a fit with its log-likelihood."""
+    import xarray as xr
+
+    losses = xr.Dataset({"y": (("chain", "draw", "i"), -0.5 * np.square(residuals[None]))})
+    posterior = xr.Dataset({"b": (("chain", "draw", "k"), draws[None])})
+    return xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": losses})
+
+
+def a_chain(draws: Any, residuals: Any) -> Path:
+    """Return the path of a file as CmdStan writes it."""
+    names = ["lp__", *(f"b.{k + 1}" for k in range(draws.shape[1]))]
+    names += [f"log_lik.{k + 1}" for k in range(residuals.shape[1])]
+    rows = np.column_stack([np.zeros(len(draws)), draws, -0.5 * np.square(residuals)])
+    path = Path(tempfile.mkdtemp()) / "chain.csv"
+    np.savetxt(path, rows, delimiter=",", header=",".join(names), comments="")
+    return path
+
+
 @cache
 def public() -> dict[str, Call]:
     """Valid calls by name; those of the tests of spoiled arguments are among them."""
@@ -44,6 +64,8 @@ def public() -> dict[str, Call]:
     criterion = ef.Criterion(losses.PseudoHuber(), (X, y), names=names)
     flat = ef.LogPrior.normal(np.zeros(3), 100 * np.eye(3))
     posterior = ef.GeneralizedPosterior(criterion, 0.5, flat)
+    spread = np.linalg.inv(X.T @ X)
+    drawn = np.random.default_rng(0).multivariate_normal(spread @ X.T @ y, spread, size=400)
     found: dict[str, Call] = {
         name: (function, {key: value for key, (value, _) in arguments.items()})
         for name, (function, arguments) in calls(0, 3).items()
@@ -73,9 +95,24 @@ def public() -> dict[str, Call]:
         "responses of Logistic": (lambda y: fitted(losses.Logistic(), y=y), {"y": 1.0 * (y > 0)}),
         "responses of Gamma": (lambda y: fitted(losses.Gamma(), y=y), {"y": counts + 0.5}),
         "Draws.of": (ef.Draws.of, {"values": w["draws"], "names": names, "eta": 1.0}),
-        "Target.given": (
-            ef.Target.given,
+        "Target of one's own": (
+            ef.Target,
             {"center": w["vector"], "covariance": w["matrix"], "names": names, "dof": 5.0},
+        ),
+        "from_arviz": (
+            lambda **k: ef.calibrate(ef.from_arviz(**k)),
+            {
+                "fit": a_tree(drawn, y - drawn @ X.T),
+                "var_names": ["b"],
+                "filter_vars": "like",
+                "log_likelihood": "y",
+                "eta": 1.0,
+                "latent": None,
+            },
+        ),
+        "from_stan": (
+            lambda **k: ef.calibrate(ef.from_stan(**k)),
+            {"fit": [a_chain(drawn, y - drawn @ X.T)], "var_names": "b", "eta": 1.0},
         ),
         "LogPrior.normal": (ef.LogPrior.normal, {"mean": np.zeros(3), "covariance": np.eye(3)}),
         "minimise": (ef.minimise, {"criterion": criterion, "start": np.zeros(3)}),
@@ -366,7 +403,6 @@ def parts() -> dict[str, Call]:
                 "eta": 1.0,
                 "clusters": labels,
                 "correction": "CR1",
-                "dof": 5.0,
             },
         ),
         "jackknife of a series": (

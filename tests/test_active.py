@@ -225,7 +225,7 @@ def test_bad_use_of_kinks_is_refused() -> None:
     criterion = sparse()
     draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=300, seed=1)
     refused("center", "center='map'", lambda: ef.calibrate(draws, criterion, center="mean"))
-    refused("kind", "center='map'", lambda: ef.calibrate(draws, criterion, kind="scale"))
+    refused("map", "center='map'", lambda: ef.calibrate(draws, criterion, map=ef.Map(kind="scale")))
     refused(
         "penalty", "every coefficient", lambda: ef.target(sparse(penalty=ef.penalties.L1(50.0)))
     )

@@ -255,9 +255,9 @@ IN_USE: dict[str, dict[str, Any]] = {
     **{f"{c}": {"clusters": LOPSIDED, "correction": c} for c in ("CR0", "CR1", "CR2", "CR3")},
     "several ways": {"clusters": [LOPSIDED, np.arange(N) % 12]},
     "survey": {"dependence": ef.Survey(FINE, np.arange(N) // 30)},
-    "kind": {"kind": "scale"},
+    "map": {"map": ef.Map(kind="scale")},
     "center": {"center": "mean"},
-    "center and kind": {"center": "mean", "kind": "scale"},
+    "center and map": {"center": "mean", "map": ef.Map(kind="scale")},
 }
 
 
@@ -273,13 +273,13 @@ def test_checks_advise_nothing_that_is_in_use_and_what_they_advise_works(what):
     options = IN_USE[what]
     result = calibrated(**options)
     for check in result.checks:
-        for argument, value in re.findall(r"(correction|center|kind)='([\w-]+)'", check.advice):
+        for argument, value in re.findall(r"(correction|center|map)='([\w-]+)'", check.advice):
             if check.name == "shape":  # names an argument of interval()
                 continue
             used = {
                 "correction": result.target.correction,
                 "center": result.target.center_kind,
-                "kind": result.settings["kind"],
+                "map": "affine" if result.settings["kind"] == "location-scale" else "scale",
             }[argument]
             assert value != used, (check.name, check.advice)
             calibrated(**{**options, argument: value})
@@ -291,12 +291,12 @@ def test_checks_advise_nothing_that_is_in_use_and_what_they_advise_works(what):
 
 
 def test_the_advice_about_the_centre_is_enough():
-    for what in ("kind", "center", "center and kind"):
+    for what in ("map", "center", "center and map"):
         options, seen = dict(IN_USE[what]), []
         for _ in range(2):
             offset = next(c for c in calibrated(**options).checks if c.name == "Newton offset")
             seen.append(offset.verdict)
-            found = re.search(r"(center|kind)='([\w-]+)'", offset.advice)
+            found = re.search(r"(center|map)='([\w-]+)'", offset.advice)
             if found:
                 options[found[1]] = found[2]
         last = next(c for c in calibrated(**options).checks if c.name == "Newton offset")

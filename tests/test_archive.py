@@ -39,14 +39,12 @@ RESULTS: dict[str, Callable[[], ef.Calibration]] = {
     "given": lambda: ef.calibrate(DRAWS, center=[1.0, 0.0, 1e6], covariance=np.diag([1, 4, 9.0])),
     "given, t": lambda: ef.calibrate(
         DRAWS,
-        center=[1.0, 0.0, 1e6],
-        covariance=np.diag([1, 4, 9.0]),
-        dof=3,
+        ef.Target([1.0, 0.0, 1e6], np.diag([1, 4, 9.0]), dof=3),
         seed=np.random.default_rng(7),
     ),
-    "scale": lambda: ef.calibrate(DRAWS, HUBER, kind="scale", root="paper"),
+    "scale": lambda: ef.calibrate(DRAWS, HUBER, map=ef.Map(root="paper", kind="scale")),
     "curvature": lambda: ef.calibrate(
-        DRAWS, HUBER, working="curvature", eta=0.5, root="cholesky", clusters=SCHOOL
+        DRAWS, HUBER, eta=0.5, clusters=SCHOOL, map=ef.Map(root="cholesky", working="curvature")
     ),
 }
 
@@ -255,5 +253,5 @@ def test_extreme_results_that_can_be_made_can_be_read(tmp_path):
             draws = rng.standard_normal((7, 2)) @ root.T + 1e5 * size
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                made = ef.calibrate(draws, center=[1e6 * size, 0.0], covariance=matrix, dof=2)
+                made = ef.calibrate(draws, ef.Target([1e6 * size, 0.0], matrix, dof=2))
                 ef.Calibration.load(made.save(tmp_path / "result.npz"))

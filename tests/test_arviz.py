@@ -221,7 +221,7 @@ def test_dask_and_disk_backed_arrays(idata, tmp_path, monkeypatch):
     ],
 )
 def test_variables_are_chosen_as_in_arviz(idata, result, options, names):
-    chosen = ef.calibrate(idata, clusters="school", **options)
+    chosen = ef.calibrate(ef.from_arviz(idata, **options), clusters="school")
     made = chosen.to_arviz()
     posterior = group(made, "posterior")
     assert list(posterior) == names
@@ -451,7 +451,7 @@ def test_coefficients_of_several_outcomes_are_parameters(whole):
     expected = ef.target(stacked, clusters=SCHOOL.repeat(2), correction="CR1").se
     expected = expected[[0, 1, 2, 3] if whole else [0, 2, 1, 3]]
     for latent in ("auto", None):
-        made = ef.calibrate(fit, clusters="school", latent=latent)
+        made = ef.calibrate(ef.from_arviz(fit, latent=latent), clusters="school")
         table = made.summary()
         assert np.all(np.abs(table["se"] / expected - 1) < 4 * table["se_error"] + 1e-9)
         assert "left out, per observation: mu" in str(made).splitlines()
@@ -493,7 +493,7 @@ def test_group_effects_are_refused_with_the_number(fit, clusters):
     refused(
         "log_likelihood", "pass model=", lambda: ef.calibrate(fit, clusters=clusters, var_names="a")
     )
-    made = ef.calibrate(fit, clusters=clusters, var_names=["a"], latent=None)
+    made = ef.calibrate(ef.from_arviz(fit, var_names=["a"], latent=None), clusters=clusters)
     assert made.names == ("a",)
 
 
@@ -574,7 +574,9 @@ def test_bare_datasets_without_coordinates():
 
 def test_results_without_a_fit_become_a_tree():
     draws = np.random.default_rng(0).standard_normal((200, 2))
-    made = ef.calibrate(draws, center=[0.0, 1.0], covariance=np.eye(2), names=["a", "b"]).to_arviz()
+    made = ef.calibrate(
+        ef.Draws.of(draws, ["a", "b"]), center=[0.0, 1.0], covariance=np.eye(2)
+    ).to_arviz()
     assert type(made) is xr.DataTree
     assert made["posterior"]["b"].dims == ("chain", "draw")
     assert made["posterior"].attrs["calibration_target"] == "covariance given by the user"
@@ -638,29 +640,36 @@ def test_bad_options_are_refused(idata):
         ),
         ("var_names", "alpha", {"var_names": ["alpha"]}),
         ("var_names", "leaves no parameter", {"var_names": ["~intercept", "~beta"]}),
+        ("var_names", "is 3; pass names out of ['intercept', 'beta']", {"var_names": 3}),
+        ("var_names", "is ['beta', 3]", {"var_names": ["beta", 3]}),
+        ("log_likelihood", "is stored in the fit", {"log_likelihood": STORED}),
+        ("eta", "must be a finite number above zero", {"eta": 0.0}),
+        ("model", "is a str", {"model": "linear"}),
+    ):
+        refused(argument, fragment, lambda options=options: ef.calibrate(idata, **options))
+    for argument, fragment, options in (
         (
             "var_names",
             "is no regular expression: missing )",
             {"var_names": ["(("], "filter_vars": "regex"},
         ),
-        ("var_names", "is 3; pass names out of ['intercept', 'beta']", {"var_names": 3}),
-        ("var_names", "is ['beta', 3]", {"var_names": ["beta", 3]}),
         ("filter_vars", "choose one of", {"var_names": ["a"], "filter_vars": "glob"}),
+        ("filter_vars", "pass var_names= too", {"filter_vars": "like"}),
         ("latent", "choose one of", {"latent": "maybe"}),
-        ("names", "are the fit's own", {"names": list("vwxyz")}),
-        ("log_likelihood", "is stored in the fit", {"log_likelihood": STORED}),
-        ("eta", "must be a finite number above zero", {"eta": 0.0}),
-        ("prior", "is about a model's prior", {"prior": "scaled"}),
-        ("model", "is a str", {"model": "linear"}),
     ):
-        refused(argument, fragment, lambda options=options: ef.calibrate(idata, **options))
+        refused(argument, fragment, lambda options=options: ef.from_arviz(idata, **options))
+    known = ef.from_arviz(idata)
+    for argument, value in {"var_names": "beta", "eta": 1.0, "log_likelihood": "y"}.items():
+        refused(
+            argument, "belongs to the fit", lambda k={argument: value}: ef.calibrate(known, **k)
+        )
     model = types.SimpleNamespace()
     refused(
         "model",
         "cannot be combined with a criterion",
         lambda: ef.calibrate(idata, CRITERION, model=model),
     )
-    refused("prior", "multiplied by eta or not", lambda: ef.calibrate(idata, model=model, eta=0.5))
+    refused("prior", "ef.from_pymc", lambda: ef.calibrate(idata, model=lambda: None, eta=0.5))
 
 
 def test_models_and_nothing_are_no_draws(idata):

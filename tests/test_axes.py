@@ -73,7 +73,7 @@ PLACES: dict[str, tuple[Any, Any]] = {
         frame(DRAWS),
     ),
     "calibrate to a target": (
-        lambda d: ef.calibrate(d, ef.Target.given(POINT, MATRIX, NAMES)).draws.array,
+        lambda d: ef.calibrate(d, ef.Target(POINT, MATRIX, NAMES)).draws.array,
         frame(DRAWS),
     ),
     "center": (lambda c: ef.calibrate(DRAWS, CRITERION, center=c).center, series(POINT)),
@@ -92,11 +92,8 @@ PLACES: dict[str, tuple[Any, Any]] = {
     ),
     "meat": (lambda b: ef.target(CRITERION, meat=b).covariance, square(MATRIX)),
     "mean": (lambda m: ef.target(CRITERION, center="mean", mean=m).center, series(POINT)),
-    "Target.given, center": (lambda c: ef.Target.given(c, MATRIX, NAMES).center, series(POINT)),
-    "Target.given, covariance": (
-        lambda v: ef.Target.given(POINT, v, NAMES).covariance,
-        square(MATRIX),
-    ),
+    "Target.given, center": (lambda c: ef.Target(c, MATRIX, NAMES).center, series(POINT)),
+    "Target.given, covariance": (lambda v: ef.Target(POINT, v, NAMES).covariance, square(MATRIX)),
     "between, mean": (
         lambda m: ef.LocationScaleMap.between(m, MATRIX, POINT, MATRIX, names=NAMES).mean,
         series(POINT),
@@ -222,9 +219,9 @@ def test_the_index_of_one_parameters_draws_names_no_parameters():
 
 
 def test_a_target_takes_its_names_from_what_it_is_given():
-    assert ef.Target.given(series(POINT), MATRIX).names == tuple(NAMES)
-    assert ef.Target.given(POINT, square(MATRIX)).names == tuple(NAMES)
-    both = ef.Target.given(turned(series(POINT)), square(MATRIX))
+    assert ef.Target(series(POINT), MATRIX).names == tuple(NAMES)
+    assert ef.Target(POINT, square(MATRIX)).names == tuple(NAMES)
+    both = ef.Target(turned(series(POINT)), square(MATRIX))
     assert both.names == tuple(TURNED)
     np.testing.assert_allclose(both.covariance, turned(square(MATRIX)))
 
@@ -257,7 +254,7 @@ MASKED: dict[str, Any] = {
     "times": lambda: ef.target(CRITERION, dependence=ef.TimeSeries(HIDDEN)),
     "weights": lambda: CRITERION.reweighted([np.ma.masked, *[1] * 59]),
     "offset": lambda: ef.Criterion(ef.losses.Squared(), (X, Y), offset=HIDDEN),
-    "covariance": lambda: ef.Target.given(POINT, [np.ma.masked_equal(r, 0.0) for r in np.eye(3)]),
+    "covariance": lambda: ef.Target(POINT, [np.ma.masked_equal(r, 0.0) for r in np.eye(3)]),
     "draws to map": lambda: RESULT.map([np.ma.masked_equal([1.0, 2.0, 3.0], 2.0)]),
     "groups": lambda: ef.RandomIntercept(X, Y, [np.ma.masked, *[k % 9 for k in range(59)]]),
     "rows of a subset": lambda: CRITERION.subset(np.ma.masked_equal([0, 1, 2], 1)),

@@ -21,7 +21,9 @@ FRAME = pd.DataFrame(
     }
 )
 DRAWS = RNG.standard_normal((300, P))
-RESULT = ef.calibrate(DRAWS, center=[1.0, 2.0, 3.0], covariance=np.eye(P), names=["a", "b", "c"])
+RESULT = ef.calibrate(
+    ef.Draws.of(DRAWS, ["a", "b", "c"]), center=[1.0, 2.0, 3.0], covariance=np.eye(P)
+)
 
 
 def from_formula(formula, data=FRAME, loss=None, penalty=None, **options):
@@ -119,7 +121,7 @@ def test_contrasts_and_questions_that_make_no_sense_are_refused(argument, fragme
 
 
 def test_more_contrasts_than_degrees_of_freedom_are_refused():
-    few = ef.calibrate(DRAWS, center="mean", covariance=np.eye(P), dof=1.5)
+    few = ef.calibrate(DRAWS, ef.Target(DRAWS.mean(axis=0), np.eye(P), dof=1.5))
     refused("contrast", "1.5 degrees of freedom", lambda: few.test(np.eye(P)))
     refused("region", "more than 2 degrees of freedom", lambda: few.region())
 

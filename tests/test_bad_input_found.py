@@ -46,7 +46,6 @@ CASES = {
         "names|draws",
         lambda: ef.calibrate(ef.Draws.of(D, ["q", "r", "s"]), ef.target(C)),
     ),
-    "names= against the criterion": ("names", lambda: ef.calibrate(D, C, names=["q", "r", "s"])),
     "value ignored by 'a - b'": ("value", lambda: res().test("a - b = 0", 5.0)),
     "value NaN ignored": ("value", lambda: res().test("a - b", np.nan)),
     "'a = b = 0' drops '= 0'": ("contrast", lambda: res().test("a = b = 0")),
@@ -120,7 +119,7 @@ CASES = {
         lambda: ef.LogPrior.from_penalty(penalties.Ridge(1.0), "x"),
     ),
     "dof 'abc'": ("dof", lambda: ef.target(C, dof="abc")),
-    "dof 1j": ("dof", lambda: ef.Target.given(np.ones(3), V, dof=1j)),
+    "dof 1j": ("dof", lambda: ef.Target(np.ones(3), V, dof=1j)),
     "tau 'abc'": ("tau", lambda: losses.Quantile("abc", 0.1)),
     "tau None": ("tau", lambda: losses.Quantile(None, 0.1)),
     "width 'abc'": ("width", lambda: penalties.huberized_l1(1.0, "abc")),
@@ -131,7 +130,10 @@ CASES = {
     "Draws.of(Draws, eta='abc')": ("eta", lambda: ef.Draws.of(ef.Draws.of(D, eta=0.5), eta="abc")),
     "Draws.of(Draws, eta=pd.NA)": ("eta", lambda: ef.Draws.of(ef.Draws.of(D, eta=0.5), eta=pd.NA)),
     "names 5": ("names", lambda: crit(names=5)),
-    "calibrate names 5": ("names", lambda: ef.calibrate(D, center="mean", covariance=V, names=5)),
+    "calibrate names 5": (
+        "names",
+        lambda: ef.calibrate(ef.Draws.of(D, 5), center="mean", covariance=V),
+    ),
     "target mean short": ("mean", lambda: ef.target(C, center="mean", mean=np.ones(2))),
     "target mean NaN": ("mean", lambda: ef.target(C, center="mean", mean=np.array([1, np.nan, 1]))),
     "target mean inf": ("mean", lambda: ef.target(C, center="mean", mean=np.array([1, np.inf, 1]))),
@@ -140,7 +142,7 @@ CASES = {
         lambda: ef.target(C, center="one_step", mean=np.array([1, np.nan, 1])),
     ),
     "ragged center": ("center", lambda: ef.calibrate(D, C, center=[[1.0, 2.0], [3.0]])),
-    "Target.given empty": ("center", lambda: ef.Target.given([], np.empty((0, 0)))),
+    "Target.given empty": ("center", lambda: ef.Target([], np.empty((0, 0)))),
     "between empty": (
         "mean",
         lambda: ef.LocationScaleMap.between([], np.empty((0, 0)), [], np.empty((0, 0))),
@@ -191,9 +193,9 @@ CASES = {
     ),
     "repr where the Hessian is singular": (
         None,
-        lambda: repr(ef.calibrate(D + 100, HUBER, kind="scale")),
+        lambda: repr(ef.calibrate(D + 100, HUBER, map=ef.Map(kind="scale"))),
     ),
-    "dof 1e-3": ("dof", lambda: res(dof=1e-3)),
+    "dof 1e-3": ("dof", lambda: ef.target(C, dof=1e-3)),
     "draws 1e200": ("draws", lambda: ef.calibrate(D * 1e200, center="mean", covariance=V)),
     "covariance 1e200": (
         "covariance",
@@ -213,10 +215,7 @@ CASES = {
         lambda: ef.calibrate(np.column_stack([D, D[:, 0] ** 2]), C),
     ),
     "draws too narrow blames names": ("draws", lambda: ef.calibrate(D[:, :2], ef.target(C))),
-    "criterion of a wrong type blames clusters": (
-        "criterion",
-        lambda: ef.calibrate(D, "x", clusters=G),
-    ),
+    "criterion of a wrong type blames clusters": ("of", lambda: ef.calibrate(D, "x", clusters=G)),
     "n = p least squares": (
         None,
         lambda: ef.minimise(ef.Criterion(losses.Squared(), (X[:3], Y[:3]))),
@@ -302,8 +301,7 @@ LATE = {
     "dof": lambda: ef.target(C, dof=-1.0),
     "clusters (G <= p)": lambda: ef.target(C, clusters=np.arange(N) % 2),
     "sampler=quadrature with p = 3": lambda: ef.sample(POST, sampler="quadrature"),
-    "dof in calibrate": lambda: res(dof=-1.0),
-    "working=curvature without eta": lambda: res(working="curvature"),
+    "a map from the curvature without eta": lambda: res(map=ef.Map(working="curvature")),
 }
 
 

@@ -169,9 +169,9 @@ def test_one_parameter_passes_in_every_shape(draws):
     assert sampled.values.shape == (1, 50, 1)
     for made in (
         ef.calibrate(draws, one, clusters=GROUPS),
-        ef.calibrate(draws, one, center=1.0, hessian=[[2.0]], meat=3.0),
+        ef.calibrate(draws, ef.target(one, center=1.0, hessian=[[2.0]], meat=3.0)),
         ef.calibrate(draws, center=1.0, covariance=2.0),
-        ef.calibrate(draws, center=[1], covariance=[[2]], dof=np.inf),
+        ef.calibrate(draws, ef.Target([1], [[2]], dof=np.inf)),
     ):
         assert made.draws.array.shape == (200, 1)
         assert np.isfinite(made.interval().to_numpy()).all()
@@ -231,7 +231,12 @@ def test_generated_valid_input_passes(
     groups = None if clusters is None else rng.permutation(np.arange(60) % clusters)
     draws = rng.standard_normal((2, 40, p)) / scale
     found = ef.calibrate(
-        draws, made, clusters=groups, root=root, eta=eta, level=level, working="curvature"
+        draws,
+        made,
+        clusters=groups,
+        eta=eta,
+        level=level,
+        map=ef.Map(root=root, working="curvature"),
     )
     assert found.draws.values.shape == (2, 40, p)
     assert np.isfinite(found.draws.values).all()

@@ -76,7 +76,7 @@ def test_calibrated_draws_of_squared_loss_do_not_depend_on_eta_to_rounding(
     groups = np.arange(300) // 6 if clusters else None
     results = [
         ef.calibrate(
-            quadratic_draws(criterion, eta, base), criterion, clusters=groups, root=root, eta=eta
+            quadratic_draws(criterion, eta, base), criterion, clusters=groups, eta=eta, map=root
         )
         for eta in ETAS
     ]
@@ -149,7 +149,7 @@ def test_a_saved_map_is_the_same_map(tmp_path: Path) -> None:
 def test_the_open_faced_sandwich_changes_the_spread_and_not_the_location(robust: Case) -> None:
     criterion = robust.criterion(penalty=ef.penalties.Ridge(0.2))
     draws = ef.sample(ef.GeneralizedPosterior(criterion, 0.05), draws=3000, seed=9)
-    result = ef.calibrate(draws, criterion, kind="scale")
+    result = ef.calibrate(draws, criterion, map=ef.Map(kind="scale"))
     np.testing.assert_allclose(result.draws.mean, draws.mean, rtol=1e-9)
     np.testing.assert_allclose(
         result.draws.covariance(), result.target.covariance, rtol=1e-8, atol=1e-14
@@ -160,7 +160,7 @@ def test_the_open_faced_sandwich_changes_the_spread_and_not_the_location(robust:
 def test_working_curvature_is_the_papers_population_map(robust: Case) -> None:
     criterion = robust.criterion(penalty=ef.penalties.Ridge(0.2))
     draws = ef.sample(ef.GeneralizedPosterior(criterion, 0.5), draws=3000, seed=10)
-    result = ef.calibrate(draws, criterion, working="curvature", root="paper")
+    result = ef.calibrate(draws, criterion, map=ef.Map(root="paper", working="curvature"))
     t = result.target
     from etafree.foundation.linalg import symmetric_root
 
@@ -177,7 +177,7 @@ def test_working_curvature_is_the_papers_population_map(robust: Case) -> None:
 def test_paper_matrices_satisfy_the_papers_equations(robust: Case) -> None:
     criterion = robust.criterion(penalty=ef.penalties.Ridge(0.2))
     draws = ef.sample(ef.GeneralizedPosterior(criterion, 0.5), draws=500, seed=11)
-    m = ef.calibrate(draws, criterion, root="paper").paper()
+    m = ef.calibrate(draws, criterion, map="paper").paper()
     inverse = np.linalg.inv(m.J)
     np.testing.assert_allclose(m.V, inverse @ m.K @ inverse, rtol=1e-8)
     np.testing.assert_allclose(m.Omega @ np.linalg.inv(m.H0) @ m.Omega.T, m.V, rtol=1e-8)
@@ -220,7 +220,7 @@ def test_finite_degrees_of_freedom_reach_the_draws() -> None:
     rng = np.random.default_rng(15)
     z = rng.standard_normal((40000, 2))
     for dof in (5.0, 30.0):
-        result = ef.calibrate(z, center=[0.0, 0.0], covariance=np.eye(2), dof=dof)
+        result = ef.calibrate(z, ef.Target([0.0, 0.0], np.eye(2), dof=dof))
         quantile = np.quantile(result.draws.array, 0.975, axis=0)
         assert np.abs(quantile - stdtrit(dof, 0.975)).max() < 0.08
         spread = np.diagonal(result.draws.covariance())
@@ -335,7 +335,7 @@ def test_a_unit_change_of_one_parameter_leaves_the_others_alone() -> None:
         scaled.interval().to_numpy()[0], plain.interval().to_numpy()[0], rtol=1e-8
     )
     paper = [
-        ef.calibrate(d, center=[0.0, 0.0], covariance=c, root="paper").interval().to_numpy()[0]
+        ef.calibrate(d, center=[0.0, 0.0], covariance=c, map="paper").interval().to_numpy()[0]
         for d, c in ((draws, V), (draws @ units, units @ V @ units))
     ]
     assert np.abs(paper[0] - paper[1]).max() > 0.02

@@ -190,7 +190,7 @@ def test_draws_that_memory_cannot_hold_are_refused_and_others_of_the_file_read(
         refused(
             "draws",
             "'b' takes 1.28 kB, and 1 kB of memory are free",
-            lambda: ef.calibrate(tree, latent=None),
+            lambda: ef.calibrate(ef.from_arviz(tree, latent=None)),
         )
 
 

@@ -539,11 +539,8 @@ BAD = {
     "clusters short": ("clusters", "has 10 entries for 600 rows", {"clusters": np.arange(10)}),
     "few clusters": ("clusters", "are 3 for 3 parameters", {"clusters": np.arange(N) % 3}),
     "center": ("center", "'map' needs scores", {"center": "map"}),
-    "meat": ("meat", "needs a criterion", {"meat": np.eye(3)}),
-    "centered": ("centered", "is False", {"centered": False}),
-    "curvature": ("working", "needs a Hessian", {"working": "curvature"}),
+    "curvature": ("map", "needs a Hessian", {"map": ef.Map(working="curvature")}),
     "eta": ("eta", "must be a finite number above zero", {"eta": -1.0}),
-    "prior": ("prior", "pass model=", {"prior": "scaled"}),
     "var_names": ("var_names", "fits of other packages", {"var_names": ["a"]}),
     "model": ("model", "is a int", {"model": 3}),
 }

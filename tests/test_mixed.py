@@ -90,7 +90,11 @@ def test_estimated_variances_are_on_record_and_given_ones_are_not() -> None:
     x, y, groups = Design().simulate(np.random.default_rng(1))
     model = ef.RandomIntercept(x, y, groups.codes)
     assert set(model.target().plug_ins) == {"tau2", "sigma2"}
-    assert "tau2 = " in repr(model.calibrate(model.sample(1.0, draws=200, seed=1)))
+    draws = model.sample(1.0, draws=200, seed=1)
+    assert "tau2 = " in repr(model.calibrate(draws))
+    told = model.calibrate(draws).target.covariance
+    np.testing.assert_allclose(ef.calibrate(draws, model.criterion).target.covariance, told)
+    np.testing.assert_allclose(ef.target(model.criterion).covariance, told)
     assert paper_model().target().plug_ins == {}
 
 

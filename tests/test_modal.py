@@ -129,12 +129,12 @@ def test_each_target_is_consistent_in_itself(pulled) -> None:
         np.testing.assert_allclose(first.center, plain.center)
         np.testing.assert_allclose(first.target.covariance, plain.covariance)
         assert "unscaled prior" in first.diagnostics().index
-        own = ef.calibrate(draws, posterior, estimand="posterior")
+        own = ef.calibrate(draws, posterior.energy)
         np.testing.assert_allclose(own.center, minimise(posterior.energy).theta)
         np.testing.assert_allclose(own.target.hessian, -posterior.hessian(own.center) / eta)
         assert f"eta = {eta:g}, which moves with eta" in repr(own)
         assert "unscaled prior" not in own.diagnostics().index
-        mean = ef.calibrate(draws, posterior, estimand="posterior", center="mean")
+        mean = ef.calibrate(draws, posterior.energy, center="mean")
         np.testing.assert_allclose(mean.center, draws.mean)
 
 
@@ -142,12 +142,12 @@ def test_the_two_targets_are_never_mixed(pulled) -> None:
     criterion, prior = pulled
     posterior = ef.GeneralizedPosterior(criterion, 0.2, prior)
     draws = ef.sample(posterior, draws=500, seed=1)
-    refused("center", "estimand=", lambda: ef.calibrate(draws, posterior, center="mean"))
-    refused("kind", "estimand=", lambda: ef.calibrate(draws, posterior, kind="scale"))
+    refused("center", "of=posterior.energy", lambda: ef.calibrate(draws, posterior, center="mean"))
     refused(
-        "estimand", "log_prior", lambda: ef.calibrate(draws.array, criterion, estimand="posterior")
+        "map",
+        "of=posterior.energy",
+        lambda: ef.calibrate(draws, posterior, map=ef.Map(kind="scale")),
     )
-    refused("estimand", "choose", lambda: ef.calibrate(draws, posterior, estimand="both"))
 
 
 def test_coverage_of_both_targets_under_a_prior_that_moves_the_mode() -> None:

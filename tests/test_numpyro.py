@@ -131,7 +131,9 @@ def small():
 
 def test_the_arrays_that_were_sampled_in_float32_are_used_in_float64(small):
     """JAX keeps a float32 copy of every NumPy array that a compiled function uses."""
-    result = ef.calibrate(small, model_args=(TABLE["x"],), model_kwargs={"y": Y}, clusters=GROUPS)
+    result = ef.calibrate(
+        ef.from_numpyro(small, args=(TABLE["x"],), kwargs={"y": Y}), clusters=GROUPS
+    )
     sampler = run(closed)
     inside = ef.calibrate(sampler, clusters=GROUPS)
     np.testing.assert_allclose(inside.target.se, result.target.se, rtol=1e-8)
@@ -154,16 +156,16 @@ def test_arrays_out_of_reach_are_read_anew():
 
 def test_other_arguments_than_those_of_the_run_are_refused(small):
     x = TABLE["x"]
-    refused("model_args", "'x'", lambda: ef.calibrate(small, clusters=GROUPS))
-    refused("model_args", "'z'", lambda: numpyro_fit(small, None, args=(x,), kwargs={"z": Y}))
+    refused("args", "'x'", lambda: ef.calibrate(small, clusters=GROUPS))
+    refused("args", "'z'", lambda: numpyro_fit(small, None, args=(x,), kwargs={"z": Y}))
     refused(
-        "model_args",
+        "args",
         "x of shape (50,), but mcmc.run had (60,)",
         lambda: numpyro_fit(small, None, args=(x[:50], Y[:50])),
     )
-    refused("model_args", "other data for y", lambda: numpyro_fit(small, None, args=(x, 2 * Y)))
+    refused("args", "other data for y", lambda: numpyro_fit(small, None, args=(x, 2 * Y)))
     wrapped = numpyro.handlers.reparam(regression, config={})
-    refused("model_args", "'x'", lambda: numpyro_fit(small, wrapped))
+    refused("args", "'x'", lambda: numpyro_fit(small, wrapped))
     assert numpyro_fit(small, wrapped, args=(x, Y)).criterion.n == 60
     xr = pytest.importorskip("xarray")
     samples = small.get_samples(group_by_chain=True)

@@ -119,9 +119,9 @@ ROUTES = {
     "time": lambda a: ef.calibrate(a["draws"], plain(a), dependence=ef.TimeSeries(a["time"])),
     "prior": lambda a: ef.calibrate(a["draws"], posterior(a), clusters=a["clusters"]),
     "given": lambda a: ef.calibrate(a["draws"], center=a["center"], covariance=a["covariance"]),
-    "target": lambda a: ef.calibrate(a["draws"], ef.Target.given(a["center"], a["covariance"])),
+    "target": lambda a: ef.calibrate(a["draws"], ef.Target(a["center"], a["covariance"])),
     "parts": lambda a: ef.calibrate(
-        a["draws"], plain(a), hessian=a["hessian"], meat=a["meat"], center=a["center"]
+        a["draws"], ef.target(plain(a), hessian=a["hessian"], meat=a["meat"], center=a["center"])
     ),
     "jackknife": lambda a: ef.calibrate(
         a["draws"], log_likelihood=linear(a), clusters=a["clusters"]

@@ -148,7 +148,9 @@ def test_clusters_may_be_a_column_of_the_data():
 def test_calibration_reaches_the_target():
     mine, _ = both("logistic")
     rng = np.random.default_rng(0)
-    result = ef.calibrate(rng.standard_normal((500, 3)), mine, clusters=CODES, dof=np.inf)
+    result = ef.calibrate(
+        rng.standard_normal((500, 3)), ef.target(mine, clusters=CODES, dof=np.inf)
+    )
     close(np.cov(result.draws.array.T), result.target.covariance, 1e-8)
     assert "logistic" in result.target.estimand
 

@@ -58,7 +58,7 @@ def numpyro_result():
         numpyro.sample("y", dist.Normal(mu, sigma), obs=y)
 
     draws = tree(mu=chains(), sigma=chains(1)[..., 0])
-    return ef.calibrate(draws, model=model, model_args=(Y,))
+    return ef.calibrate(ef.from_numpyro(draws, model, args=(Y,)))
 
 
 def bambi_result():
@@ -129,10 +129,8 @@ def test_a_saved_result_keeps_dimensions_and_what_was_filled_in(tmp_path):
     coords = {"day": np.array(["2020-01-01", "2020-01-02"], "M8[ns]"), "who": ["a", "b"]}
     posterior = xr.Dataset({"r": (("chain", "draw", "day", "who"), matrix)}, coords)
     losses = {"y": (("chain", "draw", "obs"), 0.5 * np.square(Y - rho[..., None]) - 1.0)}
-    made = ef.calibrate(
-        xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": xr.Dataset(losses)}),
-        latent=None,
-    )
+    fit = xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": xr.Dataset(losses)})
+    made = ef.calibrate(ef.from_arviz(fit, latent=None))
     saved = ef.Calibration.load(made.save(tmp_path / "result"))
     assert saved.summary().equals(made.summary())
     out, expected = (r.to_arviz()["posterior"].to_dataset() for r in (saved, made))
@@ -152,7 +150,7 @@ def test_a_saved_result_keeps_the_numbers_of_chains_and_draws(tmp_path):
     losses = {"y": (("chain", "draw", "obs"), 0.5 * np.square(Y - rho[..., None]) - 1.0)}
     likelihood = xr.Dataset(losses, coords)
     tree = xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": likelihood})
-    made = ef.calibrate(tree, latent=None)
+    made = ef.calibrate(ef.from_arviz(tree, latent=None))
     saved = ef.Calibration.load(made.save(tmp_path / "result"))
     out, expected = (r.to_arviz()["posterior"].to_dataset() for r in (saved, made))
     xr.testing.assert_allclose(out, expected)

@@ -75,7 +75,8 @@ def test_clustered_standard_errors_are_those_of_statsmodels(epil):
     assert np.abs((target.center - known.params) / known.bse).max() < 0.01
     naive = fit.draws.array.std(axis=0)
     assert (target.se / naive).max() > 4  # what calibration is for
-    result = ef.calibrate(fit.draws, fit.criterion, clusters=groups, correction="CR1S", dof=np.inf)
+    goal = ef.target(fit.criterion, clusters=groups, correction="CR1S", dof=np.inf)
+    result = ef.calibrate(fit.draws, goal)
     np.testing.assert_allclose(result.draws.array.std(axis=0, ddof=1), target.se, rtol=1e-8)
     assert "negative log-likelihood of y plus the prior" in target.estimand
 

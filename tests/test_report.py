@@ -189,10 +189,12 @@ def test_the_uncalibrated_interval_breathes_and_the_calibrated_stays(result, pag
 
 
 def test_settings_of_the_calibration_hold_on_the_slider_too() -> None:
-    made = clustered(loss=ef.losses.Squared(), kind="scale", root="paper", level=0.8)
+    made = clustered(loss=ef.losses.Squared(), map=ef.Map("paper", "scale"), level=0.8)
     found = sweep(made, [0.05])
     drawn = ef.sample(ef.GeneralizedPosterior(made.criterion, 0.05), draws=module.DRAWS, seed=0)
-    again = ef.calibrate(drawn, made.target, kind="scale", root="paper", level=0.8, seed=0)
+    again = ef.calibrate(
+        drawn, made.target, level=0.8, seed=0, map=ef.Map(root="paper", kind="scale")
+    )
     np.testing.assert_allclose(found.after[0][[0, 2]].T, again.interval(), rtol=1e-12)
     np.testing.assert_allclose(found.after[0][1], drawn.mean)
 
@@ -206,7 +208,7 @@ def test_a_log_prior_stays_in_the_posterior_that_is_drawn_again() -> None:
     draws = ef.sample(posterior, draws=500, seed=1)
     made = sweep(ef.calibrate(draws, posterior), [0.01])
     assert np.all(made.before[0][1] > 2.0)  # there the prior rules
-    fixed = ef.calibrate(draws, posterior, estimand="posterior")
+    fixed = ef.calibrate(draws, posterior.energy)
     assert "moves with η itself" in calibration_page(fixed)
     refused("etas", "moves with η itself", lambda: calibration_page(fixed, etas=[1.0]))
 

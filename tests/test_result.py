@@ -164,7 +164,9 @@ def test_the_repr_names_the_estimand_the_target_and_the_plug_ins(result: ef.Cali
 def test_html_escapes_names(robust: Case) -> None:
     rng = np.random.default_rng(5)
     made = ef.calibrate(
-        rng.standard_normal((50, 1)), center=[0.0], covariance=[[1.0]], names=["<script>x</script>"]
+        ef.Draws.of(rng.standard_normal((50, 1)), ["<script>x</script>"]),
+        center=[0.0],
+        covariance=[[1.0]],
     )
     assert "<script>" not in made._repr_html_()
     assert "&lt;script&gt;" in made._repr_html_()

@@ -525,7 +525,7 @@ def test_every_source(name, formula, folder):
     if formula == FORMULA:
         return
     some = ef.sample(ef.GeneralizedPosterior(memory, 1.0), draws=400, seed=2)
-    for options in ({}, {"clusters": "school"}):
+    for options in ({"clusters": "town"}, {"clusters": "school"}):
         a, b = (ef.calibrate(some, log_likelihood=c, **options) for c in (made, memory))
         same_jackknife(a, b)
 
@@ -607,7 +607,7 @@ def cluster():
 
 
 def test_a_cluster_gives_the_same_numbers(cluster, folder, memory):
-    made = criterion(folder, FORMULA, scheduler=cluster, clusters="school", batch=8)()
+    made = criterion(folder, FORMULA, scheduler=cluster, batch=8)()
     assert len(made.total.census.lengths) == 11  # one piece for every row group
     for options in (DESIGNS["clusters"], DESIGNS["two ways"], DESIGNS["rows"]):
         same_target(ef.target(made, **options), ef.target(memory, **options))
@@ -618,6 +618,18 @@ def test_a_cluster_gives_the_same_numbers(cluster, folder, memory):
     tables = [ef.calibrate(draws, c).diagnostics() for c in (made, memory)]
     known = tables[0].index != "Newton offset"
     close(tables[0].value[known], tables[1].value[known], rtol=1e-7)
+
+
+def test_clusters_told_to_the_constructor_are_the_default(folder, memory):
+    draws = ef.sample(ef.GeneralizedPosterior(memory, 0.5), draws=300, seed=1)
+    for told in ("school", ["school", "town"]):
+        made = criterion(folder, FORMULA, clusters=told)()
+        same_target(ef.target(made), ef.target(memory, clusters=told))
+        same_target(ef.calibrate(draws, made).target, ef.target(memory, clusters=told))
+        same_target(ef.target(made, clusters="town"), ef.target(memory, clusters="town"))
+        a = ef.calibrate(draws, log_likelihood=made)
+        same_jackknife(a, ef.calibrate(draws, log_likelihood=memory, clusters=told))
+    refused("correction", "CR0, CR1, CR1S", lambda: ef.target(made, correction="HC3"))
 
 
 def test_one_worker_or_two_give_the_same_bits(cluster, folder):

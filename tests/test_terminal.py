@@ -183,7 +183,7 @@ def test_names_do_nothing_to_terminals_pages_and_pictures(tmp_path: Path) -> Non
     names = [f"a{RED}", "b\u202e", "c\nd", "e\x00", "</script><script>", "f / g", "$\\frac$"]
     rng = np.random.default_rng(0)
     draws, k = rng.standard_normal((200, len(names))), len(names)
-    result = ef.calibrate(draws, center=np.zeros(k), covariance=np.eye(k), names=names)
+    result = ef.calibrate(ef.Draws.of(draws, names), center=np.zeros(k), covariance=np.eye(k))
     page = result.report(tmp_path / "page.html").read_text()
     for text in (str(result), result._repr_html_(), page):
         assert not CONTROL.search(text)

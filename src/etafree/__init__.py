@@ -7,8 +7,9 @@ from etafree.calibrate import calibrate
 from etafree.criterion import Criterion
 from etafree.dependence import Clusters, Panel, Survey, TimeSeries
 from etafree.draws import Draws
+from etafree.fits import Fit, from_arviz, from_bambi, from_numpyro, from_pymc, from_stan
 from etafree.learning_rates import LearningRate, select
-from etafree.map import LocationScaleMap
+from etafree.map import LocationScaleMap, Map
 from etafree.optimize import Minimum, minimise
 from etafree.paper.random_intercept import RandomIntercept
 from etafree.posterior import GeneralizedPosterior, LogPrior
@@ -25,11 +26,13 @@ __all__ = [
     "Clusters",
     "Criterion",
     "Draws",
+    "Fit",
     "GeneralizedPosterior",
     "JaxLoss",
     "LearningRate",
     "LocationScaleMap",
     "LogPrior",
+    "Map",
     "Minimum",
     "PairLoss",
     "PairwiseDifference",
@@ -43,6 +46,11 @@ __all__ = [
     "bootstrap",
     "calibrate",
     "errors",
+    "from_arviz",
+    "from_bambi",
+    "from_numpyro",
+    "from_pymc",
+    "from_stan",
     "loss_likelihood_bootstrap",
     "losses",
     "minimise",

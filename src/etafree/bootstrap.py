@@ -23,7 +23,6 @@ from etafree.foundation.threads import own_settings
 from etafree.optimize import Minimum, minimise
 from etafree.optimize.many import minimisers
 from etafree.penalties import KinkedPenalty
-from etafree.totals.linear import LinearTotal, PredictorTotal
 
 __all__ = [
     "Resamples",
@@ -76,7 +75,7 @@ def refuse_kinks(criterion: Criterion, purpose: str) -> None:
 
 def cluster_groups(criterion: Criterion, clusters: Any) -> Groups | None:
     """Return the clusters that are resampled as wholes, None for independent rows."""
-    if isinstance(criterion.total, PredictorTotal) and not isinstance(criterion.total, LinearTotal):
+    if "memory" not in criterion.total.traits:
         raise InputError(
             "criterion",
             "reads its data in parts, and resampling needs every row",

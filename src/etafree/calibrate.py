@@ -7,8 +7,7 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any
 
@@ -18,43 +17,32 @@ from etafree._version import __version__
 from etafree.criterion import Criterion
 from etafree.data.rows import Rows
 from etafree.dependence import as_structure, bind
-from etafree.dependence.base import Dependence, Structure
+from etafree.dependence.base import Structure
 from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.fits import Fit, as_fit
 from etafree.foundation.arguments import (
+    Array,
     as_array,
-    as_bool,
-    as_choice,
     as_level,
     as_names,
-    as_positive,
     as_rng,
     axis_names,
     in_order,
     told_seed,
 )
 from etafree.foundation.check import left_out
-from etafree.foundation.linalg import ROOTS
 from etafree.foundation.storage import made_with
 from etafree.jackknife import PointwiseArray, RowLosses, jackknife_target
-from etafree.map import KINDS, WORKING, move_draws
-from etafree.penalties import KinkedPenalty
+from etafree.map import Map, as_map, move_draws
+from etafree.penalties import ActivePenalty, KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.result import Calibration
 from etafree.sandwich import active_block, find_center, target_of
 from etafree.target import Target
-from etafree.totals.linear import PredictorTotal
+from etafree.totals.linear import is_linear
 
-__all__ = [
-    "calibrate",
-    "estimated",
-    "find_fit",
-    "given_target",
-    "jackknifed",
-    "named",
-    "refuse_unused",
-]
+__all__ = ["calibrate"]
 
 #: What calibrate() takes as draws.
 DRAWS = (
@@ -63,306 +51,21 @@ DRAWS = (
 )
 
 
-def find_fit(
-    draws: Any,
-    stored: bool,
-    *,
-    log_likelihood: Any,
-    eta: float | None,
-    names: Any,
-    model: Any,
-    prior: str | None,
-    **more: Any,
-) -> Fit | None:
-    """Return draws as a fit if they come from elsewhere or with a log-likelihood, else None.
-
-    `stored` says that the fit must bring its own losses.
-    """
-    if draws is None:
-        raise InputError("draws", "is None", f"pass {DRAWS}")
-    if callable(draws) or any(cls.__name__.endswith("Model") for cls in type(draws).__mro__):
-        raise InputError(
-            "draws",
-            "is a model, not what was drawn from it",
-            f"pass {DRAWS}; the model goes to model=",
-        )
-    if prior is not None:
-        as_choice(prior, "prior", ("scaled", "unscaled"))
-        if model is None:
-            raise InputError("prior", "is about a model's prior", "pass model=")
-    elif model is not None and eta is not None and as_positive(eta, "eta") != 1:
-        raise InputError(
-            "prior",
-            f"is missing: at eta = {eta:g} the model's prior was either multiplied by eta or not",
-            "pass 'scaled' or 'unscaled'",
-        )
-    if model is not None and not stored:
-        raise InputError(
-            "model", "cannot be combined with a criterion or covariance", "pass one of them"
-        )
-    plain = (
-        log_likelihood is None
-        or isinstance(log_likelihood, str)
-        or (
-            isinstance(log_likelihood, list | tuple)
-            and all(isinstance(name, str) for name in log_likelihood)
-        )
-    )
-    chosen = log_likelihood if plain else None
-    fit = as_fit(
-        draws, model=model, eta=eta, prior=prior, log_likelihood=chosen, stored=stored, **more
-    )
-    if fit is not None:
-        if names is not None:
-            raise InputError("names", "are the fit's own", "choose with var_names=")
-        if not plain:
-            raise InputError("log_likelihood", "is stored in the fit", "pass the variable's name")
-        return fit
-    for argument in ("var_names", "filter_vars"):
-        if more[argument] is not None:
-            raise InputError(argument, "is for fits of other packages", "use Draws.select()")
-    if log_likelihood is None:
-        return None
-    if isinstance(log_likelihood, Criterion):
-        return _fit_of_rows(draws, log_likelihood, stored, eta, names)
-    if plain:
-        raise InputError(
-            "log_likelihood",
-            f"names {log_likelihood!r}, but these are plain draws",
-            "pass an array (draw, n), or a criterion",
-        )
-    _check_alone(stored)
-    made = Draws.of(draws, names, eta)
-    floats = type(log_likelihood) is np.ndarray and log_likelihood.dtype.kind == "f"
-    values = log_likelihood if floats else as_array(log_likelihood, "log_likelihood")
-    if values.ndim == 3 and values.shape[:2] == made.values.shape[:2]:
-        values = values.reshape(-1, values.shape[2])
-    if values.ndim != 2 or len(values) != len(made):
-        raise InputError(
-            "log_likelihood",
-            f"has shape {values.shape} for {len(made)} draws",
-            "pass (draw, n) or (chain, draw, n)",
-        )
-    made = replace(made, eta=1.0) if made.eta is None else made
-    return Fit(made, None, losses=PointwiseArray(values))
-
-
-def refuse_unused(
-    fit: Fit | None, criterion: Any, covariance: Any, given: Mapping[str, tuple[Any, Any]]
-) -> None:
-    """Refuse arguments that the route makes no use of.
-
-    `given` holds values and defaults. What belongs to other packages' fits and models, or is
-    refused together with the labels that it is about, is not asked for here.
-    """
-    if fit is not None and fit.criterion is not None and criterion is not None:
-        raise InputError(
-            "criterion",
-            "cannot be combined with a fit that brings its model",
-            "pass its draws as an array",
-        )
-    unused: tuple[str, ...] = ("latent", "log_likelihood")
-    route = "a criterion"
-    if covariance is not None or isinstance(criterion, Target):
-        route = "a Target" if covariance is None else "covariance="
-        unused += ("centered", "estimand")
-    elif criterion is None and fit is not None:
-        exact = fit.criterion is not None
-        route = "a fit's model" if exact else "a pointwise log-likelihood"
-        unused = () if fit.tree is not None else ("latent",)
-        unused += ("estimand",)
-    for argument in unused:
-        value, default = given[argument]
-        if value is not default and not (isinstance(value, str) and value == default):
-            raise InputError(argument, f"means nothing with {route}", "leave it out")
-
-
-def _check_alone(stored: bool) -> None:
-    if not stored:
-        raise InputError(
-            "log_likelihood",
-            "cannot be combined with a criterion or covariance",
-            "pass one of them",
-        )
-
-
-def _fit_of_rows(
-    draws: Any, criterion: Criterion, stored: bool, eta: float | None, names: Any
-) -> Fit:
-    """Return draws with the losses of a criterion's rows, in memory or read in parts."""
-    _check_alone(stored)
-    if not isinstance(criterion.total, PredictorTotal):
-        raise InputError(
-            "log_likelihood",
-            f"is a criterion of {criterion.loss!r}, which has no linear predictor",
-            "pass it as criterion=",
-        )
-    made = named(Draws.of(draws, names, eta), criterion, names is not None)
-    made = replace(made, eta=1.0) if made.eta is None else made
-    losses = RowLosses(criterion.total, made.array, criterion.rows, criterion.describe())
-    return Fit(made, None, losses=losses)
-
-
-def jackknifed(
-    fit: Fit,
-    latent: str | None,
-    structure: Structure | None,
-    parts: Mapping[str, Any],
-    *,
-    center: Any,
-    correction: str | None,
-    dof: float | None,
-    centered: bool,
-    working: str,
-) -> tuple[Target, Dependence]:
-    """Return the target of a fit that has losses only, and which observations depend."""
-    for argument, value in parts.items():
-        if value is not None:
-            raise InputError(argument, "needs a criterion", "the jackknife has its own")
-    if not centered:
-        raise InputError("centered", "is False", "the jackknife centres its influences")
-    if working != "draws":
-        raise InputError("working", f"{working!r} needs a Hessian", "pass model= or a criterion")
-    at, own = "mean" if center is None else center, fit.draws
-    kind, point = find_center(at, None, own.mean, own.names)
-    losses, rows = fit.losses, getattr(fit.losses, "rows", Rows(fit.losses.n))
-    copies = isinstance(losses, RowLosses) and losses.total.copies
-    dependence = bind(structure, rows, copies)
-    if latent is not None and fit.tree is not None:
-        from etafree.fits.conditional import refuse_latent
-
-        refuse_latent(fit.tree, losses, dependence)
-    assert fit.draws.eta is not None
-    goal = jackknife_target(
-        fit.draws,
-        losses,
-        dependence,
-        eta=fit.draws.eta,
-        every=fit.every,
-        correction=correction,
-        dof=dof,
-    )
-    named_loss: str | None = getattr(losses, "estimand", None)
-    if named_loss is not None:
-        known = left_out(rows.missing, rows.original), losses.checks, goal.checks
-        goal = replace(goal, estimand=named_loss, checks=tuple(chain(*known)))
-    return replace(goal, center=point, center_kind=kind), dependence
-
-
-def estimated(
-    criterion: Criterion,
-    posterior: GeneralizedPosterior | None,
-    estimand: str,
-    center: Any,
-    kind: str,
-) -> Criterion:
-    """Return the criterion whose minimiser is the target; refuse a mix of the two."""
-    unscaled = posterior is not None and posterior.log_prior is not None
-    if estimand == "posterior":
-        if posterior is None or posterior.log_prior is None:
-            raise InputError(
-                "estimand",
-                "'posterior' needs a posterior with a log_prior",
-                "pass the GeneralizedPosterior, or leave it out",
-            )
-        return posterior.energy
-    if unscaled and (kind == "scale" or (isinstance(center, str) and center == "mean")):
-        argument = "kind" if kind == "scale" else "center"
-        raise InputError(
-            argument,
-            "keeps the posterior's own centre, which the log prior moves away from the "
-            "penalized target",
-            "pass estimand='posterior', or center='map'",
-        )
-    return criterion
-
-
-def named(draws: Draws, goal: Criterion | Target, asked: bool) -> Draws:
-    """Return the draws under the criterion's names; refuse draws of other parameters."""
-    if draws.p != goal.p:
-        raise InputError(
-            "draws",
-            f"have {draws.p} parameters, the criterion {goal.p}",
-            f"pass draws of {list(goal.names)[:8]}",
-        )
-    if set(draws.names) == set(goal.names):
-        return draws.select(goal.names)
-    if draws.names != as_names(None, draws.p):
-        raise InputError(
-            "names" if asked else "draws",
-            f"are of {list(draws.names)}, the criterion of {list(goal.names)}",
-            "name the draws' parameters as the criterion's",
-        )
-    return replace(draws, names=goal.names)
-
-
-def given_target(
-    criterion: Any, original: Draws, center: Any, covariance: Any, dof: Any, asked: dict[str, Any]
-) -> Target:
-    """Return the target of a call without a criterion's sandwich."""
-    for argument, value in asked.items():
-        if value is not None:
-            raise InputError(
-                argument,
-                "needs a criterion and cannot be combined with covariance=",
-                "pass a Criterion, and no covariance",
-            )
-    if isinstance(criterion, Target):
-        if covariance is not None or center is not None or dof is not None:
-            raise InputError(
-                "criterion",
-                "is a Target, which has its own center and covariance",
-                "leave center, covariance and dof out",
-            )
-        return criterion
-    if covariance is None:
-        raise InputError(
-            "covariance",
-            "is missing: draws alone do not say how an estimator varies",
-            "pass a criterion, or center= and covariance=",
-        )
-    if center is None:
-        if criterion is None:
-            raise InputError("center", "is missing", "pass an array, or center='mean'")
-        center = "map"
-    names = original.names
-    if names == as_names(None, len(names)):  # made up: centre and covariance go together
-        covariance = in_order(covariance, axis_names(center) or names, "covariance", (0, 1))
-    kind, point = find_center(center, criterion, original.mean, names)
-    return replace(Target.given(point, covariance, names, dof), center_kind=kind)
-
-
-ESTIMANDS = ("penalized", "posterior")
-
-
 def calibrate(
     draws: Any,
-    criterion: Criterion | GeneralizedPosterior | Target | None = None,
+    of: Criterion | GeneralizedPosterior | Target | None = None,
     *,
+    model: Any = None,
+    log_likelihood: Any = None,
     clusters: Any = None,
     dependence: Structure | None = None,
     correction: str | None = None,
     center: Any = None,
     covariance: Any = None,
-    centered: bool = True,
-    hessian: Any = None,
-    meat: Any = None,
-    dof: float | None = None,
-    estimand: str = "penalized",
-    root: str = "affine",
-    kind: str = "location-scale",
-    working: str = "draws",
+    map: str | Map = "affine",
     eta: float | None = None,
-    level: float = 0.95,
-    names: Sequence[str] | None = None,
-    model: Any = None,
     var_names: Any = None,
-    filter_vars: str | None = None,
-    log_likelihood: Any = None,
-    latent: str | None = "auto",
-    prior: str | None = None,
-    model_args: Sequence[Any] = (),
-    model_kwargs: Mapping[str, Any] | None = None,
+    level: float = 0.95,
     seed: Any = 0,
 ) -> Calibration:
     r"""Calibrate posterior draws so that their spread does not depend on the learning rate.
@@ -380,11 +83,16 @@ def calibrate(
     Parameters
     ----------
     draws : Draws, array (draw, p) or (chain, draw, p), or a fit of another package
-        A fit that has a pointwise log-likelihood needs nothing else.
-    criterion : Criterion, GeneralizedPosterior or Target, optional
-        What the draws are of.
+        A fit that has a pointwise log-likelihood needs nothing else. What `from_arviz`,
+        `from_bambi`, `from_numpyro`, `from_pymc` or `from_stan` made of one, if it takes options.
+    of : Criterion, GeneralizedPosterior or Target, optional
+        What the draws are of; a target of your own choices comes from `target`.
+    model : pymc.Model, bambi.Model, stan.model.Model or NumPyro function, optional
+        The model of a fit. PyMC, Bambi and NumPyro: exact scores and Hessian instead of the
+        jackknife, on the unconstrained scale. Stan: the jackknife on the unconstrained scale.
     clusters : (n,) labels or column name, or several of them, optional
-        Rows with the same label may depend on each other.
+        Rows with the same label may depend on each other. By default those that the criterion was
+        told of.
 
     Returns
     -------
@@ -393,6 +101,10 @@ def calibrate(
 
     Other Parameters
     ----------------
+    log_likelihood : str, list of str, array (draw, n) or Criterion, optional
+        Which stored variable of a fit to use; a list or "sum" adds up. For plain draws: the
+        pointwise log-likelihood itself, or a criterion (in memory or read in parts) whose losses
+        are minus it: they are computed for some rows at a time.
     dependence : Clusters, Survey, TimeSeries or Panel, optional
         Another structure than clusters in one or several ways. Labels may be named: a column of the
         criterion's data, or a variable or coordinate along the observations of a fit's
@@ -405,46 +117,16 @@ def calibrate(
         Default "map", the minimiser of loss plus penalty; the jackknife's is the mean.
     covariance : (p, p) array, optional
         A covariance of your own, instead of the sandwich.
-    centered : bool
-        Centre scores at observation level; False is the form printed in the paper.
-    hessian, meat : (p, p) array or callable, optional
-        Replace :math:`A` or :math:`B`, see `target`.
-    dof : float, optional
-        Replace the degrees of freedom of the reference t distribution.
-    estimand : {"penalized", "posterior"}
-        For a posterior with a log prior that eta does not multiply. "penalized": the minimiser of
-        expected loss plus penalty, draws serve for shape only. "posterior": the minimiser with the
-        prior as a penalty of weight 1 / eta, which moves with eta.
-    root : {"affine", "paper", "cholesky"}
-        Which :math:`\Omega`; only "affine" does not depend on units.
-    kind : {"location-scale", "scale"}
-        "scale" is the open-faced sandwich: the draws stay centred at their own mean.
-    working : {"draws", "curvature"}
-        Covariance that is mapped: the draws' own, or :math:`(\eta A)^{-1}`, the paper's population
-        map.
+    map : {"affine", "paper", "cholesky"} or Map
+        Which :math:`\Omega`; only "affine" does not depend on units. `Map` has the open-faced
+        sandwich and the paper's population map too.
     eta : float, optional
-        Learning rate of the draws if they do not carry it; used by diagnostics,
-        ``working="curvature"`` and the jackknife. A fit of another package is taken at 1.
+        Learning rate of the draws if they do not carry it; used by diagnostics, a map from the
+        curvature and the jackknife. A fit of another package is taken at 1.
+    var_names : str or list of str, optional
+        Parameters of a fit to report, with ArviZ's meaning. The others stay in the computation.
     level : float
         Default level of the result's intervals.
-    names : sequence of str, optional
-        Parameter names for draws given as an array.
-    model : pymc.Model, bambi.Model, stan.model.Model or NumPyro function, optional
-        The model of a fit. PyMC, Bambi and NumPyro: exact scores and Hessian instead of the
-        jackknife, on the unconstrained scale. Stan: the jackknife on the unconstrained scale.
-    var_names, filter_vars : optional
-        Parameters of a fit to report, with ArviZ's meaning: names, ``"~name"``, and with "like" or
-        "regex" parts of names or regular expressions. The others stay in the computation.
-    log_likelihood : str, list of str, array (draw, n) or Criterion, optional
-        Which stored variable to use; a list or "sum" adds up. For plain draws: the pointwise
-        log-likelihood itself, or a criterion (in memory or read in parts) whose losses are minus
-        it: they are computed for some rows at a time.
-    latent : {"auto", None}
-        "auto" refuses a log-likelihood that is conditional on group effects; None takes it.
-    prior : {"scaled", "unscaled"}, optional
-        For a model at ``eta != 1``: whether eta multiplies its prior too.
-    model_args, model_kwargs : optional
-        What a NumPyro model is called with.
     seed : int, SeedSequence or Generator
         For the Student-t factors, so that the same draws give the same result.
 
@@ -460,7 +142,7 @@ def calibrate(
 
     See Also
     --------
-    target : The centre and the sandwich covariance alone.
+    target : The centre and the sandwich covariance alone, with every choice an expert has.
     sample : Draws of a generalized posterior.
     select : A learning rate instead of a calibration.
 
@@ -469,11 +151,13 @@ def calibrate(
     Fits: ArviZ InferenceData or DataTree, a netCDF file or zarr store of one, CmdStan CSV files,
     CmdStanMCMC, a pystan Fit, a NumPyro MCMC. With a stored pointwise log-likelihood that is all;
     the infinitesimal jackknife makes the target. Without criterion and log-likelihood pass
-    `center` and `covariance`. Clusters given as a list, mapping or DataFrame are several ways in
-    which rows may depend on each other. Intervals cover the minimiser of the expected penalized
-    loss; :math:`A` is the Hessian of the penalized total loss, :math:`B` the variance of its score.
-    Nothing that is given is ignored: an argument that means nothing with these draws and this
-    criterion is an error.
+    `center` and `covariance`. Under a log prior that eta does not multiply, the target is the
+    minimiser without it; ``of=posterior.energy`` takes the one with the prior as a penalty of
+    weight 1 / eta, which moves with eta. Clusters given as a list, mapping or DataFrame are several
+    ways in which rows may depend on each other. Intervals cover the minimiser of the expected
+    penalized loss; :math:`A` is the Hessian of the penalized total loss, :math:`B` the variance of
+    its score. Nothing that is given is ignored: an argument that means nothing with these draws and
+    this criterion is an error.
 
     References
     ----------
@@ -493,138 +177,293 @@ def calibrate(
     >>> bool(np.allclose(result.map(draws.array).mean(axis=0), result.target.center))
     True
     """
-    as_choice(kind, "kind", KINDS)
-    as_choice(working, "working", WORKING)
-    as_choice(root, "root", ROOTS)
-    as_choice(estimand, "estimand", ESTIMANDS)
-    structure = as_structure(clusters, dependence)
-    as_bool(centered, "centered")
+    how, rng, structure = as_map(map), as_rng(seed), as_structure(clusters, dependence)
     as_level(level)
-    rng = as_rng(seed)
-    fit = find_fit(
-        draws,
-        criterion is None and covariance is None,
-        model=model,
-        var_names=var_names,
-        filter_vars=filter_vars,
-        log_likelihood=log_likelihood,
-        eta=eta,
-        latent=latent,
-        prior=prior,
-        names=names,
-        model_args=model_args,
-        model_kwargs=model_kwargs,
-    )
-    refuse_unused(
-        fit,
-        criterion,
-        covariance,
-        {
-            "centered": (centered, True),
-            "estimand": (estimand, "penalized"),
-            "latent": (latent, "auto"),
-            "log_likelihood": (log_likelihood, None),
-        },
-    )
+    own = of is None and covariance is None  # the draws must bring their losses
+    fit = _as_fit(draws, of, own, eta, model=model, var_names=var_names, losses=log_likelihood)
+    goal, posterior = _goal(of)
     if fit is not None:
-        draws, eta, names = fit.draws, fit.draws.eta, None
-        if fit.observations is not None and criterion is None:
+        draws, eta = fit.draws, None
+        if fit.observations is not None and goal is None:
             structure = structure and structure.with_labels(fit.observations.flat)
-        criterion = fit.criterion if fit.criterion is not None else criterion
-    posterior = criterion if isinstance(criterion, GeneralizedPosterior) else None
-    if posterior is not None:
-        criterion = posterior.criterion
-        if eta is not None and eta != posterior.eta:
-            raise InputError(
-                "eta", f"is {eta} but the posterior's is {posterior.eta:g}", "leave it out"
-            )
-        eta = posterior.eta
-    if not isinstance(criterion, Criterion | Target | None):
-        raise InputError(
-            "criterion",
-            f"is a {type(criterion).__name__}",
-            "pass a Criterion, a GeneralizedPosterior or a Target",
-        )
-    original = Draws.of(draws, names, eta)
-    if criterion is not None:
-        original = named(original, criterion, names is not None)
-    source = original.source
-    if posterior is None and source is not None and source.criterion is criterion:
+        goal = fit.criterion if goal is None else goal
+    full = _drawn(draws, eta, goal, posterior)
+    source = full.source
+    if source is not None and (goal is source.criterion or goal is source.energy):
         posterior = source
-    full = original
-    if isinstance(criterion, Criterion) and covariance is None:
-        criterion = estimated(criterion, posterior, estimand, center, kind)
-        if isinstance(criterion.penalty, KinkedPenalty):
-            if kind == "scale" or center not in (None, "map"):
-                raise InputError(
-                    "kind" if kind == "scale" else "center",
-                    "keeps a centre that a penalty with a kink moves",
-                    "use center='map'",
-                )
-            criterion = active_block(criterion)
-            original = original.select(criterion.names)
+    criterion = goal if isinstance(goal, Criterion) and covariance is None else None
+    if criterion is not None:
+        _check_centre(criterion, posterior, center, how)
+        criterion = active_block(criterion)
+    original = full.select(criterion.names) if criterion is not None else _active(full, goal)
     original.covariance()  # refuses draws that cannot be rescaled, before any work
-    if working == "curvature" and original.eta is None:
-        raise InputError("working", "'curvature' needs the learning rate", "pass eta=")
-    if isinstance(criterion, Criterion) and covariance is None:
-        bound = bind(structure, criterion.rows, criterion.total.copies)
+    if how.working == "curvature" and original.eta is None:
+        raise InputError("map", "from the curvature needs the learning rate", "pass eta=")
+    if criterion is not None:
         goal = target_of(
             criterion,
-            bound,
+            bind(structure, criterion.rows, criterion.total.copies),
             center="map" if center is None else center,
             correction=correction,
-            centered=centered,
-            hessian=hessian,
-            meat=meat,
-            dof=dof,
             mean=original.mean,
         )
-    elif fit is not None and fit.losses is not None and covariance is None and criterion is None:
-        goal, bound = jackknifed(
-            fit,
-            latent,
-            structure,
-            {"hessian": hessian, "meat": meat},
-            center=center,
-            correction=correction,
-            dof=dof,
-            centered=centered,
-            working=working,
-        )
+    elif own and fit is not None:
+        goal = _jackknifed(fit, structure, center=center, correction=correction, how=how)
     else:
-        bound = None
-        asked = {
-            "clusters": clusters,
-            "dependence": dependence,
-            "correction": correction,
-            "hessian": hessian,
-            "meat": meat,
-        }
-        goal = given_target(criterion, original, center, covariance, dof, asked)
+        for argument, value in (
+            ("clusters", clusters),
+            ("dependence", dependence),
+            ("correction", correction),
+        ):
+            if value is not None:
+                raise InputError(
+                    argument,
+                    "needs a criterion and cannot be combined with a covariance",
+                    "pass a Criterion, and no covariance",
+                )
+        goal = _given(goal, original, center, covariance)
     if fit is not None:
         goal = replace(goal, checks=(*fit.checks, *goal.checks))
-    mapping, values = move_draws(original, goal, kind=kind, root=root, working=working, rng=rng)
+    mapping, values = move_draws(original, goal, how, rng)
     if original is not full:  # coefficients at a kink are exactly zero
         every = np.zeros_like(full.values)
         every[:, :, [full.names.index(name) for name in original.names]] = values
         values = every
     settings = {
-        "kind": kind,
-        "root": root,
-        "working": working,
+        **asdict(how),
         "level": float(level),
         "seed": told_seed(seed, rng),
         "version": __version__,
         "made_with": made_with(),
     }
-    return Calibration(
-        replace(full, values=values),
-        full,
-        goal,
-        mapping,
-        settings,
-        criterion if isinstance(criterion, Criterion) else None,
-        posterior,
-        bound,
-        fit=fit,
+    moved = replace(full, values=values)
+    return Calibration(moved, full, goal, mapping, settings, posterior, fit=fit)
+
+
+def _goal(of: Any) -> tuple[Criterion | Target | None, GeneralizedPosterior | None]:
+    """Return what the draws are of, and the posterior where that is known."""
+    if isinstance(of, GeneralizedPosterior):
+        return of.criterion, of
+    if not isinstance(of, Criterion | Target | None):
+        raise InputError(
+            "of",
+            f"is a {type(of).__name__}",
+            "pass a Criterion, a GeneralizedPosterior or a Target",
+        )
+    return of, None
+
+
+def _as_fit(
+    draws: Any, of: Any, own: bool, eta: float | None, *, model: Any, var_names: Any, losses: Any
+) -> Fit | None:
+    """Return draws as a fit if they come from elsewhere or with a log-likelihood, else None.
+
+    `own` says that the fit must bring its own losses.
+    """
+    if draws is None:
+        raise InputError("draws", "is None", f"pass {DRAWS}")
+    if callable(draws) or any(cls.__name__.endswith("Model") for cls in type(draws).__mro__):
+        raise InputError(
+            "draws",
+            "is a model, not what was drawn from it",
+            f"pass {DRAWS}; the model goes to model=",
+        )
+    for argument, value in (("model", model), ("log_likelihood", losses)):
+        if value is not None and not own:
+            raise InputError(
+                argument, "cannot be combined with a criterion or covariance", "pass one of them"
+            )
+    if isinstance(draws, Fit):
+        options = {"model": model, "var_names": var_names, "eta": eta, "log_likelihood": losses}
+        for argument, value in options.items():
+            if value is not None:
+                raise InputError(
+                    argument, "belongs to the fit", "pass it to the function that read the fit"
+                )
+        fit: Fit | None = draws
+    else:
+        several = losses if isinstance(losses, list | tuple) else (losses,)
+        named = all(isinstance(name, str | None) for name in several)
+        fit = as_fit(
+            draws,
+            model,
+            var_names=var_names,
+            log_likelihood=losses if named else None,
+            eta=eta,
+            losses=own,
+        )
+        if fit is not None and not named:
+            raise InputError("log_likelihood", "is stored in the fit", "pass the variable's name")
+        if fit is None and var_names is not None:
+            raise InputError("var_names", "is for fits of other packages", "use Draws.select()")
+        if fit is None and losses is not None:
+            fit = _with_losses(draws, losses, named, eta)
+    if fit is not None and fit.criterion is not None and isinstance(of, Criterion):
+        raise InputError(
+            "of", "cannot be combined with a fit that brings its model", "leave one of them out"
+        )
+    return fit
+
+
+def _with_losses(draws: Any, losses: Any, named: bool, eta: float | None) -> Fit:
+    """Return plain draws with minus the log-likelihood of each row, given or a criterion's."""
+    if named:
+        raise InputError(
+            "log_likelihood",
+            f"names {losses!r}, but these are plain draws",
+            "pass an array (draw, n), or a criterion",
+        )
+    own = Draws.of(draws, None, eta)
+    own = replace(own, eta=1.0) if own.eta is None else own
+    if isinstance(losses, Criterion):
+        if not is_linear(losses.total):
+            raise InputError(
+                "log_likelihood",
+                f"is a criterion of {losses.loss!r}, which has no linear predictor",
+                "pass it as of=",
+            )
+        own = _named(own, losses)
+        return Fit(
+            own, None, losses=RowLosses(losses.total, own.array, losses.rows, losses.describe())
+        )
+    floats = type(losses) is np.ndarray and losses.dtype.kind == "f"
+    values: Array = losses if floats else as_array(losses, "log_likelihood")
+    if values.ndim == 3 and values.shape[:2] == own.values.shape[:2]:
+        values = values.reshape(-1, values.shape[2])
+    if values.ndim != 2 or len(values) != len(own):
+        raise InputError(
+            "log_likelihood",
+            f"has shape {values.shape} for {len(own)} draws",
+            "pass (draw, n) or (chain, draw, n)",
+        )
+    return Fit(own, None, losses=PointwiseArray(values))
+
+
+def _drawn(
+    draws: Any,
+    eta: float | None,
+    goal: Criterion | Target | None,
+    posterior: GeneralizedPosterior | None,
+) -> Draws:
+    """Return checked draws under the names of what they are of, with their learning rate."""
+    if posterior is not None:
+        if eta is not None and eta != posterior.eta:
+            raise InputError(
+                "eta", f"is {eta} but the posterior's is {posterior.eta:g}", "leave it out"
+            )
+        eta = posterior.eta
+    made = Draws.of(draws, None, eta)
+    if goal is None or (isinstance(goal, Target) and _is_active(goal, made)):
+        return made
+    return _named(made, goal)
+
+
+def _is_active(goal: Target, draws: Draws) -> bool:
+    """Return whether a target is that of some of the draws' parameters, the others being zero."""
+    kinked = goal.criterion is not None and isinstance(goal.criterion.penalty, ActivePenalty)
+    return kinked and set(goal.names) < set(draws.names)
+
+
+def _active(draws: Draws, goal: Criterion | Target | None) -> Draws:
+    """Return the draws of the parameters that a target is of."""
+    active = isinstance(goal, Target) and _is_active(goal, draws)
+    return draws.select(goal.names) if active and goal is not None else draws
+
+
+def _named(draws: Draws, goal: Criterion | Target) -> Draws:
+    """Return the draws under the names of what they are of; refuse draws of other parameters."""
+    if draws.p != goal.p:
+        raise InputError(
+            "draws",
+            f"have {draws.p} parameters, the criterion {goal.p}",
+            f"pass draws of {list(goal.names)[:8]}",
+        )
+    if set(draws.names) == set(goal.names):
+        return draws.select(goal.names)
+    if draws.names != as_names(None, draws.p):
+        raise InputError(
+            "draws",
+            f"are of {list(draws.names)}, the criterion of {list(goal.names)}",
+            "name the draws' parameters as the criterion's",
+        )
+    return replace(draws, names=goal.names)
+
+
+def _check_centre(
+    criterion: Criterion, posterior: GeneralizedPosterior | None, center: Any, how: Map
+) -> None:
+    """Refuse to keep the draws' own centre where it is not the target's."""
+    own = how.kind == "scale" or (isinstance(center, str) and center == "mean")
+    argument = "map" if how.kind == "scale" else "center"
+    if own and posterior is not None and posterior.energy is not criterion:
+        raise InputError(
+            argument,
+            "keeps the posterior's own centre, which the log prior moves away from the "
+            "penalized target",
+            "pass of=posterior.energy, whose target contains the prior, or center='map'",
+        )
+    at_map = center is None or (isinstance(center, str) and center == "map")
+    kept = how.kind == "scale" or not at_map
+    if kept and isinstance(criterion.penalty, KinkedPenalty):
+        raise InputError(
+            argument, "keeps a centre that a penalty with a kink moves", "use center='map'"
+        )
+
+
+def _jackknifed(
+    fit: Fit, structure: Structure | None, *, center: Any, correction: str | None, how: Map
+) -> Target:
+    """Return the target of a fit that has losses only."""
+    losses, own = fit.losses, fit.draws
+    if losses is None:
+        from etafree.fits.observations import HOW
+
+        raise InputError("log_likelihood", "is not stored in this fit", HOW)
+    if how.working != "draws":
+        raise InputError("map", "from the curvature needs a Hessian", "pass model= or a criterion")
+    kind, point = find_center("mean" if center is None else center, None, own.mean, own.names)
+    rows = getattr(losses, "rows", Rows(losses.n))
+    copies = isinstance(losses, RowLosses) and losses.total.copies
+    dependence = bind(structure, rows, copies)
+    if not fit.conditional and fit.tree is not None:
+        from etafree.fits.conditional import refuse_latent
+
+        refuse_latent(fit.tree, losses, dependence)
+    assert own.eta is not None
+    goal = jackknife_target(
+        own, losses, dependence, eta=own.eta, every=fit.every, correction=correction
     )
+    named_loss: str | None = getattr(losses, "estimand", None)
+    if named_loss is not None:
+        known = left_out(rows.missing, rows.original), losses.checks, goal.checks
+        goal = replace(goal, estimand=named_loss, checks=tuple(chain(*known)))
+    return replace(goal, center=point, center_kind=kind)
+
+
+def _given(
+    goal: Criterion | Target | None, original: Draws, center: Any, covariance: Any
+) -> Target:
+    """Return the target of a call without a criterion's sandwich."""
+    if isinstance(goal, Target):
+        if covariance is not None or center is not None:
+            raise InputError(
+                "of",
+                "is a Target, which has its own center and covariance",
+                "leave center and covariance out",
+            )
+        return goal
+    if covariance is None:
+        raise InputError(
+            "covariance",
+            "is missing: draws alone do not say how an estimator varies",
+            "pass a criterion, or center= and covariance=",
+        )
+    if center is None:
+        if goal is None:
+            raise InputError("center", "is missing", "pass an array, or center='mean'")
+        center = "map"
+    names = original.names
+    if names == as_names(None, len(names)):  # made up: centre and covariance go together
+        covariance = in_order(covariance, axis_names(center) or names, "covariance", (0, 1))
+    kind, point = find_center(center, goal, original.mean, names)
+    return Target(point, covariance, names, center_kind=kind)

@@ -38,7 +38,7 @@ from etafree.losses import LinearLoss, Loss
 from etafree.penalties import KinkedPenalty, NoPenalty, Penalty
 from etafree.totals.base import Derivatives, GeneralLoss, Total
 from etafree.totals.chunked import Reader, StreamedTotal, find_recipe
-from etafree.totals.linear import LinearTotal, PredictorTotal
+from etafree.totals.linear import LinearTotal, has_design, is_linear
 
 __all__ = ["Criterion", "FromTables", "check_penalty"]
 
@@ -158,7 +158,9 @@ class FromTables:
         penalty : Penalty, optional
             A smooth one.
         clusters : str or sequence of str
-            Columns whose labels the first pass collects; others take a pass when they are used.
+            Columns of labels: rows depend on each other within them, by default in `calibrate` and
+            `target`; several are several ways. The first pass collects their labels, others take a
+            pass when they are used.
         weights, offset, trials : str, optional
             Columns.
         weight_kind, penalize_intercept, context : optional
@@ -221,6 +223,7 @@ class FromTables:
             find=total.groups,
             known=known,
             missing=total.census.rows - total.n,
+            clusters=(labels[0] if len(labels) == 1 else list(labels)) if labels else None,
         )
         intercept = None if penalize_intercept else recipe.intercept
         criterion: Any = cls.__new__(cls)
@@ -503,7 +506,7 @@ class Criterion(FromTables):
             raise InputError(
                 "rows", "are not numbers of rows", f"pass whole numbers from 0 to {self.n - 1}"
             )
-        if not isinstance(self.total, LinearTotal):
+        if not has_design(self.total):
             return self.reweighted(np.bincount(rows, minlength=self.n))
         kept = rows if self.rows.kept is None else self.rows.kept[rows]
         return self._replaced(total=self.total.take(rows), rows=replace(self.rows, kept=kept))
@@ -521,7 +524,7 @@ class Criterion(FromTables):
         """
         if not isinstance(loss, LinearLoss):
             raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
-        if not isinstance(self.total, PredictorTotal):
+        if not is_linear(self.total):
             raise InputError("loss", f"cannot replace {self.loss!r}", "build a new Criterion")
         if self.total.trials and not loss.takes_trials:
             raise InputError(

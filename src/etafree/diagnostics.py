@@ -36,7 +36,7 @@ from etafree.optimize import minimise, subset_starts
 from etafree.posterior import GeneralizedPosterior
 from etafree.target import Target
 from etafree.totals.base import Total
-from etafree.totals.linear import LinearTotal, PredictorTotal
+from etafree.totals.linear import LinearTotal, has_design, is_linear
 
 __all__ = ["checks_of_criterion", "checks_of_draws", "prior_weight", "scale_effect"]
 
@@ -52,7 +52,7 @@ def scale_effect(criterion: Criterion, target: Target, groups: Groups | None) ->
     Huber, P. J. and Ronchetti, E. M. (2009). Robust Statistics, 2nd ed., section 6.4. Wiley.
     """
     loss, total = criterion.loss, criterion.total
-    if not (isinstance(loss, ResidualLoss) and loss.estimated and isinstance(total, LinearTotal)):
+    if not (isinstance(loss, ResidualLoss) and loss.estimated and has_design(total)):
         return ()
     if target.hessian is None:
         return ()
@@ -194,12 +194,12 @@ def checks_of_criterion(
     """Return the checks that need the data."""
     planned: list[Planned] = [("Newton offset", partial(newton_offset, criterion, target, offset))]
     named = {} if dependence is None else dependence.row_groups()
-    for kind, groups in named.items() if criterion.total.leverages else ():
+    for kind, groups in named.items() if "leverage" in criterion.total.traits else ():
         parts = criterion, target, kind, groups
         planned.append((f"effective {kind}s", partial(uneven_clusters, *parts)))
         planned.append((f"{kind} leverage", partial(dominant_clusters, *parts)))
     coarsest = min(named.values(), key=len, default=None)
-    if criterion.total.leverages:  # else a row has no Hessian of its own
+    if "leverage" in criterion.total.traits:  # else a row has no Hessian of its own
         planned.append(("curvature noise", partial(curvature_noise, criterion, target, coarsest)))
     planned.append(("plug-in scale", partial(scale_effect, criterion, target, coarsest)))
     if dependence is None or dependence.independent:
@@ -211,7 +211,7 @@ def checks_of_criterion(
 
 def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
     """Return how far a Newton step would move the centre, in standard errors."""
-    other = "center='map'" if target.center_kind != "map" else "kind='location-scale'"
+    other = "center='map'" if target.center_kind != "map" else "map='affine'"
     here = criterion.derivatives(offset)
     try:
         step = linalg.solve(here.hessian, here.gradient, "Hessian")
@@ -292,7 +292,7 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
         return check("curvature noise", 0.0, 0.15, advice)
     total, p = criterion.total, criterion.p
     inverse = linalg.inv(target.hessian, "Hessian")
-    if not isinstance(total, PredictorTotal):
+    if not is_linear(total):
         return check(
             "curvature noise",
             _hessian_noise(total, target, inverse, groups),
@@ -301,16 +301,17 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
             fail=0.3,
         )
     directions = inverse / np.sqrt(np.diagonal(inverse))  # columns v_j with v_j' A v_j = 1
+    center = target.center  # workers get this and not the whole target
 
     def hold(part: LinearTotal, mass: Array, held: Array) -> None:
-        for block in part.row_terms(target.center):
+        for block in part.row_terms(center):
             reach = np.square(block.rows @ directions)
             mass += block.weights @ reach
             held += (block.weights * block.curvature) @ reach
 
     def stray(part: LinearTotal, square: Array, sums: Array) -> None:
         codes = None if groups is None else part.codes(groups)
-        for block in part.row_terms(target.center):
+        for block in part.row_terms(center):
             off = (block.curvature[:, None] - average) * np.square(block.rows @ directions)
             if codes is None:
                 square += _squared_weights(part, block.weights) @ np.square(off)
@@ -351,17 +352,18 @@ def serial_dependence(criterion: Criterion, target: Target) -> Check:
     independent rows whatever their variances.
     """
     total = criterion.total
-    if not isinstance(total, PredictorTotal):
+    if not is_linear(total):
         scores = total.scores(target.center)
         w = np.ones(total.n) if total.weights is None else total.weights
         centred = scores - w[:, None] * (scores.sum(axis=0) / total.weight)
         products = LagProducts(criterion.p)
         products.add(centred[w > 0])
         return _serial(products)
-    mean = total.derivatives(target.center).gradient / total.weight
+    center = target.center
+    mean = total.derivatives(center).gradient / total.weight
 
     def add(part: LinearTotal, products: LagProducts) -> None:
-        for block in part.row_terms(target.center):
+        for block in part.row_terms(center):
             there = block.weights > 0
             scores = block.slope[there, None] * block.rows[there] - mean
             products.add(scores * block.weights[there, None])
@@ -411,7 +413,7 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
     observation's loss between the two minima. Starts are exact fits to random p-subsets of rows.
     """
     total = criterion.total
-    if isinstance(total, PredictorTotal) and not isinstance(total, LinearTotal):
+    if "memory" not in total.traits:
         return unknown(
             "rival mode",
             "not looked for: every start is a fit of several passes over the data; "

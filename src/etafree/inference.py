@@ -356,7 +356,7 @@ class Region:
 
         Examples
         --------
-        >>> target = Target.given(np.zeros(2), np.eye(2), dof=10)
+        >>> target = Target(np.zeros(2), np.eye(2), dof=10)
         >>> round(Region.of(np.zeros(2), target, level=0.95).radius_squared, 2)
         9.46
         """

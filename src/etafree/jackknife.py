@@ -60,7 +60,7 @@ from etafree.foundation.arguments import Array, as_positive
 from etafree.foundation.check import Check, check, run_checks
 from etafree.foundation.linalg import check_covariance, correlation_eigenvalues
 from etafree.foundation.threads import own_settings
-from etafree.target import Target, degrees_of_freedom
+from etafree.target import Target
 from etafree.totals.linear import LinearTotal, PredictorTotal
 
 __all__ = [
@@ -543,7 +543,6 @@ def jackknife_target(
     eta: float = 1.0,
     every: Draws | None = None,
     correction: str | None = None,
-    dof: float | None = None,
 ) -> Target:
     """Return the target of these draws' parameters, with the noise of the draws taken off.
 
@@ -563,8 +562,6 @@ def jackknife_target(
     correction : str, optional
         "HC0", "HC1" (default) for independent rows, "CR0", "CR1" (default), "CR1S" for clusters;
         others as for `etafree.target`. CR2 and CR3 need a cluster's share of the Hessian.
-    dof : float, optional
-        As for `etafree.target`.
 
     Examples
     --------
@@ -623,7 +620,7 @@ def jackknife_target(
         center=draws.mean,
         covariance=covariance,
         names=draws.names,
-        dof=degrees_of_freedom(dof, made.dof, p),
+        dof=np.full(p, made.dof),
         center_kind="mean",
         correction=made.correction,
         clusters=made.clusters,
@@ -633,6 +630,7 @@ def jackknife_target(
         method=NAME,
         estimand="the minimiser of the expected loss (minus the stored log-likelihood)",
         se_error=error,
+        dependence=dependence,
         checks=(
             *made.checks,
             *run_checks(

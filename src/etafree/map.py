@@ -16,6 +16,7 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import (
     Array,
     as_array,
+    as_choice,
     as_names,
     check_finite,
     in_order,
@@ -23,7 +24,7 @@ from etafree.foundation.arguments import (
     owned,
     renamed,
 )
-from etafree.foundation.linalg import check_covariance, transport
+from etafree.foundation.linalg import ROOTS, check_covariance, transport
 from etafree.foundation.storage import damaged, load_arrays, save_arrays
 from etafree.foundation.threads import own_settings
 from etafree.target import Target
@@ -32,7 +33,9 @@ __all__ = [
     "KINDS",
     "WORKING",
     "LocationScaleMap",
+    "Map",
     "PaperMatrices",
+    "as_map",
     "move_draws",
     "student_factor_grid",
     "student_factors",
@@ -44,6 +47,54 @@ WORKING = ("draws", "curvature")
 
 #: Numbers mapped at a time: a block and its image stay in the fastest cache.
 BLOCK = 12800
+
+
+@dataclass(frozen=True)
+class Map:
+    r"""Which map takes draws to their target; ``map="paper"`` is short for ``Map("paper")``.
+
+    Parameters
+    ----------
+    root : {"affine", "paper", "cholesky"}
+        Which :math:`\Omega`; only "affine" does not depend on units.
+    kind : {"location-scale", "scale"}
+        "scale" is the open-faced sandwich: the draws stay centred at their own mean.
+    working : {"draws", "curvature"}
+        Covariance that is mapped: the draws' own, or :math:`(\eta A)^{-1}`, the paper's population
+        map.
+
+    Raises
+    ------
+    InputError
+        One of them is none of its choices.
+
+    See Also
+    --------
+    etafree.calibrate : What takes it.
+    etafree.LocationScaleMap : The map itself, with its matrix.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> draws = np.random.default_rng(0).standard_normal((4000, 1)) + 3.0
+    >>> target = ef.Target([0.0], 4 * np.eye(1))
+    >>> ef.calibrate(draws, target, map=ef.Map(kind="scale")).draws.mean.round()
+    array([3.])
+    """
+
+    root: str = "affine"
+    kind: str = "location-scale"
+    working: str = "draws"
+
+    def __post_init__(self) -> None:
+        as_choice(self.root, "root", ROOTS)
+        as_choice(self.kind, "kind", KINDS)
+        as_choice(self.working, "working", WORKING)
+
+
+def as_map(given: Any) -> Map:
+    """Return a map that was given, or named by its root."""
+    return given if isinstance(given, Map) else Map(as_choice(given, "map", ROOTS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,11 +355,11 @@ def student_factor_grid(count: int, nu: float) -> Array:
 
 
 def move_draws(
-    draws: Draws, target: Target, *, kind: str, root: str, working: str, rng: np.random.Generator
+    draws: Draws, target: Target, how: Map, rng: np.random.Generator
 ) -> tuple[LocationScaleMap, Array]:
     """Return the map of draws to a target, and their images (chain, draw, p) with its t tails."""
-    omega = transport(working_covariance(working, draws, target), target.covariance, root)
-    offset = draws.mean if kind == "scale" else target.center
+    omega = transport(working_covariance(how.working, draws, target), target.covariance, how.root)
+    offset = draws.mean if how.kind == "scale" else target.center
     mapping = LocationScaleMap(draws.mean, offset, omega, draws.names)
     values = mapping(draws.values)
     if not np.isinf(target.dof).all():

@@ -24,7 +24,7 @@ from etafree.samplers.importance import importance_draws, trustworthy
 from etafree.samplers.quadrature import quadrature_draws
 from etafree.samplers.variational import Normal
 from etafree.sandwich import target
-from etafree.totals.linear import LinearTotal
+from etafree.totals.linear import LinearTotal, has_design
 
 __all__ = ["QPosterior", "q_posterior"]
 
@@ -85,7 +85,7 @@ class QPosterior(GeneralizedPosterior):
         """Return gradients (D, p) of the loss and variances (D, p, p) of the total score."""
         total = self.criterion.total
         weights = np.ones(total.n) if total.weights is None else total.weights
-        if isinstance(total, LinearTotal) and self.groups is None:
+        if has_design(total) and self.groups is None:
             return _linear_moments(total, thetas, weights)
         gradients, meats = np.empty(thetas.shape), np.empty((*thetas.shape, thetas.shape[1]))
         for k, theta in enumerate(thetas):

@@ -453,9 +453,17 @@ class Answers:
     target: Target
     map: LocationScaleMap
     settings: Mapping[str, Any]
-    criterion: Criterion | None
-    dependence: Dependence | None
     fit: Fit | None
+
+    @property
+    def criterion(self) -> Criterion | None:
+        """What was calibrated, if it is known; of a penalty with a kink, its active block."""
+        return self.target.criterion
+
+    @property
+    def dependence(self) -> Dependence | None:
+        """Which rows may depend on each other, if that is known."""
+        return self.target.dependence
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -693,7 +701,7 @@ class Answers:
         in standard errors. `way` names one of several ways; an `InputError` without clusters.
         """
         named = {} if self.dependence is None else self.dependence.row_groups()
-        if self.criterion is None or not named or not self.criterion.total.leverages:
+        if self.criterion is None or not named or "leverage" not in self.criterion.total.traits:
             raise InputError("way", "has no clusters to list", "calibrate with clusters=")
         kind = next(iter(named)) if way is None else as_choice(way, "way", tuple(named))
         return cluster_table(self.criterion, self.target, kind, named[kind])
@@ -761,12 +769,8 @@ class Calibration(Answers):
         What moved them, without t tails; ``result.map(array)`` moves others alike.
     settings : mapping
         kind, root, working, level, seed, and the versions it was made with.
-    criterion : Criterion or None
-        What was calibrated; of a penalty with a kink, its active block.
     posterior : GeneralizedPosterior or None
         What the draws are of, if it is known.
-    dependence : Dependence or None
-        Which rows may depend on each other.
     recorded : tuple of Check or None
         Diagnostics of a result that was read from a file.
     fit : etafree.fits.Fit or None
@@ -821,9 +825,7 @@ class Calibration(Answers):
     target: Target
     map: LocationScaleMap
     settings: Mapping[str, Any]
-    criterion: Criterion | None = field(default=None, repr=False)
     posterior: GeneralizedPosterior | None = field(default=None, repr=False)
-    dependence: Dependence | None = field(default=None, repr=False)
     recorded: tuple[Check, ...] | None = field(default=None, repr=False)
     fit: Fit | None = field(default=None, repr=False)
 

@@ -21,7 +21,7 @@ from etafree.dependence.base import Dependence, Meat, Point, Structure
 from etafree.dependence.clusters import group_scores, loaded
 from etafree.errors import InputError, NotPositiveDefiniteError
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array, as_array, as_choice, in_order
+from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, in_order
 from etafree.foundation.check import Check, check, left_out, run_checks
 from etafree.foundation.linalg import check_covariance
 from etafree.foundation.threads import own_settings
@@ -29,7 +29,7 @@ from etafree.optimize import minimise
 from etafree.penalties import ActivePenalty, KinkedPenalty
 from etafree.target import Target, degrees_of_freedom
 from etafree.totals.base import ClusterTotals, Derivatives
-from etafree.totals.linear import LinearTotal, PredictorTotal
+from etafree.totals.linear import has_design, is_linear
 
 __all__ = [
     "CENTERS",
@@ -50,7 +50,7 @@ def active_block(criterion: Criterion) -> Criterion:
     penalty = criterion.penalty
     if not isinstance(penalty, KinkedPenalty):
         return criterion
-    if not isinstance(criterion.total, LinearTotal):
+    if not has_design(criterion.total):
         raise InputError(
             "penalty",
             f"{type(penalty).__name__} goes with losses over a linear predictor",
@@ -233,6 +233,7 @@ def target(
     """
     if not isinstance(criterion, Criterion):
         raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
+    as_bool(centered, "centered")
     criterion = active_block(criterion)
     structure = as_structure(clusters, dependence)
     return target_of(
@@ -253,13 +254,13 @@ def target_of(
     criterion: Criterion,
     dependence: Dependence,
     *,
-    center: Any,
-    correction: str | None,
-    centered: bool,
-    hessian: Any,
-    meat: Any,
-    dof: float | None,
-    mean: Array | None,
+    center: Any = "map",
+    correction: str | None = None,
+    centered: bool = True,
+    hessian: Any = None,
+    meat: Any = None,
+    dof: float | None = None,
+    mean: Array | None = None,
 ) -> Target:
     """Return the target of a criterion whose rows depend on each other as described."""
     p = criterion.p
@@ -329,6 +330,8 @@ def target_of(
         plug_ins=dict(criterion.plug_ins),
         satterthwaite=made.satterthwaite if dof is None else None,
         checks=(*left_out(criterion.rows.missing, criterion.rows.original), *checks, *made.checks),
+        criterion=criterion,
+        dependence=dependence,
     )
     if isinstance(criterion.penalty, ActivePenalty):
         penalty = criterion.penalty
@@ -398,17 +401,17 @@ def _correction(asked: Any, dependence: Dependence, meat: Any, criterion: Criter
             raise InputError("correction", "cannot be combined with meat=", "pass one of them")
         dependence.check_meat()
         return "custom"
-    if criterion.total.leverages and criterion.loss.curvature() is None:
+    if "leverage" in criterion.total.traits and criterion.loss.curvature() is None:
         return dependence.correction(asked)
     first = "HC1" if dependence.independent else "CR1"
     return dependence.correction(asked, ("this loss has none", f"use correction={first!r}"))
 
 
 def _intercept(criterion: Criterion) -> int | None:
-    if isinstance(criterion.total, LinearTotal):
+    if has_design(criterion.total):
         constant = np.flatnonzero(np.ptp(criterion.total.X, axis=0) == 0)
         return int(constant[0]) if len(constant) else None
-    found = isinstance(criterion.total, PredictorTotal) and "Intercept" in criterion.names
+    found = is_linear(criterion.total) and "Intercept" in criterion.names
     return criterion.names.index("Intercept") if found else None
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,10 @@ from etafree.foundation.arguments import (
 )
 from etafree.foundation.check import Check
 from etafree.foundation.linalg import check_covariance, cholesky, eigh, rounding, solve
+
+if TYPE_CHECKING:
+    from etafree.criterion import Criterion
+    from etafree.dependence.base import Dependence
 
 __all__ = ["Satterthwaite", "Target", "degrees_of_freedom", "sampling_adjustment"]
 
@@ -172,9 +176,10 @@ class Target:
     covariance : (p, p) array
         Covariance of the estimator in absolute units, the paper's :math:`V/s_n`.
     names : tuple of str
-        Parameter names.
+        Parameter names; by default those of a Series or DataFrame among the two.
     dof : (p,) array
-        Degrees of freedom of each parameter's t distribution, infinite for the normal.
+        Degrees of freedom of each parameter's t distribution, infinite for the normal (default).
+        One number counts for all.
     hessian, meat : (p, p) arrays or None
         :math:`A` and :math:`B`, sums over observations.
     center_kind, correction : str
@@ -201,11 +206,15 @@ class Target:
         What the degrees of freedom of a contrast come from (CR2).
     checks : tuple of Check
         Diagnostics found on the way.
+    criterion : Criterion or None
+        Whose target it is; of a penalty with a kink, its active block.
+    dependence : etafree.dependence.base.Dependence or None
+        Which of its rows may depend on each other.
 
     Raises
     ------
     InputError
-        Shapes do not fit together.
+        Shapes do not fit together, or a covariance of the user's own is not positive definite.
 
     See Also
     --------
@@ -218,12 +227,14 @@ class Target:
     >>> t = ef.target(ef.Criterion(ef.losses.Squared(), data=(X, y)), correction="HC1")
     >>> t.se.round(3), t.dof_of(np.array([1.0])), t.describe()
     (array([1.08]), inf, 'sandwich, independent observations, HC1, normal')
+    >>> ef.Target([0.0, 1.0], np.eye(2), ["a", "b"]).describe()  # from another package
+    'covariance given by the user'
     """
 
     center: Array
     covariance: Array
-    names: tuple[str, ...]
-    dof: Array
+    names: tuple[str, ...] = ()
+    dof: Array = field(default_factory=lambda: np.array(np.inf))
     hessian: Array | None = None
     meat: Array | None = None
     center_kind: str = "given"
@@ -239,11 +250,28 @@ class Target:
     se_error: Array | None = None
     satterthwaite: Satterthwaite | None = field(default=None, repr=False)
     checks: tuple[Check, ...] = field(default=(), repr=False)
+    criterion: Criterion | None = field(default=None, repr=False)
+    dependence: Dependence | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        names = as_names(self.names, None)
-        object.__setattr__(self, "names", names)
-        p = len(names)
+        for name in ("center_kind", "correction", "design", "estimand", "method"):
+            if not isinstance(getattr(self, name), str):
+                raise InputError(name, f"is a {type(getattr(self, name)).__name__}", "pass text")
+        named: Any = self.names
+        if named is None or (isinstance(named, tuple) and not named):
+            named = axis_names(self.center) or axis_names(self.covariance)
+        center = as_array(renamed(self.center, named, "center")[0], "center").reshape(-1)
+        if len(center) == 0:
+            raise InputError("center", "is empty")
+        names, p = as_names(named, len(center)), len(center)
+        covariance = in_order(self.covariance, names, "covariance", (0, 1))
+        if not self.design:  # of the user's own
+            covariance = check_covariance(covariance, "covariance", p)
+        dof = as_array(in_order(self.dof, names, "dof"), "dof", finite=False)
+        dof = np.full(p, dof) if dof.ndim == 0 else dof
+        given = {"names": names, "center": center, "covariance": covariance, "dof": dof}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
         for name in ("center", "covariance", "dof", "hessian", "meat", "se_error"):
             value = getattr(self, name)
             if value is None and name in ("hessian", "meat", "se_error"):
@@ -261,9 +289,6 @@ class Target:
         for name in ("clusters", "n", "size"):
             if getattr(self, name) is not None:
                 as_positive(getattr(self, name), name)
-        for name in ("center_kind", "correction", "design", "estimand", "method"):
-            if not isinstance(getattr(self, name), str):
-                raise InputError(name, f"is a {type(getattr(self, name)).__name__}", "pass text")
         as_bool(self.centered, "centered")
         numbers = as_mapping(self.plug_ins, "plug_ins")
         object.__setattr__(self, "plug_ins", {k: as_number(v, k) for k, v in numbers.items()})
@@ -273,46 +298,6 @@ class Target:
             )
         if not isinstance(self.checks, tuple) or not all(isinstance(c, Check) for c in self.checks):
             raise InputError("checks", "are no tuple of Check", "leave them out")
-
-    @classmethod
-    def given(cls, center: Any, covariance: Any, names: Any = None, dof: Any = None) -> Target:
-        """Return a target from a centre and a covariance matrix of the user's.
-
-        Parameters
-        ----------
-        center : (p,) array
-            The estimate.
-        covariance : (p, p) array
-            Of the estimate, in absolute units.
-        names : sequence of str, optional
-            Parameter names; by default those of a Series or DataFrame among the two.
-        dof : float, optional
-            Degrees of freedom of a reference t distribution; the normal if not given.
-
-        Returns
-        -------
-        Target
-            To be passed to `calibrate` in place of a criterion.
-
-        Raises
-        ------
-        InputError
-            Shapes differ, or the covariance is not positive definite.
-
-        Examples
-        --------
-        >>> import etafree as ef
-        >>> ef.Target.given([0.0, 1.0], np.eye(2)).se
-        array([1., 1.])
-        """
-        names = axis_names(center) or axis_names(covariance) if names is None else names
-        point = as_array(renamed(center, names, "center")[0], "center").reshape(-1)
-        if len(point) == 0:
-            raise InputError("center", "is empty")
-        known = as_names(names, len(point))
-        order = in_order(covariance, known, "covariance", (0, 1))
-        matrix = check_covariance(order, "covariance", len(point))
-        return cls(point, matrix, known, degrees_of_freedom(dof, np.inf, len(point)))
 
     @property
     def se(self) -> Array:

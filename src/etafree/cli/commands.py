@@ -16,6 +16,7 @@ from etafree.data.formula import screened
 from etafree.dependence import Clusters, Panel, Survey, TimeSeries
 from etafree.dependence.base import Structure
 from etafree.errors import EtafreeError, InputError
+from etafree.fits import from_arviz
 from etafree.fits.stan import read_stan_csv
 from etafree.fits.trees import read_tree, write_netcdf
 from etafree.foundation.arguments import as_choice, as_level, as_positive, as_seeds
@@ -207,7 +208,8 @@ def calibrate_files(
             "names one file twice",
             "fit, --out and --report are different files",
         )
-    options: dict[str, Any] = {"dependence": structure_of(clusters, strata, time, units)}
+    dependence = structure_of(clusters, strata, time, units)
+    options: dict[str, Any] = {"eta": eta, "latent": "auto" if latent else None, "losses": True}
     csv = all(path.suffix == ".csv" for path in fit)
     if len(fit) > 1 and not csv:
         raise InputError("fit", f"is {len(fit)} files", "only CSV files of CmdStan come as several")
@@ -217,10 +219,10 @@ def calibrate_files(
         options["var_names"] = matching(var, list(source["posterior"].data_vars))
     if log_likelihood:
         options["log_likelihood"] = list(log_likelihood)
-    if not latent:
-        options["latent"] = None
     _say(quiet, "calibrating")
-    made = calibrate(source, correction=correction, eta=eta, level=level, **options)
+    made = calibrate(
+        from_arviz(source, **options), dependence=dependence, correction=correction, level=level
+    )
     say(made)
     if out is not None:
         _say(quiet, f"writing {out}")

@@ -36,6 +36,8 @@ class Rows:
         What to do when a vector does not fit.
     missing : int
         Rows that were left out because a value is missing.
+    clusters : labels or column names, optional
+        Clusters that the data were said to come in: the default where none are named.
     """
 
     original: int
@@ -44,6 +46,7 @@ class Rows:
     table: Any = None
     advice: str = "pass one value per row of the data"
     missing: int = 0
+    clusters: Any = None
 
     @property
     def used(self) -> int:

@@ -33,5 +33,10 @@ def as_structure(clusters: Any, dependence: Any) -> Structure | None:
 
 
 def bind(structure: Structure | None, rows: Rows, copies: bool) -> Dependence:
-    """Return a structure bound to rows; `copies` says that weights repeat rows."""
+    """Return a structure bound to rows; `copies` says that weights repeat rows.
+
+    Without a structure these are the clusters that the rows were said to come in, if any.
+    """
+    if structure is None and rows.clusters is not None:
+        structure = Clusters(rows.clusters)
     return Independent(rows.used) if structure is None else structure.bind(rows, copies)

@@ -55,7 +55,7 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.target import Satterthwaite, Target, sampling_adjustment
 from etafree.totals.base import ClusterTotals
-from etafree.totals.linear import LinearTotal, PredictorTotal
+from etafree.totals.linear import LinearTotal, is_linear
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -294,7 +294,7 @@ def independent(at: Point, correction: str) -> Meat:
     """Return the meat of independent observations, HC0 to HC3."""
     criterion, theta = at.criterion, at.theta
     total, p = criterion.total, criterion.p
-    if not isinstance(total, PredictorTotal):
+    if not is_linear(total):
         return _row_by_row(at, correction)
     whiten: Array = linalg.whitener(at.hessian)
     share = whiten @ criterion.penalty_share(theta) @ whiten.T

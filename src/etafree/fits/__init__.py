@@ -20,15 +20,26 @@ from typing import Any
 from etafree.criterion import Criterion
 from etafree.draws import Draws
 from etafree.errors import InputError, MissingExtraError
-from etafree.foundation.arguments import Array, as_choice
+from etafree.foundation.arguments import Array, as_choice, as_positive
 from etafree.foundation.check import Check
 
-__all__ = ["Fit", "as_fit", "portable"]
+__all__ = [
+    "Fit",
+    "as_fit",
+    "from_arviz",
+    "from_bambi",
+    "from_numpyro",
+    "from_pymc",
+    "from_stan",
+    "portable",
+]
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
     """Draws of a model's parameters, and what is known of its losses.
+
+    What `from_arviz`, `from_bambi`, `from_numpyro`, `from_pymc` and `from_stan` return.
 
     Attributes
     ----------
@@ -60,6 +71,20 @@ class Fit:
         Variables to report of those that `constrain` returns; all if empty.
     kind : {"DataTree", "InferenceData"}
         What the fit came as, and goes back as.
+    conditional : bool
+        Whether a log-likelihood given group effects is taken as it is.
+
+    See Also
+    --------
+    etafree.calibrate : What takes it as draws.
+    etafree.from_pymc : What makes one.
+
+    Examples
+    --------
+    >>> import numpy as np, etafree as ef
+    >>> fit = ef.Fit(ef.Draws.of(np.random.default_rng(0).standard_normal((100, 2))), None)
+    >>> ef.calibrate(fit, ef.Target([1.0, 2.0], np.eye(2))).draws.mean.round(12)
+    array([1., 2.])
     """
 
     draws: Draws
@@ -74,6 +99,7 @@ class Fit:
     checks: tuple[Check, ...] = ()
     shown: tuple[str, ...] = ()
     kind: str = "DataTree"
+    conditional: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +199,7 @@ FITS = {
     "arviz": ("InferenceData",),
     "xarray": ("DataTree", "Dataset"),
     "cmdstanpy": ("CmdStanMCMC",),
-    "stan": ("Fit",),
+    "stan": ("Fit", "Model"),
     "numpyro": ("MCMC",),
     "pymc": ("Model",),
     "bambi": ("Model",),
@@ -189,119 +215,479 @@ NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def as_fit(
-    obj: Any,
+def from_arviz(
+    fit: Any,
     *,
-    model: Any = None,
     var_names: Any = None,
     filter_vars: str | None = None,
     log_likelihood: Any = None,
     eta: float | None = None,
     latent: str | None = "auto",
-    prior: str | None = None,
-    stored: bool = True,
-    model_args: Sequence[Any] = (),
-    model_kwargs: Any = None,
-) -> Fit | None:
-    """Return a foreign fit's draws with its losses or criterion; None for plain draws.
+    losses: bool | None = None,
+) -> Fit:
+    """Return a fit with its stored pointwise log-likelihood, to be calibrated by the jackknife.
 
     Parameters
     ----------
-    obj : InferenceData, DataTree, Dataset, path, CmdStanMCMC, pystan Fit, NumPyro MCMC, or draws
-        A path is a netCDF file, a zarr store or CmdStan's CSV file, or a list of the latter.
-    model : pymc.Model, bambi.Model, stan.model.Model or NumPyro function, optional
-        Gives exact derivatives; without it stored log-likelihoods are used.
-    var_names, filter_vars, log_likelihood, eta, latent, prior
-        As for `etafree.calibrate`.
-    stored : bool
-        Whether losses must be stored in a fit without a model.
-    model_args, model_kwargs
-        What a NumPyro model is called with.
+    fit : InferenceData, DataTree, Dataset, or path
+        A path is a netCDF file or a zarr store.
+    var_names, filter_vars : optional
+        Parameters to report, with ArviZ's meaning: names, ``"~name"``, and with "like" or "regex"
+        parts of names or regular expressions. The others stay in the computation.
+    log_likelihood : str or list of str, optional
+        Which stored variables to use, added up; "sum" for all. Needed if there are several.
+    eta : float, optional
+        Learning rate of the draws, 1 by default.
+    latent : {"auto", None}
+        "auto" refuses a log-likelihood that is conditional on group effects; None takes it.
+    losses : bool, optional
+        Whether the log-likelihood is read; by default where there is one.
+
+    Returns
+    -------
+    Fit
+        To be passed to `calibrate`.
+
+    Raises
+    ------
+    InputError
+        There is no posterior in it, or names that are not there.
+    MissingExtraError
+        A package that reading it takes is not installed.
+
+    See Also
+    --------
+    from_pymc, from_bambi, from_numpyro : Fits with their models.
+    from_stan : Stan's files and fits.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr, etafree as ef
+    >>> y, rng = np.array([0.0, 1.0, 2.0, 5.0]), np.random.default_rng(0)
+    >>> mu = 2.0 + 0.5 * rng.standard_normal((2, 400))
+    >>> drawn = xr.Dataset({"mu": (("chain", "draw"), mu)})
+    >>> each = -0.5 * (y - mu[..., None]) ** 2
+    >>> stored = xr.Dataset({"y": (("chain", "draw", "row"), each)})
+    >>> tree = xr.DataTree.from_dict({"posterior": drawn, "log_likelihood": stored})
+    >>> fit = ef.from_arviz(tree, var_names="mu")
+    >>> ef.calibrate(fit).target.method
+    'infinitesimal jackknife'
     """
-    if latent is not None:
-        as_choice(latent, "latent", ("auto",))
-    if filter_vars is not None:
-        as_choice(filter_vars, "filter_vars", ("like", "regex"))
-    kind = "InferenceData" if type(obj).__name__ == "InferenceData" else "DataTree"
-    chosen = {"var_names": var_names, "filter_vars": filter_vars}
+    from etafree.fits.arviz import arviz_fit
+
+    _check_choices(var_names, filter_vars, log_likelihood, latent)
+    tree, kind = _own_tree(fit)
+    found = arviz_fit(
+        tree,
+        var_names=var_names,
+        filter_vars=filter_vars,
+        log_likelihood=log_likelihood,
+        eta=eta,
+        stored=_reads(tree, log_likelihood) if losses is None else losses,
+    )
+    return replace(found, kind=kind, conditional=latent is None)
+
+
+def from_stan(
+    fit: Any,
+    model: Any = None,
+    *,
+    var_names: Any = None,
+    filter_vars: str | None = None,
+    log_likelihood: Any = None,
+    eta: float | None = None,
+    latent: str | None = "auto",
+    losses: bool | None = None,
+) -> Fit:
+    """Return a fit of Stan with its log-likelihood, to be calibrated by the jackknife.
+
+    Parameters
+    ----------
+    fit : CmdStanMCMC, pystan Fit, or CSV file or files that CmdStan wrote
+        One file per chain.
+    model : stan.model.Model, optional
+        Of a pystan fit: parameters are calibrated on the unconstrained scale.
+    var_names, filter_vars, log_likelihood, eta, latent, losses : optional
+        As for `from_arviz`.
+
+    Returns
+    -------
+    Fit
+        To be passed to `calibrate`.
+
+    Raises
+    ------
+    InputError
+        A file is damaged, or of another method than sampling.
+
+    See Also
+    --------
+    from_arviz : Fits as InferenceData or DataTree.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> ef.from_stan("chain_1.csv")
+    Traceback (most recent call last):
+    etafree.errors.InputError: draws: 'chain_1.csv' cannot be read (FileNotFoundError); ...
+    """
+    from etafree.fits.stan import pystan_fit, read_stan_csv
+
+    options: dict[str, Any] = {
+        "var_names": var_names,
+        "filter_vars": filter_vars,
+        "log_likelihood": log_likelihood,
+        "eta": eta,
+    }
+    if _origin(fit) == "stan":
+        _need("stan")
+        _check_choices(var_names, filter_vars, log_likelihood, latent)
+        found = pystan_fit(fit, model, **options, stored=losses)
+        return replace(_shown(found, var_names, filter_vars), conditional=latent is None)
+    if model is not None:
+        raise InputError("model", "of Stan goes with a pystan fit", "leave it out")
+    if _origin(fit) != "cmdstanpy" and not _paths(fit):
+        raise InputError(
+            "fit", f"is a {type(fit).__name__}", "pass CSV files, a CmdStanMCMC or a pystan fit"
+        )
+    paths = fit.runset.csv_files if _origin(fit) == "cmdstanpy" else _several(fit)
+    return from_arviz(read_stan_csv(paths), **options, latent=latent, losses=losses)
+
+
+def from_pymc(
+    fit: Any,
+    model: Any,
+    *,
+    var_names: Any = None,
+    filter_vars: str | None = None,
+    log_likelihood: Any = None,
+    eta: float | None = None,
+    prior: str | None = None,
+    latent: str | None = "auto",
+) -> Fit:
+    """Return a PyMC fit with exact losses, scores and Hessian, on the unconstrained scale.
+
+    Parameters
+    ----------
+    fit : InferenceData, DataTree or path
+        What ``pm.sample`` returned.
+    model : pymc.Model
+        With the data that were sampled.
+    var_names, filter_vars : optional
+        Variables to report, as for `from_arviz`.
+    log_likelihood : str or list of str, optional
+        Which observed variables are the data, added up; "sum" for all. Needed if there are several.
+    eta : float, optional
+        Learning rate of the draws, 1 by default.
+    prior : {"scaled", "unscaled"}, optional
+        At ``eta != 1``: whether eta multiplies the model's prior too.
+    latent : {"auto", None}
+        "auto" integrates group effects out; None takes them as parameters.
+
+    Returns
+    -------
+    Fit
+        To be passed to `calibrate`; its ``criterion`` goes to `target`.
+
+    Raises
+    ------
+    InputError
+        The model is not that of the fit, or has no loss per observation.
+    MissingExtraError
+        PyMC or JAX is not installed.
+
+    See Also
+    --------
+    from_bambi, from_numpyro : The same for their models.
+    from_arviz : Without the model.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr, etafree as ef
+    >>> y, rng = np.array([0.0, 1.0, 2.0, 5.0]), np.random.default_rng(0)
+    >>> with pm.Model() as model:
+    ...     mu = pm.Flat("mu")
+    ...     _ = pm.Normal("y", mu, 1.0, observed=y)
+    >>> drawn = {"mu": (("chain", "draw"), 2.0 + 0.5 * rng.standard_normal((2, 400)))}
+    >>> idata = xr.DataTree.from_dict({"posterior": xr.Dataset(drawn)})  # or pm.sample()
+    >>> fit = ef.from_pymc(idata, model, var_names="mu")
+    >>> ef.calibrate(fit, ef.target(fit.criterion, correction="HC0")).target.covariance.round(3)
+    array([[0.875]])
+    """
+    from etafree.fits.pymc import pymc_fit
+
+    _need("pymc")
+    options = _checked(var_names, filter_vars, log_likelihood, eta, prior, latent)
+    return _modelled(pymc_fit, fit, model, options)
+
+
+def from_bambi(
+    fit: Any,
+    model: Any,
+    *,
+    var_names: Any = None,
+    filter_vars: str | None = None,
+    log_likelihood: Any = None,
+    eta: float | None = None,
+    prior: str | None = None,
+    latent: str | None = "auto",
+) -> Fit:
+    """Return a Bambi fit with exact losses; columns of its data may be named as clusters.
+
+    Parameters
+    ----------
+    fit : InferenceData, DataTree or path
+        What ``model.fit()`` returned.
+    model : bambi.Model
+        The model that was fitted.
+    var_names, filter_vars, log_likelihood, eta, prior, latent : optional
+        As for `from_pymc`.
+
+    Returns
+    -------
+    Fit
+        To be passed to `calibrate`; its ``criterion`` goes to `target`.
+
+    Raises
+    ------
+    InputError
+        The model is not that of the fit, or has no loss per observation.
+    MissingExtraError
+        Bambi or JAX is not installed.
+
+    See Also
+    --------
+    from_pymc, from_numpyro : The same for their models.
+
+    Examples
+    --------
+    >>> import bambi as bmb, numpy as np, pandas as pd, xarray as xr, etafree as ef
+    >>> rng = np.random.default_rng(0)
+    >>> table = pd.DataFrame({"y": np.arange(12.0), "school": list("aabbccddeeff")})
+    >>> model = bmb.Model("y ~ 1", table)
+    >>> drawn = {"Intercept": 5.5 + rng.standard_normal((2, 400))}
+    >>> drawn["sigma"] = np.exp(1.2 + 0.2 * rng.standard_normal((2, 400)))
+    >>> posterior = xr.Dataset({k: (("chain", "draw"), v) for k, v in drawn.items()})
+    >>> idata = xr.DataTree.from_dict({"posterior": posterior})  # or model.fit()
+    >>> fit = ef.from_bambi(idata, model, var_names="~sigma")
+    >>> ef.calibrate(fit, clusters="school").target.describe()
+    'sandwich, 6 clusters, CR3, t with 5 degrees of freedom'
+    """
+    from etafree.fits.bambi import bambi_fit, built
+
+    _need("bambi")
+    options = _checked(var_names, filter_vars, log_likelihood, eta, prior, latent)
+    return _modelled(bambi_fit, fit, built(model), options, bambi_model=model)
+
+
+def from_numpyro(
+    fit: Any,
+    model: Any = None,
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    var_names: Any = None,
+    filter_vars: str | None = None,
+    log_likelihood: Any = None,
+    eta: float | None = None,
+    prior: str | None = None,
+    latent: str | None = "auto",
+) -> Fit:
+    """Return a NumPyro fit with exact losses, scores and Hessian, on the unconstrained scale.
+
+    Parameters
+    ----------
+    fit : numpyro.infer.MCMC, mapping of samples, InferenceData, DataTree or path
+        What was drawn.
+    model : callable, optional
+        By default that of the MCMC.
+    args, kwargs : optional
+        What the model is called with, as in ``mcmc.run``.
+    var_names, filter_vars, log_likelihood, eta, prior, latent : optional
+        As for `from_pymc`.
+
+    Returns
+    -------
+    Fit
+        To be passed to `calibrate`; its ``criterion`` goes to `target`.
+
+    Raises
+    ------
+    InputError
+        The model is not that of the fit, or cannot be called with these arguments.
+    MissingExtraError
+        NumPyro is not installed.
+
+    See Also
+    --------
+    from_pymc, from_bambi : The same for their models.
+
+    Examples
+    --------
+    >>> import numpy as np, numpyro, etafree as ef
+    >>> from numpyro.distributions import Normal
+    >>> def model(y):
+    ...     numpyro.sample("y", Normal(numpyro.sample("mu", Normal(0.0, 100.0)), 1.0), obs=y)
+    >>> y, rng = np.array([0.0, 1.0, 2.0, 5.0]), np.random.default_rng(0)
+    >>> samples = {"mu": 2.0 + 0.5 * rng.standard_normal(400)}  # or an MCMC
+    >>> fit = ef.from_numpyro(samples, model, args=(y,))
+    >>> fit.criterion.n, ef.calibrate(fit).center.round(3)
+    (4, array([2.]))
+    """
+    from etafree.fits.numpyro import numpyro_fit
+
+    _need("numpyro")
+    options = _checked(var_names, filter_vars, log_likelihood, eta, prior, latent)
+    called = model
+    if called is None:
+        if _origin(fit) != "numpyro":
+            raise InputError("model", "is missing", "pass the function that was sampled")
+        called = fit.sampler.model
+    options |= {"args": tuple(args), "kwargs": dict(kwargs or {})}
+    return _modelled(numpyro_fit, fit, called, options)
+
+
+#: Who reads fits and models of a package.
+ADAPTERS: dict[str, Callable[..., Fit]] = {
+    "arviz": from_arviz,
+    "xarray": from_arviz,
+    "cmdstanpy": from_stan,
+    "stan": from_stan,
+    "pymc": from_pymc,
+    "bambi": from_bambi,
+    "numpyro": from_numpyro,
+}
+
+
+def as_fit(obj: Any, model: Any = None, *, losses: bool = True, **options: Any) -> Fit | None:
+    """Return a foreign fit as its package's adapter reads it; None for plain draws.
+
+    Parameters
+    ----------
+    obj : fit, path, or draws
+        Of a package in `ADAPTERS`; a path is a netCDF file, a zarr store or CmdStan's CSV files.
+    model : optional
+        Gives exact derivatives; without it stored log-likelihoods are used.
+    losses : bool
+        Whether losses must be stored in a fit without a model.
+    **options
+        What all adapters have: var_names, log_likelihood, eta.
+    """
     source, modelled = _origin(obj), _origin(model)
-    if isinstance(obj, str | os.PathLike) or _paths(obj):
-        obj, source = _read(obj), "xarray"
-    elif source == "cmdstanpy":
-        from etafree.fits.stan import read_stan_csv
-
-        obj, source = read_stan_csv(obj.runset.csv_files), "xarray"
-    if source in ("arviz", "xarray"):
-        from etafree.fits.trees import as_tree, with_own_draws
-
-        obj = with_own_draws(as_tree(obj))
-    if model is not None and source != "stan" and modelled not in ("pymc", "bambi"):
+    if not source and _paths(obj):
+        source = "stan" if all(Path(path).suffix == ".csv" for path in _several(obj)) else "xarray"
+    if model is not None and not modelled and source != "stan":
         if not callable(model):
             raise InputError(
                 "model",
                 f"is a {type(model).__name__}",
-                "pass a pymc.Model, a "
-                "bambi.Model or a NumPyro function; a stan.model.Model goes with its "
-                "own fit",
+                "pass a pymc.Model, a bambi.Model or a NumPyro function; a stan.model.Model goes "
+                "with its own fit",
             )
         modelled = "numpyro"
-    for package in (source, modelled):
-        purpose, needed = NEEDS.get(package, ("", ()))
-        if any(find_spec(name) is None for name in needed):
-            raise MissingExtraError(package, purpose)
-    if "numpyro" not in (source, modelled):
-        for argument, value in (("model_args", tuple(model_args)), ("model_kwargs", model_kwargs)):
-            if value:
-                raise InputError(argument, "is what a NumPyro model is called with", "leave it out")
-    if filter_vars is not None and var_names is None:
-        raise InputError("filter_vars", "says how var_names= is read", "pass var_names= too")
-    if prior is not None and source == "stan":
+    if not source:
+        if model is not None:
+            raise InputError("model", "needs the fit it made", "pass the InferenceData as draws")
+        return None
+    read = ADAPTERS["stan" if source == "stan" else modelled or source]
+    if read in (from_arviz, from_stan):
+        options["losses"] = losses
+    return read(obj, **options) if model is None else read(obj, model, **options)
+
+
+def _need(package: str) -> None:
+    purpose, needed = NEEDS[package]
+    if any(find_spec(name) is None for name in needed):
+        raise MissingExtraError(package, purpose)
+
+
+def _check_choices(
+    var_names: Any, filter_vars: str | None, log_likelihood: Any, latent: str | None
+) -> None:
+    several = log_likelihood if isinstance(log_likelihood, list | tuple) else [log_likelihood]
+    if not all(isinstance(name, str) or name is None for name in several):
         raise InputError(
-            "prior", "means nothing to Stan, whose density has one for both", "leave it out"
+            "log_likelihood", f"is a {type(log_likelihood).__name__}", "pass names of variables"
         )
-    fit: Fit
-    exact: Any = {
-        **chosen,
+    if latent is not None:
+        as_choice(latent, "latent", ("auto",))
+    if filter_vars is not None:
+        as_choice(filter_vars, "filter_vars", ("like", "regex"))
+        if var_names is None:
+            raise InputError("filter_vars", "says how var_names= is read", "pass var_names= too")
+
+
+def _checked(
+    var_names: Any,
+    filter_vars: str | None,
+    log_likelihood: Any,
+    eta: float | None,
+    prior: str | None,
+    latent: str | None,
+) -> dict[str, Any]:
+    """Return the options of a fit with its model, checked."""
+    _check_choices(var_names, filter_vars, log_likelihood, latent)
+    if prior is not None:
+        as_choice(prior, "prior", ("scaled", "unscaled"))
+    elif eta is not None and as_positive(eta, "eta") != 1:
+        raise InputError(
+            "prior",
+            f"is missing: at eta = {eta:g} the model's prior was either multiplied by eta or not",
+            "pass prior='scaled' or 'unscaled' to ef.from_pymc, from_bambi or from_numpyro",
+        )
+    return {
+        "var_names": var_names,
+        "filter_vars": filter_vars,
         "log_likelihood": log_likelihood,
         "eta": eta,
         "prior": prior,
         "latent": latent,
     }
-    if source == "numpyro" or modelled == "numpyro":
-        from etafree.fits.numpyro import numpyro_fit
 
-        called = model if model is not None else obj.sampler.model
-        fit = portable(
-            numpyro_fit, obj, called, args=tuple(model_args), kwargs=model_kwargs or {}, **exact
-        )
-    elif source == "stan":
-        from etafree.fits.stan import pystan_fit
 
-        fit = pystan_fit(
-            obj, model, **chosen, log_likelihood=log_likelihood, eta=eta, stored=stored
-        )
-    elif source not in ("arviz", "xarray"):
-        if model is not None:
-            raise InputError("model", "needs the fit it made", "pass the InferenceData as draws")
-        return None
-    elif modelled == "pymc":
-        from etafree.fits.pymc import pymc_fit
+def _own_tree(fit: Any) -> tuple[Any, str]:
+    """Return a fit as a tree that nobody else changes, and the kind that it came as."""
+    from etafree.fits.trees import as_tree, read_tree, with_own_draws
 
-        fit = portable(pymc_fit, obj, model, **exact)
-    elif modelled == "bambi":
-        from etafree.fits.bambi import bambi_fit, built
+    if _paths(fit):
+        several = _several(fit)
+        if len(several) > 1:
+            raise InputError("draws", f"are {len(several)} files", "only CSV files come as several")
+        fit = read_tree(several[0])
+    elif _origin(fit) == "arviz":
+        _need("arviz")
+    kind = "InferenceData" if type(fit).__name__ == "InferenceData" else "DataTree"
+    return with_own_draws(as_tree(fit)), kind
 
-        fit = portable(bambi_fit, obj, built(model), **exact)
-    else:
-        from etafree.fits.arviz import arviz_fit
 
-        fit = arviz_fit(obj, **chosen, log_likelihood=log_likelihood, eta=eta, stored=stored)
-    if var_names is not None and fit.constrain is not None:
-        from etafree.fits.arviz import chosen_names
+def _reads(tree: Any, log_likelihood: Any) -> bool:
+    return log_likelihood is not None or "log_likelihood" in tree.children
 
-        posterior = fit.tree["posterior"].to_dataset()
-        fit = replace(fit, shown=tuple(chosen_names(posterior, var_names, filter_vars)))
-    return replace(_with_table(fit, model if modelled == "bambi" else None), kind=kind)
+
+def _modelled(
+    adapter: Callable[..., Fit],
+    fit: Any,
+    model: Any,
+    options: dict[str, Any],
+    bambi_model: Any = None,
+) -> Fit:
+    """Return the fit that an adapter makes of a model, with labels and what is shown."""
+    kind = "DataTree"
+    if _paths(fit) or _origin(fit) in ("arviz", "xarray"):
+        fit, kind = _own_tree(fit)
+    found = portable(adapter, fit, model, **options)
+    found = _shown(found, options["var_names"], options["filter_vars"])
+    return replace(_with_table(found, bambi_model), kind=kind)
+
+
+def _shown(fit: Fit, var_names: Any, filter_vars: str | None) -> Fit:
+    """Return a fit that reports the variables that were asked for."""
+    if var_names is None or fit.constrain is None:
+        return fit
+    from etafree.fits.arviz import chosen_names
+
+    posterior = fit.tree["posterior"].to_dataset()
+    return replace(fit, shown=tuple(chosen_names(posterior, var_names, filter_vars)))
 
 
 def _with_table(fit: Fit, bambi_model: Any) -> Fit:
@@ -343,22 +729,9 @@ def _origin(obj: Any) -> str:
 
 
 def _paths(obj: Any) -> bool:
-    return (
-        isinstance(obj, list | tuple)
-        and bool(obj)
-        and all(isinstance(part, str | os.PathLike) for part in obj)
-    )
+    several = obj if isinstance(obj, list | tuple) else [obj]
+    return bool(several) and all(isinstance(part, str | os.PathLike) for part in several)
 
 
-def _read(paths: Any) -> Any:
-    """Return the tree of a netCDF file, a zarr store or CSV files of CmdStan."""
-    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if all(Path(path).suffix == ".csv" for path in several):
-        from etafree.fits.stan import read_stan_csv
-
-        return read_stan_csv(several)
-    if len(several) > 1:
-        raise InputError("draws", f"are {len(several)} files", "only CSV files come as several")
-    from etafree.fits.trees import read_tree
-
-    return read_tree(several[0])
+def _several(paths: Any) -> list[Any]:
+    return [paths] if isinstance(paths, str | os.PathLike) else list(paths)

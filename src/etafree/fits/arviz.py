@@ -158,7 +158,8 @@ def chosen_names(posterior: Any, var_names: Any, filter_vars: str | None) -> lis
     if var_names is None:
         return names
     asked = [var_names] if isinstance(var_names, str) else var_names
-    if not isinstance(asked, Iterable) or not all(isinstance(name, str) for name in asked):
+    several = isinstance(asked, Iterable) and getattr(asked, "ndim", 1) == 1
+    if not several or not all(isinstance(name, str) for name in asked):
         raise InputError("var_names", f"is {var_names!r}", f"pass names out of {names}")
     try:
         found: Any = _var_names(list(asked), posterior, filter_vars)  # type: ignore[arg-type]

@@ -54,7 +54,8 @@ def refuse_latent(tree: Any, losses: StoredLosses, dependence: Dependence) -> No
         "log_likelihood",
         f"is conditional on the group effects {', '.join(latent[:5])}, so a "
         f"cluster's loss is not in it and {_consequence(posterior, latent[0], plain, losses.n)}",
-        "pass model= for a marginal likelihood; if these are no group effects, latent=None",
+        "pass model= for a marginal likelihood; if these are no group effects, "
+        "ef.from_arviz(fit, latent=None)",
     )
 
 

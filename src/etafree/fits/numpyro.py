@@ -83,11 +83,14 @@ def _check_arguments(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sampler: Any
 ) -> None:
     """Refuse what the model cannot be called with, and arrays of another run than the sampler's."""
-    leaves, advice = import_jax().tree.leaves, "pass what mcmc.run was called with"
+    leaves, advice = (
+        import_jax().tree.leaves,
+        "pass args= and kwargs= of mcmc.run to ef.from_numpyro",
+    )
     try:
         given = _by_name(model, args, kwargs)
     except TypeError as error:
-        raise InputError("model_args", f"do not fit the model: {error}", advice) from error
+        raise InputError("args", f"do not fit the model: {error}", advice) from error
     try:
         known = _by_name(sampler.sampler.model, sampler._args, sampler._kwargs)
     except (AttributeError, TypeError):  # there is no run to compare with
@@ -97,13 +100,13 @@ def _check_arguments(
             here, there = np.shape(mine), np.shape(theirs)
             if here != there:
                 raise InputError(
-                    "model_args", f"have {name} of shape {here}, but mcmc.run had {there}", advice
+                    "args", f"have {name} of shape {here}, but mcmc.run had {there}", advice
                 )
             numbers = here and all(
                 getattr(part, "dtype", None) in NUMBERS for part in (mine, theirs)
             )
             if numbers and not np.allclose(mine, theirs, rtol=1e-4, equal_nan=True):
-                raise InputError("model_args", f"have other data for {name} than mcmc.run", advice)
+                raise InputError("args", f"have other data for {name} than mcmc.run", advice)
 
 
 def _by_name(model: Any, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def pystan_fit(
     filter_vars: str | None = None,
     log_likelihood: Any = None,
     eta: float | None = None,
-    stored: bool = True,
+    stored: bool | None = None,
 ) -> Fit:
     """Return a pystan fit, with its model on the unconstrained scale.
 
@@ -212,6 +212,8 @@ def pystan_fit(
     warmup = -(-fit.num_warmup // fit.num_thin) if fit.save_warmup else 0
     tree = stan_tree(columns, values[:, warmup:])
     chosen = {"var_names": var_names, "filter_vars": filter_vars}
+    if stored is None:
+        stored = log_likelihood is not None or "log_likelihood" in tree.children
     if model is None:
         return arviz_fit(tree, **chosen, log_likelihood=log_likelihood, eta=eta, stored=stored)
     if tuple(model.constrained_param_names) != tuple(fit.constrained_param_names):

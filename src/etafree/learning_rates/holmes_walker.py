@@ -11,7 +11,7 @@ from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_count
 from etafree.learning_rates.problem import LearningRate, Problem, learning_rate, normal_prior
 from etafree.losses import Gamma, LinearLoss, Logistic, NegativeBinomial, Poisson, Squared, StudentT
-from etafree.totals.linear import LinearTotal
+from etafree.totals.linear import has_design
 
 __all__ = ["LIKELIHOODS", "holmes_walker", "simulated"]
 
@@ -91,10 +91,9 @@ def holmes_walker(problem: Problem, simulations: Any = 200) -> LearningRate:
     >>> round(select(posterior, "holmes_walker").eta, 6)
     0.632456
     """
-    count, loss, total = as_count(simulations, "simulations"), problem.criterion.loss, None
-    if type(loss) in LIKELIHOODS:
-        total = problem.criterion.total
-    if not isinstance(total, LinearTotal):
+    count = as_count(simulations, "simulations")
+    loss, total = problem.criterion.loss, problem.criterion.total
+    if type(loss) not in LIKELIHOODS or not has_design(total):
         raise InputError(
             "loss",
             f"{type(loss).__name__} is a loss, not a likelihood that can simulate data, "

@@ -30,8 +30,7 @@ from etafree.learning_rates.problem import LearningRate, Problem, learning_rate,
 from etafree.losses import Squared
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.samplers import sample
-from etafree.totals.linear import LinearTotal
-from etafree.totals.pairs import PairTotal
+from etafree.totals.linear import has_design
 
 __all__ = ["NormalInverseGamma", "prequential_losses", "safebayes"]
 
@@ -238,7 +237,7 @@ def safebayes(
 
 def _check(problem: Problem, conjugate: Any) -> None:
     criterion = problem.criterion
-    if isinstance(criterion.total, PairTotal):
+    if "rows" not in criterion.total.traits:
         raise InputError(
             "loss",
             "is over pairs: an observation has no loss of its own to predict",
@@ -363,7 +362,7 @@ def _drawn(
 def _row_losses(problem: Problem, thetas: Array, rows: NDArray[np.intp]) -> Array:
     """Return the loss of some rows at many parameter values, (D, rows)."""
     total = problem.criterion.total
-    if isinstance(total, LinearTotal):
+    if has_design(total):
         u = thetas @ total.X[rows].T
         if total.offset is not None:
             u += total.offset[rows]

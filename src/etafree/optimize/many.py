@@ -21,7 +21,7 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import CONDITION_FAIL
 from etafree.optimize import Minimum, minimise
-from etafree.totals.linear import LinearTotal
+from etafree.totals.linear import has_design
 
 __all__ = ["Batch", "Minimisers", "batch", "minimisers", "outer_products", "unpacked"]
 
@@ -81,7 +81,7 @@ def batch(criterion: Criterion, thetas: Array, weights: Array | None = None) -> 
            [ 0.]])
     """
     total = criterion.total
-    if not isinstance(total, LinearTotal):
+    if not has_design(total):
         parts = [criterion.derivatives(theta) for theta in thetas]
         return Batch(
             np.array([part.gradient for part in parts]),
@@ -155,7 +155,7 @@ def minimisers(criterion: Criterion, fit: Minimum, weights: Array, kind: str) ->
     thetas = np.tile(fit.theta, (count, 1))
     hessians = np.tile(fit.hessian, (count, 1, 1))
     found = np.zeros(count, dtype=bool)
-    if isinstance(criterion.total, LinearTotal):
+    if has_design(criterion.total):
         _newton(criterion, weights, thetas, hessians, found)
     for k in np.flatnonzero(~found):
         try:

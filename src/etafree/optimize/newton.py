@@ -21,7 +21,7 @@ from etafree.foundation.linalg import CONDITION_FAIL, correlation_eigenvalues
 from etafree.foundation.threads import own_settings
 from etafree.losses import Huber, ResidualLoss
 from etafree.totals.base import Derivatives
-from etafree.totals.linear import PredictorTotal
+from etafree.totals.linear import is_linear
 
 __all__ = [
     "MAX_ITERATIONS",
@@ -103,7 +103,7 @@ def newton_minimise(criterion: Criterion, start: Any = None) -> Minimum:
 def _minimise(criterion: Criterion, start: Any) -> Minimum:
     if start is not None:
         return _newton(criterion, criterion.point(start, "start"))
-    if not isinstance(criterion.total, PredictorTotal):
+    if not is_linear(criterion.total):
         return _newton(criterion, criterion.point(criterion.start, "start"))
     gram, moment = criterion.total.least_squares()
     if not (np.isfinite(gram).all() and np.isfinite(moment).all()):
@@ -232,7 +232,7 @@ def _stuck(criterion: Criterion, theta: Array, gap: float, reach: float) -> Conv
     """Return the error for a point that no step leaves downhill, or say which columns do it."""
     if criterion.loss.unit_free and reach > 0.1:
         return separated(criterion, theta)
-    if isinstance(criterion.total, PredictorTotal):
+    if is_linear(criterion.total):
         gram, _ = criterion.total.least_squares()
         share = criterion.total.weight * criterion.penalty_share(theta)
         check_collinear(criterion, gram + share)
@@ -258,7 +258,7 @@ def check_collinear(criterion: Criterion, curvature: Array) -> None:
         return
     loads = np.abs(vectors[:, 0])
     named = [criterion.names[j] for j in np.flatnonzero(loads > 0.1 * loads.max())]
-    if not isinstance(criterion.total, PredictorTotal):
+    if not is_linear(criterion.total):
         raise InputError(
             "loss",
             f"does not tell {named} apart (its Hessian's condition number is "

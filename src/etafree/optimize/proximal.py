@@ -44,7 +44,7 @@ from etafree.optimize.newton import (
 from etafree.penalties import KinkedPenalty
 from etafree.penalties.kinked import GroupNorms
 from etafree.totals.base import Derivatives
-from etafree.totals.linear import LinearTotal
+from etafree.totals.linear import has_design
 
 __all__ = ["QuadraticModel", "proximal_minimise"]
 
@@ -269,7 +269,7 @@ def proximal_minimise(criterion: Criterion, start: Any = None) -> Minimum:
         raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
     if not isinstance(criterion.penalty, KinkedPenalty):
         raise InputError("criterion", "has a penalty without kinks", "use ef.minimise")
-    if not isinstance(criterion.total, LinearTotal) or not criterion.loss.convex:
+    if not has_design(criterion.total) or not criterion.loss.convex:
         raise InputError(
             "loss",
             f"is {criterion.loss!r}",

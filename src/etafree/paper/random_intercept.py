@@ -16,7 +16,7 @@ Tomo, arXiv 2511.15320).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb
 from typing import Any
 
@@ -266,8 +266,8 @@ class RandomIntercept:
         fitted = (penalty or NoPenalty()).fitted_to(X.shape[1], intercept)
         data = (whiten(X, groups, tau2, sigma2), whiten(y, groups, tau2, sigma2))
         criterion = Criterion(Huber(c), data, fitted, names=plain.names).with_plug_ins(known)
-        if made is not None:
-            object.__setattr__(criterion, "rows", made.rows)
+        rows = criterion.rows if made is None else made.rows
+        criterion = criterion.with_rows(replace(rows, clusters=groups.labels[groups.codes]))
         for name, value in (
             ("criterion", criterion),
             ("groups", groups),

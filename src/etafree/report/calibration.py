@@ -15,7 +15,7 @@ from etafree.draws import Draws
 from etafree.errors import ConvergenceError, EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_array, as_positive
 from etafree.foundation.check import VERDICTS
-from etafree.map import move_draws
+from etafree.map import Map, move_draws
 from etafree.penalties import ActivePenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.report.page import Row, Scale, Section, between, render, shown, table_html
@@ -23,7 +23,7 @@ from etafree.report.plots import density
 from etafree.report.summaries import flat_variables
 from etafree.samplers import sample
 from etafree.samplers.importance import trustworthy
-from etafree.totals.linear import LinearTotal
+from etafree.totals.linear import has_design
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,14 +91,12 @@ def sweep(result: Any, etas: Sequence[float]) -> Sweep:
     before: list[Array | None] = []
     after: list[Array | None] = []
     reasons = []
-    how = {key: result.settings[key] for key in ("kind", "root", "working")}
+    how = Map(**{key: result.settings[key] for key in ("root", "kind", "working")})
     for eta in etas:
         try:
             made = _draws(GeneralizedPosterior(criterion, eta, prior))
             made = made.select(result.target.names)
-            mapping, values = move_draws(
-                made, result.target, **how, rng=np.random.default_rng(SEED)
-            )
+            mapping, values = move_draws(made, result.target, how, np.random.default_rng(SEED))
         except EtafreeError as error:
             old, new, reason = None, None, str(error)
         else:
@@ -120,7 +118,7 @@ def _draws(posterior: GeneralizedPosterior) -> Draws:
 
     Raises an error where the posterior is too far from normal for that.
     """
-    if posterior.criterion.p == 1 or isinstance(posterior.criterion.total, LinearTotal):
+    if posterior.criterion.p == 1 or has_design(posterior.criterion.total):
         return sample(posterior, DRAWS, SEED)
     made = sample(posterior, DRAWS, SEED, "importance")
     if not trustworthy(made):

@@ -30,7 +30,7 @@ from etafree.penalties import KinkedPenalty
 from etafree.penalties.kinked import GroupNorms
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
-from etafree.totals.linear import LinearTotal
+from etafree.totals.linear import has_design
 
 __all__ = ["kinked_chain", "kinked_proposal"]
 
@@ -109,7 +109,7 @@ def kinked_proposal(
     energy = posterior.energy
     if not isinstance(energy.penalty, KinkedPenalty) or energy.strength == 0:
         return None
-    if isinstance(energy.total, LinearTotal):
+    if has_design(energy.total):
         slope, bend = energy.total.expected_derivatives(normal.mean, normal.lower @ normal.lower.T)
     else:
         slope, bend = energy.total.derivatives(normal.mean)[1:3]

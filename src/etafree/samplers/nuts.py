@@ -24,7 +24,7 @@ from etafree.foundation.threads import own_settings
 from etafree.penalties import Ridge
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
-from etafree.totals.linear import LinearTotal
+from etafree.totals.linear import has_design
 
 __all__ = ["nuts_draws"]
 
@@ -300,7 +300,7 @@ def _asked(total: Any, native: bool, weight: float, penalty: Any) -> Energy:
         found = [one(theta) for theta in thetas]
         return np.array([f[0] for f in found]), np.array([f[1] for f in found])
 
-    loss = linear if isinstance(total, LinearTotal) and not native else pointwise
+    loss = linear if has_design(total) and not native else pointwise
 
     def energy(thetas: Array) -> tuple[Array, Array]:
         values, slopes = loss(thetas)

@@ -19,7 +19,7 @@ from etafree.foundation.arguments import Array
 from etafree.optimize import minimise
 from etafree.penalties import KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
-from etafree.totals.linear import PredictorTotal
+from etafree.totals.linear import is_linear
 
 __all__ = ["Normal", "normal_approximation"]
 
@@ -57,7 +57,7 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
     if root is None:
         smallest = float(linalg.eigvalsh(precision, "Hessian at the mode")[0])
         raise NotPositiveDefiniteError("Hessian at the mode", smallest, "add a penalty")
-    if not isinstance(energy.total, PredictorTotal):  # no expectations in closed form: Laplace
+    if not is_linear(energy.total):  # no expectations in closed form: Laplace
         return Normal(mean, root, fit.theta)
     for _ in range(MAX_ITERATIONS):
         covariance = root @ root.T

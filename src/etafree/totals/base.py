@@ -72,8 +72,10 @@ class Total(ABC):
     loss: Any
     weights: Array | None
     frequency: bool
-    #: Whether an observation has a share of the Hessian of its own, which HC2, HC3, CR2, CR3 need.
-    leverages: ClassVar[bool] = True
+    #: What it has beyond sums: "rows", a loss of each observation's own; "leverage", a share of the
+    #: Hessian of each, which HC2, HC3, CR2 and CR3 need; "linear", losses of a linear predictor;
+    #: "memory", all rows at once.
+    traits: ClassVar[frozenset[str]] = frozenset({"rows", "leverage", "memory"})
 
     @property
     @abstractmethod

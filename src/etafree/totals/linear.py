@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from etafree.losses import LinearLoss, ResidualLoss
 from etafree.losses.residual import mad_scale
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Total
 
-__all__ = ["LinearTotal", "PredictorTotal", "RankOneBlock"]
+__all__ = ["LinearTotal", "PredictorTotal", "RankOneBlock", "has_design", "is_linear"]
 
 #: Rows, and rows times parameter values, that `totals` takes at a time: what fits the inner cache.
 TOTALS_ROWS, TOTALS_NUMBERS = 1 << 10, 1 << 14
@@ -53,6 +53,8 @@ class RankOneBlock(NamedTuple):
 
 class PredictorTotal(Total):
     """A total over a linear predictor, its rows in memory or read in parts."""
+
+    traits: ClassVar[frozenset[str]] = frozenset({"rows", "leverage", "linear"})
 
     @property
     @abstractmethod
@@ -112,6 +114,8 @@ class LinearTotal(PredictorTotal):
     first : int
         Number of the first row, if this is a part of a larger total.
     """
+
+    traits: ClassVar[frozenset[str]] = PredictorTotal.traits | {"memory"}
 
     loss: LinearLoss
     X: Array
@@ -338,3 +342,13 @@ def _normal_nodes() -> tuple[Array, Array]:
     """Return Gauss-Hermite nodes and masses of the standard normal."""
     nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
     return nodes, mass / mass.sum()
+
+
+def is_linear(total: Total) -> TypeGuard[PredictorTotal]:
+    """Return whether losses are functions of a linear predictor."""
+    return "linear" in total.traits
+
+
+def has_design(total: Total) -> TypeGuard[LinearTotal]:
+    """Return whether there is a design matrix, all rows of it in memory."""
+    return {"linear", "memory"} <= total.traits

@@ -81,7 +81,7 @@ class RowSums(NamedTuple):
 class PairTotal(Total):
     """A loss summed over pairs of weighted units."""
 
-    leverages: ClassVar[bool] = False
+    traits: ClassVar[frozenset[str]] = frozenset({"memory"})
 
     @abstractmethod
     def row_sums(self, theta: Array, *, majorize: bool = False) -> RowSums:
