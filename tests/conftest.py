@@ -153,3 +153,15 @@ def local_cluster(workers: int = 2):
             host="127.0.0.1",
         ) as made:
             yield made
+
+
+def checks_of(target, draws=None):
+    """Return the checks of a target by name, whatever draws it may get."""
+    from etafree.diagnostics import every_check
+
+    if draws is None:
+        mean, root = target.center, np.linalg.cholesky(target.covariance)
+        normal = np.random.default_rng(0).standard_normal((400, target.p))
+        draws = ef.Draws.of(mean + normal @ root.T, target.names)
+    found = every_check(draws, target, lambda values: values, target.center, None)
+    return {check.name: check for check in found}

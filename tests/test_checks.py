@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import etafree as ef
-from etafree import diagnostics, jackknife, result, sandwich
-from etafree import sandwich as active
+from conftest import checks_of
+from etafree import diagnostics
+from etafree.diagnostics import THRESHOLDS, judge
 from etafree.foundation import check as checks
-from etafree.foundation.check import Check, check, run_checks
+from etafree.foundation.check import Check, run_checks
 
 
 def functions_that_check(module):
@@ -20,7 +21,7 @@ def functions_that_check(module):
         name
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__
-        and name not in ("check", "run_checks", "unknown")
+        and name not in ("judge", "run_checks", "unknown", "_spread")
         and "Check" in str(inspect.signature(function).return_annotation)
         and not str(inspect.signature(function).return_annotation).startswith("list")
     ]
@@ -68,11 +69,7 @@ def use(made, folder):
     assert [c.verdict for c in again.checks] == [c.verdict for c in made.checks]
 
 
-PLACES = [
-    (module, name)
-    for module in (diagnostics, active, jackknife, sandwich)
-    for name in functions_that_check(module)
-]
+PLACES = [(diagnostics, name) for name in functions_that_check(diagnostics)]
 
 
 def test_the_search_finds_the_checks():
@@ -83,10 +80,10 @@ def test_the_search_finds_the_checks():
         "few_clusters",
         "newton_offset",
         "fragile_selection",
-        "_agreement",
-        "_checks",
+        "jackknife_error",
+        "judged",
         "prior_weight",
-        "_smoothing_bias",
+        "smoothing_bias",
     }
 
 
@@ -97,8 +94,6 @@ def test_every_check_may_raise_and_every_result_stands(monkeypatch, tmp_path):
     for module, name in PLACES:
         monkeypatch.setattr(module, name, broken)
     monkeypatch.setattr(diagnostics, "scale_effect", broken)
-    monkeypatch.setattr(result, "prior_weight", broken)
-    monkeypatch.setattr(sandwich, "fragile_selection", broken)
     names = set()
     for calibrated in every_kind_of_result():
         made = calibrated()
@@ -131,7 +126,6 @@ def test_one_check_may_raise_and_the_others_are_as_before(name, monkeypatch):
     makers = list(every_kind_of_result())[:3]
     before = [maker().checks for maker in makers]
     monkeypatch.setattr(diagnostics, name, broken)
-    monkeypatch.setattr(result, name, broken, raising=False)
     for maker, known in zip(makers, before, strict=True):
         kept = {c.name: c for c in known}
         for one in maker().checks:
@@ -142,9 +136,29 @@ def test_one_check_may_raise_and_the_others_are_as_before(name, monkeypatch):
 
 
 def test_a_value_that_is_not_a_number_is_unknown_and_not_a_warning():
-    (made,) = run_checks([("offset", lambda: check("offset", np.nan, 0.1, "move the centre"))])
-    assert made[2:4] == (0.1, "unknown")
+    (made,) = run_checks([("offset", lambda: judge("Newton offset", np.nan, "move the centre"))])
+    assert made[2:5] == (0.1, "above", "unknown")
     assert "not a number" in made.advice
+
+
+def test_thresholds_have_a_side_and_room():
+    for name, (warn, fail, below) in THRESHOLDS.items():
+        step = -1e-3 if below else 1e-3
+        assert judge(name, warn, "")[3:5] == ("below" if below else "above", "ok"), name
+        assert judge(name, warn + step, "so").verdict == "warn", name
+        assert judge(name, warn + step, "so").advice == "so"
+        if np.isfinite(fail):
+            assert judge(name, fail + step, "so").verdict == "fail", name
+    room = judge("shape", 0.15, "", room=0.1)
+    assert room[2:5] == (0.2, "above", "ok")
+
+
+def test_what_fails_on_the_way_is_said_and_takes_nothing_down():
+    failed = checks.find("quadrature", lambda: 1 / 0)
+    goal = ef.Target([0.0], [[1.0]], findings=(failed,))
+    made = checks_of(goal)["quadrature"]
+    assert made.verdict == "unknown"
+    assert made.advice == "could not be computed: ZeroDivisionError: division by zero"
 
 
 def test_a_check_does_not_swallow_an_interruption():

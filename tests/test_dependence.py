@@ -8,7 +8,7 @@ import pytest
 import statsmodels.api as sm
 
 import etafree as ef
-from conftest import refused
+from conftest import checks_of, refused
 from etafree.data.rows import Rows
 from etafree.dependence import bind
 from etafree.dependence.time import bartlett, cosines, newey_west_lag
@@ -372,18 +372,18 @@ def test_gaps_in_time_are_reported() -> None:
     criterion = small(60, 2)
     time = np.r_[0:30, 33:63]
     made = ef.target(criterion, dependence=ef.TimeSeries(time))
-    gaps = made.checks[1]
+    gaps = checks_of(made)["time gaps"]
     assert (gaps.value, gaps.verdict) == (3.0, "warn")
     assert "after 29" in gaps.advice
     days = pd.date_range("2020-01-31", periods=60, freq="ME")
-    assert ef.target(criterion, dependence=ef.TimeSeries(days)).checks[1].verdict == "ok"
+    assert ef.target(criterion, dependence=ef.TimeSeries(days)).findings[1].value == 0.0
     dropped = days.delete(20).append(pd.DatetimeIndex(["2025-01-31"]))
-    assert ef.target(criterion, dependence=ef.TimeSeries(dropped)).checks[1].value == 1.0
+    assert ef.target(criterion, dependence=ef.TimeSeries(dropped)).findings[1].value == 1.0
     units, years = np.repeat(np.arange(6), 10), np.tile(np.arange(10), 6)
     years[5:10] += 1
     short = ef.target(criterion, dependence=ef.Panel(units, years, bandwidth=5))
-    assert short.checks[1].value == 1.0
-    assert "unit 0 lacks 1" in short.checks[1].advice
+    assert short.findings[1].value == 1.0
+    assert "unit 0 lacks 1" in checks_of(short)["time gaps"].advice
 
 
 @pytest.mark.parametrize("formula", ["y ~ x", "y ~ 0 + x"])
@@ -485,10 +485,8 @@ def test_persistent_scores_are_flagged() -> None:
     for phi, verdict in ((0.3, "ok"), (0.9, "warn")):
         y = lfilter([1.0], [1.0, -phi], rng.standard_normal(200))
         criterion = ef.Criterion(ef.losses.Squared(), (np.ones((200, 1)), y))
-        assert (
-            ef.target(criterion, dependence=ef.TimeSeries(np.arange(200))).checks[0].verdict
-            == verdict
-        )
+        made = ef.target(criterion, dependence=ef.TimeSeries(np.arange(200)))
+        assert checks_of(made)["persistence"].verdict == verdict
 
 
 def test_bad_series_are_refused() -> None:
@@ -506,9 +504,8 @@ def test_bad_series_are_refused() -> None:
     refused("time", "text", build(time=[f"t{k}" for k in range(60)]))
     refused("time", "missing", build(time=[np.nan, *range(59)]))
     refused("time", "infinite", build(time=[*range(59), np.inf]))
-    far = build(time=[0.0, 1e-300, *np.linspace(1.0, 1e300, 58)])().checks[1]
-    assert far.name == "time gaps"
-    assert far.verdict == "warn"
+    far = build(time=[0.0, 1e-300, *np.linspace(1.0, 1e300, 58)])()
+    assert checks_of(far)["time gaps"].verdict == "warn"
     refused("time", "repeats, for example 3", build(time=np.r_[3, 3, 5:63]))
     refused("time", "2 rows of unit 0 at 3", build(time=np.r_[3, 3, 5:63], unit=np.zeros(60, int)))
     refused("correction", "one series", build(correction="DK"))

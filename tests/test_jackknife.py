@@ -11,17 +11,18 @@ import pytest
 
 import etafree as ef
 import etafree.jackknife
-from conftest import refused
+from conftest import checks_of, refused
 from etafree.data.groups import Groups
 from etafree.data.rows import Rows
 from etafree.dependence import as_structure, bind
+from etafree.diagnostics import judged
 from etafree.draws import Draws
 from etafree.errors import NotPositiveDefiniteError
 from etafree.jackknife import (
     Curvature,
     PointwiseArray,
     RowLosses,
-    _agreement,
+    _spread,
     batch_edges,
     curvature,
     influences,
@@ -300,7 +301,8 @@ def _same(one, two):
     np.testing.assert_allclose(one.se_error, two.se_error, rtol=1e-6)
     assert one.dof.tolist() == two.dof.tolist()
     assert (one.design, one.correction) == (two.design, two.correction)
-    assert [c.value for c in one.checks] == pytest.approx([c.value for c in two.checks], rel=1e-6)
+    values = [[found.value for found in target.findings] for target in (one, two)]
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["rows HC0", "rows HC1", "clusters CR1", "two ways", "strata"])
@@ -440,7 +442,7 @@ def test_checks_have_their_formulas():
     _, draws, losses = linear(np.random.default_rng(14), n=150, draws=1500)
     draws = replace(draws, ess=800.0)
     made = jackknife_target(draws, losses, eta=0.5)
-    found = {c.name: c for c in made.checks}
+    found = checks_of(made, draws)
     assert found["jackknife: eta n"].value == 75.0
     assert found["jackknife: needed over effective"].value == pytest.approx(1000 / 800)
     assert found["jackknife: Monte Carlo error of se"].value == made.se_error.max()
@@ -455,8 +457,8 @@ def test_draws_are_held_against_the_curvature_of_their_log_likelihood():
 
     def agreement(*eigenvalues):
         values = np.array(eigenvalues)
-        (made,) = _agreement(Curvature(np.diag(values), values, values, False), 0.5, draws)
-        return made
+        found = _spread(Curvature(np.diag(values), values, values, False), 0.5)
+        return judged(found, draws)
 
     wide = agreement(0.2, 0.4, 5.0)
     assert wide.value == pytest.approx(np.log(5.0))
@@ -469,13 +471,12 @@ def test_draws_are_held_against_the_curvature_of_their_log_likelihood():
     assert narrow.threshold == pytest.approx(np.log(2.0))
     assert "eta about 2" in narrow.advice
     assert agreement(0.9, 0.95, 1.0).verdict == "ok"
-    assert _agreement(None, 0.5, draws) == ()
 
 
 def test_a_hundred_observations_at_eta_one_are_enough():
     for n, verdict in ((100, "ok"), (99, "warn")):
         _, draws, losses = linear(np.random.default_rng(28), n=n, draws=1500)
-        found = {c.name: c for c in jackknife_target(draws, losses).checks}
+        found = checks_of(jackknife_target(draws, losses), draws)
         assert found["jackknife: eta n"].verdict == verdict
         assert found["jackknife: Monte Carlo error of se"].threshold == 0.05
 
@@ -489,12 +490,13 @@ def test_large_offsets_of_the_losses_do_not_cost_digits():
 
 def test_checks_say_what_is_thin():
     _, draws, losses = linear(np.random.default_rng(14), n=60, draws=400)
-    found = {c.name: c for c in jackknife_target(draws, losses, eta=0.5).checks}
+    found = checks_of(jackknife_target(draws, losses, eta=0.5), draws)
     assert found["jackknife: needed over effective"].verdict == "warn"
     assert found["jackknife: eta n"].verdict == "warn"
     _, draws, losses = linear(np.random.default_rng(14))
-    verdicts = {c.verdict for c in jackknife_target(draws, losses).checks}
-    assert verdicts == {"ok"}
+    found = checks_of(jackknife_target(draws, losses), draws)
+    assert {c.verdict for name, c in found.items() if "jackknife" in name} == {"ok"}
+    assert found["draws against log-likelihood"].verdict == "ok"
 
 
 def test_calibrate_takes_draws_and_a_log_likelihood():

@@ -148,9 +148,9 @@ def test_names_are_text_everywhere() -> None:
 
 
 def test_reasons_and_advice_are_text_too(result) -> None:
-    check = ef.foundation.check.Check("<i>shape", 1.0, 0.5, "fail", "</script><u>do")
+    check = ef.foundation.check.Check("<i>shape", 1.0, 0.5, "above", "fail", "</script><u>do")
     made = calibration_page(replace(result, recorded=(check,)), etas=())
-    assert "✗ fail</b> &lt;i&gt;shape: 1, threshold 0.5<br>&lt;/script&gt;&lt;u&gt;do" in made
+    assert "✗ fail</b> &lt;i&gt;shape: 1, warns above 0.5<br>&lt;/script&gt;&lt;u&gt;do" in made
 
 
 def test_the_slider_holds_fresh_draws_at_every_learning_rate(result, page) -> None:

@@ -201,8 +201,8 @@ def test_dependence_in_time(options):
     ]
     targets = [ef.target(c, **options) for c in made]
     same_target(*targets)
-    assert [c.name for c in targets[0].checks] == [c.name for c in targets[1].checks]
-    close([c.value for c in targets[0].checks], [c.value for c in targets[1].checks])
+    assert [f.name for f in targets[0].findings] == [f.name for f in targets[1].findings]
+    close(*([found.value for found in target.findings] for target in targets))
 
 
 @pytest.mark.parametrize("name", sorted(LOSSES))
@@ -234,7 +234,7 @@ def test_a_bounded_loss_and_its_bias_check():
     ]
     targets = [ef.target(c, clusters="school") for c in made]
     same_target(*targets)
-    close([c.value for c in targets[0].checks], [c.value for c in targets[1].checks], rtol=1e-6)
+    close(*([found.value for found in target.findings] for target in targets), rtol=1e-6)
     draws = ef.sample(ef.GeneralizedPosterior(made[0], 1.0), draws=500, seed=0)
     table = ef.calibrate(draws, made[0]).diagnostics()
     assert table.loc["rival mode", "verdict"] == "unknown"
@@ -285,7 +285,7 @@ def same_jackknife(made, expected):
         close(getattr(made.target, name), getattr(expected.target, name))
     assert made.target.design == expected.target.design
     assert made.target.correction == expected.target.correction
-    close([c.value for c in made.target.checks], [c.value for c in expected.target.checks], 1e-8)
+    close(*([f.value for f in result.target.findings] for result in (made, expected)), 1e-8)
     close(made.draws.array, expected.draws.array)
 
 

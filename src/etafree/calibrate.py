@@ -31,7 +31,7 @@ from etafree.foundation.arguments import (
     in_order,
     told_seed,
 )
-from etafree.foundation.check import left_out
+from etafree.foundation.check import missing_rows
 from etafree.foundation.storage import made_with
 from etafree.jackknife import PointwiseArray, RowLosses, jackknife_target
 from etafree.map import Map, as_map, move_draws
@@ -223,7 +223,7 @@ def calibrate(
                 )
         goal = _given(goal, original, center, covariance)
     if fit is not None:
-        goal = replace(goal, checks=(*fit.checks, *goal.checks))
+        goal = replace(goal, findings=(*fit.findings, *goal.findings))
     mapping, values = move_draws(original, goal, how, rng)
     if original is not full:  # coefficients at a kink are exactly zero
         every = np.zeros_like(full.values)
@@ -435,8 +435,8 @@ def _jackknifed(
     )
     named_loss: str | None = getattr(losses, "estimand", None)
     if named_loss is not None:
-        known = left_out(rows.missing, rows.original), losses.checks, goal.checks
-        goal = replace(goal, estimand=named_loss, checks=tuple(chain(*known)))
+        known = missing_rows(rows.missing, rows.original), losses.findings, goal.findings
+        goal = replace(goal, estimand=named_loss, findings=tuple(chain(*known)))
     return replace(goal, center=point, center_kind=kind)
 
 

@@ -1,4 +1,4 @@
-r"""When not to trust a calibration: named checks with thresholds and advice in words.
+r"""When not to trust a calibration: named checks, their thresholds in one table, advice in words.
 
 What a scale that was estimated beforehand does to standard errors.
 
@@ -16,29 +16,192 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
-from etafree.dependence.base import Dependence
 from etafree.dependence.clusters import cluster_leverages, effective_clusters
+from etafree.dependence.ways import POSITIVE
 from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
-from etafree.foundation.check import Check, check, run_checks, unknown
+from etafree.foundation.check import Check, Finding, run_checks, unknown
 from etafree.foundation.linalg import relative_eigenvalues
 from etafree.losses import ResidualLoss
 from etafree.losses.residual import MEDIAN
 from etafree.optimize import minimise, subset_starts
+from etafree.penalties import ActivePenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.target import Target
 from etafree.totals.base import Total
 from etafree.totals.linear import LinearTotal, has_design, is_linear
 
-__all__ = ["checks_of_criterion", "checks_of_draws", "prior_weight", "scale_effect"]
+__all__ = ["THRESHOLDS", "Threshold", "every_check", "judge", "scale_effect"]
+
+
+class Threshold(NamedTuple):
+    """Where a check warns and where it fails, on which side."""
+
+    warn: float
+    fail: float = np.inf
+    below: bool = False
+
+
+#: What the draws are if they are not too wide for the log-likelihood.
+NARROWER = "draws inside the log-likelihood"
+
+#: Every check by name: where it warns, above the threshold unless it says below. Some have room for
+#: Monte Carlo error beside, which their functions add.
+THRESHOLDS = {
+    # the centre and the curvature there
+    "Newton offset": Threshold(0.1),  # in standard errors
+    "curvature noise": Threshold(0.15, fail=0.3),  # relative standard error of the Hessian
+    "rival mode": Threshold(2.5, below=True),  # in standard errors of the loss
+    "smoothing bias": Threshold(0.25),  # in standard errors
+    "selection": Threshold(3.0, below=True),  # of an active coefficient, in standard errors
+    "plug-in scale": Threshold(0.1),  # log ratio of standard errors
+    "unscaled prior": Threshold(0.1),  # in standard errors, or of the Hessian
+    "quadrature": Threshold(1e-6, fail=1e-2),  # of a group's loss
+    # what may depend on what
+    "clusters": Threshold(40.0, below=True),
+    "effective clusters": Threshold(40.0, below=True),
+    "cluster leverage": Threshold(0.25),
+    "serial dependence": Threshold(3.5),  # z-score of lag-1 products
+    "persistence": Threshold(0.1),  # relative bias of the long-run variance
+    "time gaps": Threshold(0.0),
+    "multiway eigenvalue": Threshold(POSITIVE, below=True),
+    "log-likelihoods held fixed": Threshold(0.0),
+    # the draws
+    "shape": Threshold(0.1),  # of quantiles, in standard errors
+    "draws against curvature": Threshold(0.25),  # log ratio of variances
+    "draws against log-likelihood": Threshold(0.25, fail=0.95),  # the same, wider
+    NARROWER: Threshold(np.log(2.0)),  # the same, narrower
+    "draws: needed over effective": Threshold(1.0),
+    "draws: Pareto k": Threshold(0.7),
+    "draws: R-hat": Threshold(1.01, fail=1.05),
+    "jackknife: Monte Carlo error of se": Threshold(0.05),
+    "jackknife: needed over effective": Threshold(1.0),
+    "jackknife: eta n": Threshold(100.0, below=True),
+}
+
+
+def judge(
+    name: str, value: float, advice: str, *, kind: str | None = None, room: float = 0.0
+) -> Check:
+    """Return the check of a value by the threshold of its name, or of a `kind` of check.
+
+    Examples
+    --------
+    >>> judge("Newton offset", 0.3, "move the centre").verdict
+    'warn'
+    >>> judge("clusters", 30.0, "they are few")[2:5]
+    (40.0, 'below', 'warn')
+    """
+    warn, fail, below = THRESHOLDS[kind or name]
+    beyond, failed = (value < warn, False) if below else (value > warn + room, value > fail + room)
+    verdict = "fail" if failed else "warn" if beyond else "ok"
+    warns = "below" if below else "above"
+    said = "" if verdict == "ok" else advice
+    return Check(name, float(value), float(warn + room), warns, verdict, said)
+
+
+def every_check(
+    original: Draws,
+    target: Target,
+    mapping: Callable[[Any], Any],
+    offset: Array,
+    posterior: GeneralizedPosterior | None,
+) -> list[Check]:
+    """Return all checks of a calibration: of the criterion, of the way, of the draws.
+
+    `mapping` is the affine map without any Student-t factor, `offset` where it takes the mean.
+    """
+    checks = run_checks((found.name, partial(judged, found, original)) for found in target.findings)
+    if target.se_error is not None:
+        checks += run_checks([("jackknife", partial(jackknife_error, original, target.se_error))])
+    checks += _of_draws(original, mapping, target, offset)
+    criterion = target.criterion
+    if criterion is None or target.hessian is None:
+        return checks
+    checks = _of_criterion(criterion, target, offset) + checks
+    if posterior is not None and posterior.energy is not criterion:
+        checks += run_checks([("unscaled prior", partial(prior_weight, posterior, target))])
+    return checks
+
+
+def judged(found: Finding, original: Draws) -> Check:
+    """Return the check of what was found on the way to a target."""
+    name, value, told = found
+    if "failed" in told:
+        return unknown(name, f"could not be computed: {told['failed']}", THRESHOLDS[name].warn)
+    if name.startswith("left out"):  # is said, not judged
+        return Check(name, value, np.inf, "above", "ok", told["advice"])
+    if name == "draws against log-likelihood":
+        return _spread(value, told["middle"], told["eta"], original)
+    percent = 100 * min(value, 1.0)
+    return judge(name, value, ADVICE[name].format(value=value, percent=percent, **told))
+
+
+#: What to do about findings.
+ADVICE = {
+    "time gaps": "{value:.0f} {what}; neighbours are taken as one period apart",
+    "persistence": "the scores are so persistent that the variance is about {percent:.0f} % too "
+    "small: pass a smaller bandwidth= (EWC) or more lags, or model the dynamics",
+    "multiway eigenvalue": "the sum with intersection terms has relative eigenvalue {value:.2g}, "
+    "so it is no variance matrix: they were left out, and intervals are somewhat wide; cluster in "
+    "fewer ways if you can",
+    "quadrature": "the integral over a group effect is not exact: it has heavy tails or several "
+    "modes",
+    "log-likelihoods held fixed": "{names} informed the draws but count as fixed: standard errors "
+    "miss how they vary; log_likelihood='sum' adds them",
+    "jackknife: eta n": "eta n is small: the jackknife describes the posterior mean, which is then "
+    "no minimiser of the loss",
+}
+
+
+def _spread(largest: float, middle: float, eta: float, original: Draws) -> Check:
+    """Return the check of the draws' spread against the log-likelihood's curvature.
+
+    A log-concave prior can only make draws narrower than the log-likelihood says.
+    """
+    name, likely = "draws against log-likelihood", eta / max(middle, 1e-300)
+    wider, narrower = np.log(max(largest, 1e-300)), -np.log(max(middle, 1e-300))
+    room = 3 * np.sqrt(original.p / original.effective_size())
+    if wider > THRESHOLDS[name].warn + room or narrower < THRESHOLDS[NARROWER].warn:
+        advice = (
+            f"the draws' variance is up to {largest:.2g} times what eta = {eta:g} and this "
+            f"log-likelihood allow: was eta about {likely:.2g}, or are these not their "
+            "log-likelihoods?"
+        )
+        return judge(name, max(wider, 0.0), advice, room=room)
+    advice = (
+        "the draws are narrower than this log-likelihood makes them: an informative prior, parts "
+        f"of the likelihood that are not stored, or eta about {likely:.2g}"
+    )
+    return judge(name, narrower, advice, kind=NARROWER)
+
+
+def jackknife_error(original: Draws, error: Array) -> tuple[Check, Check]:
+    """Return the checks of the Monte Carlo error of the jackknife's standard errors."""
+    worst = int(np.argmax(error))
+    need, ess = max(1000.0, 20.0 * original.p), original.effective_size()
+    return (
+        judge(
+            "jackknife: Monte Carlo error of se",
+            float(error[worst]),
+            f"the se of {original.names[worst]!r} is known to {100 * error[worst]:.0f} % only: "
+            "draw more",
+        ),
+        judge(
+            "jackknife: needed over effective",
+            need / ess,
+            f"{ess:.0f} effective draws; the jackknife asks for {need:.0f}",
+        ),
+    )
+
 
 #: Step of the log scale.
 STEP = 1e-4
@@ -73,10 +236,9 @@ def scale_effect(criterion: Criterion, target: Target, groups: Groups | None) ->
     ratio = np.sqrt(np.square(joint).sum(axis=1) / np.square(plain).sum(axis=1))
     worst = int(np.argmax(np.abs(np.log(ratio))))
     return (
-        check(
+        judge(
             "plug-in scale",
             float(np.abs(np.log(ratio[worst]))),
-            0.1,
             f"the scale was estimated and is taken as known: the standard error of "
             f"{target.names[worst]!r} should be {ratio[worst]:.2f} times as large; pass scale= as "
             "a number",
@@ -105,19 +267,16 @@ TAILS = (0.025, 0.5, 0.975)
 Planned = tuple[str, Callable[[], Check | Iterable[Check]]]
 
 
-def checks_of_draws(
-    original: Draws, mapping: Callable[[Any], Any], target: Target, offset: Array, eta: float | None
+def _of_draws(
+    original: Draws, mapping: Callable[[Any], Any], target: Target, offset: Array
 ) -> list[Check]:
-    """Return the checks that need draws and target only.
-
-    `mapping` is the affine map without any Student-t factor.
-    """
+    """Return the checks that need draws and target only."""
     planned: list[Planned] = []
     if target.clusters is not None:
         planned.append(("clusters", partial(few_clusters, target)))
     planned.append(("shape", lambda: shape(mapping(original.array), target, offset, original)))
-    if target.hessian is not None and eta is not None:
-        agreement = partial(curvature_agreement, original, target.hessian, eta)
+    if target.hessian is not None and original.eta is not None:
+        agreement = partial(curvature_agreement, original, target.hessian, original.eta)
         planned.append(("draws against curvature", agreement))
     planned.append(("draws: needed over effective", partial(effective_draws, original)))
     planned.append(("draws: Pareto k", partial(heavy_weights, original)))
@@ -128,10 +287,9 @@ def checks_of_draws(
 def effective_draws(original: Draws) -> Check:
     """Compare the number of effective draws with what quantiles need."""
     need, ess = max(400.0, 20.0 * original.p), original.effective_size()
-    return check(
+    return judge(
         "draws: needed over effective",
         need / ess,
-        1.0,
         f"{ess:.0f} effective draws are few for quantiles; draw at least {need:.0f}",
     )
 
@@ -141,7 +299,7 @@ def heavy_weights(original: Draws) -> tuple[Check, ...]:
     pareto_k = original.info.get("pareto_k")
     if pareto_k is None:
         return ()
-    return (check("draws: Pareto k", np.maximum(pareto_k, 0.0), 0.7, "use sampler='elliptical'"),)
+    return (judge("draws: Pareto k", np.maximum(pareto_k, 0.0), "use sampler='elliptical'"),)
 
 
 def disagreeing_chains(original: Draws) -> tuple[Check, ...]:
@@ -149,7 +307,7 @@ def disagreeing_chains(original: Draws) -> tuple[Check, ...]:
     r_hat = original.r_hat()
     if r_hat is None:
         return ()
-    return (check("draws: R-hat", r_hat, 1.01, "the chains disagree; draw more", 1.05),)
+    return (judge("draws: R-hat", r_hat, "the chains disagree; draw more"),)
 
 
 def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Check:
@@ -164,12 +322,12 @@ def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Chec
     gap = np.abs(np.quantile(z, TAILS, axis=0) - ndtri(TAILS)[:, None])
     worst = int(np.argmax(gap.max(axis=0)))
     noise = float(np.sqrt(4.2 / original.effective_size()))
-    return check(
+    return judge(
         "shape",
         float(gap.max()),
-        max(0.1 + noise, 3.5 * noise),
         f"the draws of {target.names[worst]!r} are not near normal at this learning rate (eta n is "
         "small): use interval(kind='wald'), or draw at a larger eta",
+        room=max(noise, 3.5 * noise - THRESHOLDS["shape"].warn),
     )
 
 
@@ -177,35 +335,37 @@ def curvature_agreement(original: Draws, hessian: Array, eta: float) -> Check:
     """Compare the draws' covariance with the inverse curvature that eta and the loss imply."""
     ratios = relative_eigenvalues(original.covariance(), linalg.inv(eta * hessian, "Hessian"))
     value = float(np.max(np.abs(np.log(ratios))))
-    threshold = 0.25 + 2 * np.sqrt(original.p / original.effective_size())
-    return check(
+    return judge(
         "draws against curvature",
         value,
-        threshold,
         f"the draws' variance is off 1/(eta x Hessian) by up to a factor {np.exp(value):.2g}: "
         "check eta=, the penalty and the loss; a prior not scaled by eta does this too, and so "
         "does a posterior far from normal (see shape)",
+        room=2 * np.sqrt(original.p / original.effective_size()),
     )
 
 
-def checks_of_criterion(
-    criterion: Criterion, target: Target, offset: Array, dependence: Dependence | None
-) -> list[Check]:
+def _of_criterion(criterion: Criterion, target: Target, offset: Array) -> list[Check]:
     """Return the checks that need the data."""
     planned: list[Planned] = [("Newton offset", partial(newton_offset, criterion, target, offset))]
+    dependence, leverage = target.dependence, "leverage" in criterion.total.traits
     named = {} if dependence is None else dependence.row_groups()
-    for kind, groups in named.items() if "leverage" in criterion.total.traits else ():
+    for kind, groups in named.items() if leverage else ():
         parts = criterion, target, kind, groups
         planned.append((f"effective {kind}s", partial(uneven_clusters, *parts)))
         planned.append((f"{kind} leverage", partial(dominant_clusters, *parts)))
     coarsest = min(named.values(), key=len, default=None)
-    if "leverage" in criterion.total.traits:  # else a row has no Hessian of its own
+    if leverage:  # else a row has no Hessian of its own
         planned.append(("curvature noise", partial(curvature_noise, criterion, target, coarsest)))
     planned.append(("plug-in scale", partial(scale_effect, criterion, target, coarsest)))
     if dependence is None or dependence.independent:
         planned.append(("serial dependence", partial(serial_dependence, criterion, target)))
     if not criterion.loss.convex:
         planned.append(("rival mode", partial(rival_mode, criterion, target)))
+    if isinstance(criterion.penalty, ActivePenalty):
+        planned.append(("selection", partial(fragile_selection, criterion.penalty, target)))
+    if criterion.loss.curvature() is not None:
+        planned.append(("smoothing bias", partial(smoothing_bias, criterion, target)))
     return run_checks(planned)
 
 
@@ -217,10 +377,9 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
         step = linalg.solve(here.hessian, here.gradient, "Hessian")
     except InputError:  # so far off that the loss is flat
         step = np.full(criterion.p, np.inf)
-    return check(
+    return judge(
         "Newton offset",
         float(np.max(np.abs(step) / target.se)),
-        0.1,
         f"the centre does not solve the penalized estimating equation: use {other} (a posterior "
         "mean is off at small eta, and under a prior that eta does not scale)",
     )
@@ -232,8 +391,7 @@ def few_clusters(target: Target) -> Check:
     assert count is not None
     better = _better(target)
     advice = f"{count} clusters are few: {better}keep t quantiles, and trust joint regions least"
-    verdict = "ok" if count >= 40 else "warn"
-    return Check("clusters", float(count), 40.0, verdict, "" if verdict == "ok" else advice)
+    return judge("clusters", float(count), advice)
 
 
 def _better(target: Target) -> str:
@@ -252,7 +410,6 @@ def uneven_clusters(criterion: Criterion, target: Target, kind: str, groups: Gro
     """Return the check of how many equal clusters these unequal ones are worth."""
     assert target.hessian is not None
     value = effective_clusters(criterion, target.center, target.hessian, groups)
-    verdict = "ok" if value >= 40 else "warn"
     law = "the normal" if np.isinf(target.dof).all() else "t with G - 1"
     told = f"{law} is optimistic, and so are the intervals"
     if _one_way(target):  # CR2's degrees of freedom know of it
@@ -262,8 +419,7 @@ def uneven_clusters(criterion: Criterion, target: Target, kind: str, groups: Gro
     advice = (
         f"the {len(groups)} {kind}s hold the data as unevenly as {value:.0f} equal ones: {told}"
     )
-    name = f"effective {kind}s"
-    return Check(name, value, 40.0, verdict, "" if verdict == "ok" else advice)
+    return judge(f"effective {kind}s", value, advice, kind="effective clusters")
 
 
 def dominant_clusters(criterion: Criterion, target: Target, kind: str, groups: Groups) -> Check:
@@ -273,11 +429,11 @@ def dominant_clusters(criterion: Criterion, target: Target, kind: str, groups: G
     worst = np.argsort(leverage)[::-1][:3]
     named = ", ".join(f"{groups.labels[g]!s} ({leverage[g]:.2f})" for g in worst)
     better = _better(target) or "estimates rest on them; "
-    return check(
+    return judge(
         f"{kind} leverage",
         float(leverage[worst[0]]),
-        0.25,
         f"a few clusters dominate: {named}; {better}see cluster_table() and a fit without them",
+        kind="cluster leverage",
     )
 
 
@@ -289,17 +445,11 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
     """
     advice = "the Hessian rests on few observations; use a smoother loss or more data"
     if not criterion.loss.random_curvature or target.hessian is None:
-        return check("curvature noise", 0.0, 0.15, advice)
+        return judge("curvature noise", 0.0, advice)
     total, p = criterion.total, criterion.p
     inverse = linalg.inv(target.hessian, "Hessian")
     if not is_linear(total):
-        return check(
-            "curvature noise",
-            _hessian_noise(total, target, inverse, groups),
-            0.15,
-            advice,
-            fail=0.3,
-        )
+        return judge("curvature noise", _hessian_noise(total, target, inverse, groups), advice)
     directions = inverse / np.sqrt(np.diagonal(inverse))  # columns v_j with v_j' A v_j = 1
     center = target.center  # workers get this and not the whole target
 
@@ -324,7 +474,7 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
     many = 0 if groups is None else len(groups)
     square, sums = total.fold(stray, np.zeros(p), np.zeros((many, p)), groups=groups)
     square += np.einsum("ij,ij->j", sums, sums)
-    return check("curvature noise", float(np.sqrt(square.max())), 0.15, advice, fail=0.3)
+    return judge("curvature noise", float(np.sqrt(square.max())), advice)
 
 
 def _hessian_noise(total: Total, target: Target, inverse: Array, groups: Groups | None) -> float:
@@ -397,10 +547,9 @@ class LagProducts:
 
 def _serial(products: LagProducts) -> Check:
     value = np.max(np.abs(products.lagged) / np.sqrt(np.maximum(products.square, 1e-300)))
-    return check(
+    return judge(
         "serial dependence",
         float(value),
-        3.5,
         "neighbouring rows are correlated: if the order of rows is time or groups, independent "
         "observations is the wrong assumption; pass clusters=, or dependence=ef.TimeSeries(...)",
     )
@@ -418,7 +567,8 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
             "rival mode",
             "not looked for: every start is a fit of several passes over the data; "
             "fit a sample of the rows in memory and see its diagnostics",
-            2.5,
+            THRESHOLDS["rival mode"].warn,
+            "below",
         )
     best = criterion.derivatives(target.center).value
     weights = np.ones(total.n) if total.weights is None else total.weights
@@ -442,16 +592,35 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
         off = np.square(d - weights[kept] @ d / weights.sum())
         spread = float(np.sqrt(_squared_weights(total, weights[kept]) @ off))
         smallest = min(smallest, (fit.value - best) / max(spread, 1e-300))
-    verdict = "ok" if smallest >= 2.5 else "warn"
-    return Check(
+    return judge(
         "rival mode",
         float(smallest),
-        2.5,
-        verdict,
-        ""
-        if verdict == "ok"
-        else "another minimum fits about as well: the estimate may jump "
-        "between them, and normal intervals know nothing of it; add a penalty or a convex loss",
+        "another minimum fits about as well: the estimate may jump between them, and normal "
+        "intervals know nothing of it; add a penalty or a convex loss",
+    )
+
+
+def fragile_selection(penalty: ActivePenalty, target: Target) -> Check:
+    """Return how many standard errors from zero the weakest selected coefficient is."""
+    size = np.where(penalty.penalized(), np.abs(target.center) / target.se, np.inf)
+    weakest = int(size.argmin())
+    return judge(
+        "selection",
+        float(size[weakest]),
+        f"{target.names[weakest]!r} is {size[weakest]:.1f} standard errors from zero: another "
+        "sample might not select it, and intervals do not know of that",
+    )
+
+
+def smoothing_bias(criterion: Criterion, target: Target) -> Check:
+    """Return the bias of a bandwidth, which grows with its square, from a fit at 1.5 times it."""
+    wider = criterion.with_loss(criterion.loss.curvature()[0])
+    moved = minimise(wider, target.center).theta - target.center
+    return judge(
+        "smoothing bias",
+        float(np.max(np.abs(moved) / 1.25 / target.se)),
+        "fits at h and 1.5 h differ: the bias towards the smoothed mode is not small against the "
+        "standard error; take a smaller bandwidth, or target='smoothed'",
     )
 
 
@@ -463,10 +632,9 @@ def prior_weight(posterior: GeneralizedPosterior, target: Target) -> Check:
     slope = prior.gradient(target.center, n) / posterior.eta
     move = np.max(np.abs(linalg.solve(target.hessian, slope, "Hessian")) / target.se)
     bend = relative_eigenvalues(prior.hessian(target.center, n) / posterior.eta, target.hessian)
-    return check(
+    return judge(
         "unscaled prior",
         float(max(move, np.max(np.abs(bend)))),
-        0.1,
         "the log prior is not weak against eta times the loss: the posterior's own mode moves with "
         "eta; the calibration targets the penalized estimator and uses the draws for shape only",
     )

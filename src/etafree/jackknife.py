@@ -57,7 +57,7 @@ from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_positive
-from etafree.foundation.check import Check, check, run_checks
+from etafree.foundation.check import Finding
 from etafree.foundation.linalg import check_covariance, correlation_eigenvalues
 from etafree.foundation.threads import own_settings
 from etafree.target import Target
@@ -112,7 +112,7 @@ class RowLosses:
     thetas: Array
     rows: Rows
     estimand: str = ""
-    checks: tuple[Any, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def n(self) -> int:
@@ -631,16 +631,19 @@ def jackknife_target(
         estimand="the minimiser of the expected loss (minus the stored log-likelihood)",
         se_error=error,
         dependence=dependence,
-        checks=(
-            *made.checks,
-            *run_checks(
-                [
-                    ("draws against log-likelihood", lambda: _agreement(slopes.found, eta, draws)),
-                    ("jackknife", lambda: _checks(draws, eta * count, error)),
-                ]
-            ),
+        findings=(
+            *made.findings,
+            *([] if slopes.found is None else [_spread(slopes.found, eta)]),
+            Finding("jackknife: eta n", eta * count),
         ),
     )
+
+
+def _spread(found: Curvature, eta: float) -> Finding:
+    """Return how many times as wide draws are as the log-likelihood's curvature makes them."""
+    middle = float(np.median(found.eigenvalues))
+    name = "draws against log-likelihood"
+    return Finding(name, float(found.eigenvalues[-1]), {"middle": middle, "eta": eta})
 
 
 def influences(
@@ -697,58 +700,3 @@ def _over_rows(
     squares = factor * whiten.T @ squares @ whiten
     turned = 2 * factor * np.diagonal(whiten.T @ products @ whiten, axis1=1, axis2=2)
     return made, *_less_noise(made.covariance, squares, turned)
-
-
-def _agreement(found: Curvature | None, eta: float, draws: Draws) -> tuple[Check, ...]:
-    """Return the check of the draws' spread against the log-likelihood's curvature.
-
-    A log-concave prior can only make draws narrower than the log-likelihood says.
-    """
-    if found is None:
-        return ()
-    middle, largest = np.median(found.eigenvalues), float(found.eigenvalues[-1])
-    value, off = np.log(max(largest, 1e-300)), -np.log(max(float(middle), 1e-300))
-    room = 0.25 + 3 * np.sqrt(draws.p / draws.effective_size())
-    if value > room or off < np.log(2.0):
-        advice = (
-            f"the draws' variance is up to {largest:.2g} times what eta = {eta:g} and this "
-            f"log-likelihood allow: was eta about {eta / max(float(middle), 1e-300):.2g}, or are "
-            "these not their log-likelihoods?"
-        )
-        return (check("draws against log-likelihood", max(value, 0.0), room, advice, 0.7 + room),)
-    advice = (
-        "the draws are narrower than this log-likelihood makes them: an informative prior, parts "
-        f"of the likelihood that are not stored, or eta about {eta / float(middle):.2g}"
-    )
-    return (check("draws against log-likelihood", off, np.log(2.0), advice),)
-
-
-def _checks(draws: Draws, size: float, error: Array) -> tuple[Check, ...]:
-    worst = int(np.argmax(error))
-    need, ess = max(1000.0, 20.0 * draws.p), draws.effective_size()
-    few = Check(
-        "jackknife: eta n",
-        size,
-        100.0,
-        "ok" if size >= 100 else "warn",
-        ""
-        if size >= 100
-        else "eta n is small: the jackknife describes the posterior mean, which "
-        "is then no minimiser of the loss",
-    )
-    return (
-        check(
-            "jackknife: Monte Carlo error of se",
-            float(error[worst]),
-            0.05,
-            f"the se of {draws.names[worst]!r} is known to {100 * error[worst]:.0f} % only: draw "
-            "more",
-        ),
-        check(
-            "jackknife: needed over effective",
-            need / ess,
-            1.0,
-            f"{ess:.0f} effective draws; the jackknife asks for {need:.0f}",
-        ),
-        few,
-    )

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from etafree.criterion import Criterion
 from etafree.dependence.base import Dependence
 from etafree.dependence.clusters import cluster_table
-from etafree.diagnostics import checks_of_criterion, checks_of_draws, prior_weight
+from etafree.diagnostics import every_check
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, InputError
 from etafree.fits import Fit
@@ -46,7 +46,7 @@ from etafree.foundation.arguments import (
     as_number,
     as_rng,
 )
-from etafree.foundation.check import VERDICTS, Check, run_checks
+from etafree.foundation.check import VERDICTS, Check
 from etafree.foundation.linalg import ROOTS, check_covariance, relative_eigenvalues, transport
 from etafree.foundation.storage import damaged, load_arrays, save_arrays, whole_file, writable
 from etafree.foundation.terminal import plain
@@ -315,10 +315,11 @@ def unpack(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> dict[str, A
             str(name),
             float(value),
             float(threshold),
+            as_choice(warns, "warns", ("above", "below")),
             as_choice(verdict, "verdict", VERDICTS),
             str(advice),
         )
-        for name, value, threshold, verdict, advice in meta["checks"]
+        for name, value, threshold, warns, verdict, advice in meta["checks"]
     )
     return {**parts, "recorded": recorded}
 
@@ -859,18 +860,11 @@ class Calibration(Answers):
         """The diagnostics as tuples."""
         if self.recorded is not None:
             return self.recorded
-        before, t, offset = self._before, self.target, self.map.offset
-        out = [*t.checks, *checks_of_draws(before, self.map, t, offset, before.eta)]
-        if self.criterion is not None and t.hessian is not None:
-            out = checks_of_criterion(self.criterion, t, offset, self.dependence) + out
-            post = self.posterior
-            unscaled = post is not None and post.log_prior is not None
-            if post is not None and unscaled and self.criterion is not post.energy:
-                out += run_checks([("unscaled prior", lambda: prior_weight(post, t))])
-        return tuple(out)
+        parts = self._before, self.target, self.map, self.map.offset, self.posterior
+        return tuple(every_check(*parts))
 
     def diagnostics(self) -> pd.DataFrame:
-        """Return the table of checks: value, threshold, verdict and advice.
+        """Return the table of checks: value, threshold, the side that warns, verdict and advice.
 
         A verdict is ``"ok"``, ``"warn"``, ``"fail"``, or ``"unknown"`` if a check could not be
         computed; advice says what to do, or why it is unknown.

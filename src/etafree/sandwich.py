@@ -22,27 +22,16 @@ from etafree.dependence.clusters import group_scores, loaded
 from etafree.errors import InputError, NotPositiveDefiniteError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, in_order
-from etafree.foundation.check import Check, check, left_out, run_checks
+from etafree.foundation.check import missing_rows
 from etafree.foundation.linalg import check_covariance
 from etafree.foundation.threads import own_settings
 from etafree.optimize import minimise
-from etafree.penalties import ActivePenalty, KinkedPenalty
+from etafree.penalties import KinkedPenalty
 from etafree.target import Target, degrees_of_freedom
 from etafree.totals.base import ClusterTotals, Derivatives
 from etafree.totals.linear import has_design, is_linear
 
-__all__ = [
-    "CENTERS",
-    "active_block",
-    "find_center",
-    "fragile_selection",
-    "one_step",
-    "target",
-    "target_of",
-]
-
-#: An active coefficient fewer standard errors than this from zero might not be there next time.
-FRAGILE = 3.0
+__all__ = ["CENTERS", "active_block", "find_center", "one_step", "target", "target_of"]
 
 
 def active_block(criterion: Criterion) -> Criterion:
@@ -73,21 +62,6 @@ def active_block(criterion: Criterion) -> Criterion:
     smooth = penalty.restricted(active, fit.theta)
     return criterion._replaced(
         total=total, penalty=smooth, names=names, intercept=position, start=None
-    )
-
-
-def fragile_selection(penalty: ActivePenalty, target: Target) -> Check:
-    """Return how many standard errors from zero the weakest selected coefficient is."""
-    chosen = penalty.penalized()
-    size = np.where(chosen, np.abs(target.center) / target.se, np.inf)
-    weakest = int(size.argmin())
-    verdict = "ok" if size[weakest] >= FRAGILE else "warn"
-    advice = (
-        f"{target.names[weakest]!r} is {size[weakest]:.1f} standard errors from zero: another "
-        "sample might not select it, and intervals do not know of that"
-    )
-    return Check(
-        "selection", float(size[weakest]), FRAGILE, verdict, "" if verdict == "ok" else advice
     )
 
 
@@ -284,7 +258,6 @@ def target_of(
         total = criterion.total.derivatives(theta)
     else:  # score sums come in the same pass
         total = criterion.total.cluster_totals(theta, summed)
-    checks: tuple[Check, ...] = ()
     if hessian is None:
         loss_hessian, wider = total.hessian, criterion.loss.curvature()
         if wider is not None:
@@ -305,14 +278,10 @@ def target_of(
     else:
         made = dependence.by_leverage(at, correction)
     _refuse_flat(made, A, criterion, dependence, _silence(criterion, total))
-    if hessian is None and wider is not None:
-        se = np.sqrt(np.diagonal(made.covariance))
-        bias = lambda: _smoothing_bias(theta, minimise(other, theta).theta, se)  # noqa: E731
-        checks = tuple(run_checks([("smoothing bias", bias)]))
     default: float | Array = made.dof
     if made.satterthwaite is not None:
         default = np.array([made.satterthwaite.dof(row) for row in np.eye(p)])
-    made_target = Target(
+    return Target(
         center=theta,
         covariance=made.covariance,
         names=criterion.names,
@@ -329,15 +298,10 @@ def target_of(
         estimand=criterion.describe(),
         plug_ins=dict(criterion.plug_ins),
         satterthwaite=made.satterthwaite if dof is None else None,
-        checks=(*left_out(criterion.rows.missing, criterion.rows.original), *checks, *made.checks),
+        findings=(*missing_rows(criterion.rows.missing, criterion.rows.original), *made.findings),
         criterion=criterion,
         dependence=dependence,
     )
-    if isinstance(criterion.penalty, ActivePenalty):
-        penalty = criterion.penalty
-        selection = run_checks([("selection", lambda: fragile_selection(penalty, made_target))])
-        made_target = replace(made_target, checks=(*selection, *made_target.checks))
-    return made_target
 
 
 def _refuse_flat(
@@ -380,17 +344,6 @@ def _silence(criterion: Criterion, total: Derivatives | ClusterTotals) -> str:
     return (
         f"no observation speaks of {silent[:8]}, only the prior or penalty does: take them out "
         "of the model, or give them a value"
-    )
-
-
-def _smoothing_bias(theta: Array, wider: Array, se: Array) -> Check:
-    """Return the bias of a bandwidth, which grows with its square, from a fit at 1.5 times it."""
-    return check(
-        "smoothing bias",
-        float(np.max(np.abs(wider - theta) / 1.25 / se)),
-        0.25,
-        "fits at h and 1.5 h differ: the bias towards the smoothed mode is not small against the "
-        "standard error; take a smaller bandwidth, or target='smoothed'",
     )
 
 

@@ -32,7 +32,7 @@ from etafree.foundation.arguments import (
     owned,
     renamed,
 )
-from etafree.foundation.check import Check
+from etafree.foundation.check import Finding
 from etafree.foundation.linalg import check_covariance, cholesky, eigh, rounding, solve
 
 if TYPE_CHECKING:
@@ -204,8 +204,8 @@ class Target:
         Relative Monte Carlo error of the standard errors, where draws made them.
     satterthwaite : Satterthwaite or None
         What the degrees of freedom of a contrast come from (CR2).
-    checks : tuple of Check
-        Diagnostics found on the way.
+    findings : tuple of Finding
+        Numbers found on the way, of which diagnostics make checks.
     criterion : Criterion or None
         Whose target it is; of a penalty with a kink, its active block.
     dependence : etafree.dependence.base.Dependence or None
@@ -249,7 +249,7 @@ class Target:
     method: str = "sandwich"
     se_error: Array | None = None
     satterthwaite: Satterthwaite | None = field(default=None, repr=False)
-    checks: tuple[Check, ...] = field(default=(), repr=False)
+    findings: tuple[Finding, ...] = field(default=(), repr=False)
     criterion: Criterion | None = field(default=None, repr=False)
     dependence: Dependence | None = field(default=None, repr=False)
 
@@ -296,8 +296,9 @@ class Target:
             raise InputError(
                 "satterthwaite", f"is a {type(self.satterthwaite).__name__}", "leave it out"
             )
-        if not isinstance(self.checks, tuple) or not all(isinstance(c, Check) for c in self.checks):
-            raise InputError("checks", "are no tuple of Check", "leave them out")
+        tuples = isinstance(self.findings, tuple)
+        if not tuples or not all(isinstance(found, Finding) for found in self.findings):
+            raise InputError("findings", "are no tuple of Finding", "leave them out")
 
     @property
     def se(self) -> Array:

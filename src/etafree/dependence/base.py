@@ -20,7 +20,7 @@ from etafree.data.rows import Rows
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_choice
-from etafree.foundation.check import Check
+from etafree.foundation.check import Finding
 from etafree.target import Satterthwaite
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Meat:
     satterthwaite : Satterthwaite or None
     design : str
         The structure of dependence in words.
-    checks : tuple of Check
+    findings : tuple of Finding
         What was found on the way.
     """
 
@@ -77,7 +77,7 @@ class Meat:
     clusters: int | None = None
     satterthwaite: Satterthwaite | None = None
     design: str = "independent observations"
-    checks: tuple[Check, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 class Point(NamedTuple):

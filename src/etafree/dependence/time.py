@@ -33,7 +33,7 @@ from etafree.dependence.base import Dependence, Form, GroupScores, Meat, Structu
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_number
-from etafree.foundation.check import Check, check
+from etafree.foundation.check import Finding
 
 __all__ = ["Panel", "Periods", "TimeSeries", "bartlett", "cosines", "newey_west_lag"]
 
@@ -190,7 +190,7 @@ class Periods(Dependence):
             correction,
             None,
             design=f"{panel} {many} periods, {told}",
-            checks=(_persistence(bias), self._gaps()),
+            findings=(Finding("persistence", bias), self._gaps()),
         )
 
     def form(self, scores: GroupScores, correction: str) -> tuple[Meat, Form]:
@@ -206,14 +206,9 @@ class Periods(Dependence):
             return newey_west_lag(original, scores.intercept)
         return _whole(self.bandwidth, 0, len(scores.sums) - 1)
 
-    def _gaps(self) -> Check:
+    def _gaps(self) -> Finding:
         what = "steps are left out" if self.units == 1 else "periods of units are absent"
-        return check(
-            "time gaps",
-            self.missing,
-            0.0,
-            f"{self.missing} {what} ({self.example}); neighbours are taken as one period apart",
-        )
+        return Finding("time gaps", self.missing, {"what": f"{what} ({self.example})"})
 
 
 def _periods(rows: Rows, time: Any, copies: bool) -> Groups:
@@ -326,16 +321,6 @@ def _cosine_bias(rho: Array, share: float) -> Array:
 def _bartlett_bias(rho: Array, lag: int) -> Array:
     bias: Array = 2 * rho / (1 - rho**2) / (lag + 1)
     return bias
-
-
-def _persistence(bias: float) -> Check:
-    return check(
-        "persistence",
-        bias,
-        0.1,
-        f"the scores are so persistent that the variance is about {100 * min(bias, 1):.0f} % too "
-        "small: pass a smaller bandwidth= (EWC) or more lags, or model the dynamics",
-    )
 
 
 def _left_out(labels: NDArray[Any]) -> tuple[int, str]:

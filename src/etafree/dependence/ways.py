@@ -21,7 +21,7 @@ import numpy as np
 from etafree.data.groups import Groups
 from etafree.dependence.base import Dependence, Form, GroupScores, Meat, finish, small_sample_factor
 from etafree.foundation.arguments import Array
-from etafree.foundation.check import Check
+from etafree.foundation.check import Finding
 from etafree.foundation.linalg import check_covariance, relative_eigenvalues
 
 __all__ = ["Ways"]
@@ -111,20 +111,13 @@ class Ways(Dependence):
         smallest = float(relative_eigenvalues(single + joint, single)[0])
         whole = smallest > POSITIVE
         named = " x ".join(f"{c} {name}" for c, name in zip(counts, self.names, strict=True))
-        advice = (
-            f"the sum with intersection terms has relative eigenvalue {smallest:.2g}, so it is no "
-            "variance matrix: they were left out, and intervals are somewhat wide; cluster in "
-            "fewer ways if you can"
-        )
-        verdict = "ok" if whole else "warn"
-        check = Check("multiway eigenvalue", smallest, 0.0, verdict, "" if whole else advice)
         meat = Meat(
             *finish(single + joint if whole else single, scores.whiten),
             np.inf if correction == "CR0" else min(counts) - 1.0,
             correction,
             min(counts),
             design=f"{named} clusters" + ("" if whole else ", intersections left out"),
-            checks=(check,),
+            findings=(Finding("multiway eigenvalue", smallest),),
         )
         return meat, whole
 

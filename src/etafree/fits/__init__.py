@@ -21,7 +21,7 @@ from etafree.criterion import Criterion
 from etafree.draws import Draws
 from etafree.errors import InputError, MissingExtraError
 from etafree.foundation.arguments import Array, as_choice, as_positive
-from etafree.foundation.check import Check
+from etafree.foundation.check import Finding
 
 __all__ = [
     "Fit",
@@ -65,7 +65,7 @@ class Fit:
         recompute the group ``log_likelihood`` of calibrated draws.
     latent : tuple of str
         Group effects that a marginal likelihood integrates out: left as they were.
-    checks : tuple of Check
+    findings : tuple of Finding
         What the adapter noticed.
     shown : tuple of str
         Variables to report of those that `constrain` returns; all if empty.
@@ -96,7 +96,7 @@ class Fit:
     constrain: Callable[[Array], Mapping[str, Array]] | None = field(default=None, repr=False)
     pointwise: Callable[[Array], Mapping[str, Array]] | None = field(default=None, repr=False)
     latent: tuple[str, ...] = ()
-    checks: tuple[Check, ...] = ()
+    findings: tuple[Finding, ...] = ()
     shown: tuple[str, ...] = ()
     kind: str = "DataTree"
     conditional: bool = False

@@ -16,7 +16,7 @@ from etafree.fits.conditional import computed_along
 from etafree.fits.observations import stored_losses
 from etafree.fits.trees import SAMPLE_DIMS, flatten, unflatten
 from etafree.foundation.arguments import Array, as_positive
-from etafree.foundation.check import Check
+from etafree.foundation.check import Finding
 
 __all__ = ["arviz_fit", "calibrated_tree", "chosen_names"]
 
@@ -75,10 +75,10 @@ def arviz_fit(
     )
     computed = [] if losses is None else computed_along(posterior, losses, long)
     names = chosen_names(posterior, var_names, filter_vars)
-    checks: list[Check] = []
+    findings: list[Finding] = []
     if var_names is None:
         names = [name for name in names if name not in long and name not in computed]
-        checks += _left_out(long, "per observation") + _left_out(computed, "computed from others")
+        findings += _left_out(long, "per observation") + _left_out(computed, "computed from others")
         if not names:
             raise InputError(
                 "draws",
@@ -92,7 +92,7 @@ def arviz_fit(
     draws = replace(Draws.of(values, flat, rate), sampler=_library(posterior))
     filled = _Filled.of(draws, posterior)
     if filled is not None:
-        checks += _left_out(filled.described(), "constant or copies")
+        findings += _left_out(filled.described(), "constant or copies")
         draws = draws.select(filled.names)
     every = _every(posterior, [*long, *computed], names)
     observations = None if losses is None else losses.observations
@@ -103,7 +103,7 @@ def arviz_fit(
         observations=observations,
         every=every,
         constrain=filled,
-        checks=tuple(checks),
+        findings=tuple(findings),
     )
 
 
@@ -117,11 +117,11 @@ def _every(posterior: Any, long: Sequence[str], names: Sequence[str]) -> Draws |
     return None if set(real) <= set(names) else Draws(*flatten(posterior, real))
 
 
-def _left_out(names: Sequence[str], reason: str) -> list[Check]:
+def _left_out(names: Sequence[str], reason: str) -> list[Finding]:
     if not names:
         return []
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return [Check(f"left out, {reason}", float(len(names)), np.inf, "ok", shown)]
+    return [Finding(f"left out, {reason}", float(len(names)), {"advice": shown})]
 
 
 def _posterior(tree: Any) -> Any:

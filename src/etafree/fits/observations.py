@@ -20,7 +20,7 @@ from etafree.data.rows import Rows
 from etafree.errors import InputError
 from etafree.fits.trees import SAMPLE_DIMS, loaded
 from etafree.foundation.arguments import Array
-from etafree.foundation.check import Check
+from etafree.foundation.check import Finding
 
 __all__ = ["Observations", "StoredLosses", "find_observations", "stored_losses"]
 
@@ -332,15 +332,12 @@ class StoredLosses:
         return f"the minimiser of the expected minus log-likelihood of {used}{fixed}"
 
     @property
-    def checks(self) -> tuple[Check, ...]:
-        """A warning if other log-likelihoods are held fixed."""
+    def findings(self) -> tuple[Finding, ...]:
+        """Other log-likelihoods that are held fixed, if there are any."""
         if not self.others:
             return ()
-        advice = (
-            f"{', '.join(self.others)} informed the draws but count as fixed: standard "
-            "errors miss how they vary; log_likelihood='sum' adds them"
-        )
-        return (Check("log-likelihoods held fixed", float(len(self.others)), 0.0, "warn", advice),)
+        told = {"names": ", ".join(self.others)}
+        return (Finding("log-likelihoods held fixed", float(len(self.others)), told),)
 
     def blocks(self, most: int) -> Iterator[Array]:
         """Yield the losses (draws, n) of consecutive draws, chain after chain."""

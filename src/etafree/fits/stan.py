@@ -224,7 +224,7 @@ def pystan_fit(
     free = services.unconstrain(tree["posterior"].to_dataset())
     names = services.names(free.reshape(-1, free.shape[-1])[0])
     draws = Draws(free, names, plain.draws.eta, sampler="stan")
-    return replace(plain, draws=draws, constrain=services.variables, checks=())
+    return replace(plain, draws=draws, constrain=services.variables, findings=())
 
 
 def _column(fit: Any, name: str) -> Array:

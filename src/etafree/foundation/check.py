@@ -1,22 +1,53 @@
-"""A diagnostic: the value of a named check, the threshold it is held against, and advice.
+"""Findings and checks: a number that somebody computed, and what is thought of it.
 
-A check judges a result and must never take it down: `run_checks` is the one place that calls them,
-and gives those that cannot be computed the verdict ``"unknown"``.
+Whoever computes leaves a `Finding`; `etafree.diagnostics` alone makes a `Check` of it. A check
+judges a result and must never take it down: `run_checks` is the one place that calls them, and
+gives those that cannot be computed the verdict ``"unknown"``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from etafree.foundation.threads import own_settings
 
-__all__ = ["VERDICTS", "Check", "check", "left_out", "run_checks", "unknown"]
+__all__ = ["VERDICTS", "Check", "Finding", "find", "missing_rows", "run_checks", "unknown"]
 
+T = TypeVar("T")
 #: Verdicts, the worst first.
 VERDICTS = ("fail", "unknown", "warn", "ok")
+
+
+class Finding(NamedTuple):
+    """A number found on the way to a result, with what its check should say of it."""
+
+    name: str
+    value: float
+    told: Mapping[str, Any] = MappingProxyType({})
+
+
+def find(name: str, function: Callable[[], float], **told: Any) -> Finding:
+    """Return what a function finds, or NaN and why it finds nothing: the result stands.
+
+    Examples
+    --------
+    >>> find("ratio", lambda: 1 / 0).told
+    {'failed': 'ZeroDivisionError: division by zero'}
+    """
+    try:
+        return Finding(name, _computed(function), told)
+    except Exception as error:  # whatever it is
+        return Finding(name, np.nan, {**told, "failed": _reason(error)})
+
+
+def missing_rows(missing: int, rows: int) -> tuple[Finding, ...]:
+    """Return how many rows were dropped for missing values; nothing if none were."""
+    told = {"advice": f"{missing} of {rows} rows"}
+    return (Finding("left out for missing values", float(missing), told),) if missing else ()
 
 
 class Check(NamedTuple):
@@ -28,6 +59,8 @@ class Check(NamedTuple):
         What is checked.
     value, threshold : float
         What was found, and what it is held against.
+    warns : {"above", "below"}
+        On which side of the threshold it warns.
     verdict : {"ok", "warn", "fail", "unknown"}
         How far to trust the result; unknown if the check could not be computed.
     advice : str
@@ -49,23 +82,12 @@ class Check(NamedTuple):
     name: str
     value: float
     threshold: float
+    warns: str
     verdict: str
     advice: str
 
 
-def check(name: str, value: float, threshold: float, advice: str, fail: float = np.inf) -> Check:
-    """Return the check of a value that should stay at or below its threshold.
-
-    Examples
-    --------
-    >>> check("offset", 0.3, 0.1, "move the centre").verdict
-    'warn'
-    """
-    verdict = "ok" if value <= threshold else ("fail" if value > fail else "warn")
-    return Check(name, float(value), float(threshold), verdict, "" if verdict == "ok" else advice)
-
-
-def unknown(name: str, reason: str, threshold: float = np.nan) -> Check:
+def unknown(name: str, reason: str, threshold: float = np.nan, warns: str = "above") -> Check:
     """Return the check that could not be computed, with the reason.
 
     Examples
@@ -73,7 +95,7 @@ def unknown(name: str, reason: str, threshold: float = np.nan) -> Check:
     >>> unknown("offset", "the Hessian is singular").verdict
     'unknown'
     """
-    return Check(name, np.nan, float(threshold), "unknown", reason)
+    return Check(name, np.nan, float(threshold), warns, "unknown", reason)
 
 
 def run_checks(planned: Iterable[tuple[str, Callable[[], Check | Iterable[Check]]]]) -> list[Check]:
@@ -93,19 +115,18 @@ def run_checks(planned: Iterable[tuple[str, Callable[[], Check | Iterable[Check]
 
     Examples
     --------
-    >>> run_checks([("ratio", lambda: check("ratio", 1 / 0, 1.0, ""))])[0].advice
+    >>> run_checks([("ratio", lambda: unknown("ratio", str(1 / 0)))])[0].advice
     'could not be computed: ZeroDivisionError: division by zero'
     """
     checks: list[Check] = []
     for name, function in planned:
         try:
-            checks += _computed(function)
+            made = _computed(function)
+            checks += [made] if isinstance(made, Check) else list(made)
         except Exception as error:  # whatever it is, the result stands
-            text = " ".join(str(error).split())
-            reason = f"could not be computed: {type(error).__name__}"
-            checks.append(unknown(name, f"{reason}: {text}" if text else reason))
+            checks.append(unknown(name, f"could not be computed: {_reason(error)}"))
     return [
-        unknown(c.name, "could not be computed: its value is not a number", c.threshold)
+        unknown(c.name, "could not be computed: its value is not a number", c.threshold, c.warns)
         if np.isnan(c.value) and c.verdict != "unknown"
         else c
         for c in checks
@@ -113,21 +134,11 @@ def run_checks(planned: Iterable[tuple[str, Callable[[], Check | Iterable[Check]
 
 
 @own_settings
-def _computed(function: Callable[[], Check | Iterable[Check]]) -> list[Check]:
-    """Return the checks of one function, under the library's own floating-point settings."""
-    result = function()
-    return [result] if isinstance(result, Check) else list(result)
+def _computed(function: Callable[[], T]) -> T:
+    """Return what a function computes under the library's own floating-point settings."""
+    return function()
 
 
-def left_out(missing: int, rows: int) -> tuple[Check, ...]:
-    """Return, as a check that is printed, how many rows were dropped for missing values.
-
-    Examples
-    --------
-    >>> [(c.verdict, c.advice) for c in left_out(3, 100)], left_out(0, 100)
-    ([('ok', '3 of 100 rows')], ())
-    """
-    if not missing:
-        return ()
-    name = "left out for missing values"
-    return (Check(name, float(missing), float(rows), "ok", f"{missing} of {rows} rows"),)
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
