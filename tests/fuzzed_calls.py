@@ -261,7 +261,7 @@ def parts() -> dict[str, Call]:
                 "method": "sandwich",
                 "se_error": None,
                 "satterthwaite": None,
-                "checks": (),
+                "findings": (),
             },
         ),
         "dof_of": (made.target.dof_of, {"contrast": np.eye(3)[0]}),

@@ -229,7 +229,7 @@ WORDS: dict[str, Callable[[dict[str, Any]], None]] = {
     "a sampler that is a number": set_in("sampler", "sampler", value=3),
     "info that is none": set_in("sampler", "info", value=[1, 2]),
     "R-hat that is text": set_in("sampler", "info", value={"r_hat": "high"}),
-    "a verdict that is none": set_in("checks", value=[["shape", 1.0, 2.0, "great", ""]]),
+    "a verdict that is none": set_in("checks", value=[["shape", 1.0, 2.0, "above", "great", ""]]),
     "checks that are numbers": set_in("checks", value=[1, 2]),
     "plug-ins that are text": set_in("plug_ins", value={"scale": "x"}),
 }

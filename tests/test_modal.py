@@ -104,8 +104,8 @@ def test_the_bias_of_smoothing_is_told_in_standard_errors() -> None:
     made = ef.target(ef.Criterion(ef.losses.Modal(0.9, target="mode"), data))
     wider = minimise(ef.Criterion(ef.losses.Modal(1.35), data), made.center).theta
     expected = np.max(np.abs(wider - made.center) / (1.5**2 - 1) / made.se)
-    assert made.checks[0].value == pytest.approx(expected, rel=1e-4)
-    assert made.checks[0].threshold == 0.25
+    assert checks_of(made)["smoothing bias"].value == pytest.approx(expected, rel=1e-4)
+    assert checks_of(made)["smoothing bias"].threshold == 0.25
 
 
 # --- priors that eta does not scale -------------------------------------------------------------

@@ -7,6 +7,7 @@ error.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any
@@ -20,7 +21,7 @@ from etafree.dependence import as_structure, bind
 from etafree.dependence.base import Structure
 from etafree.draws import Draws
 from etafree.errors import InputError
-from etafree.fits import Fit, as_fit
+from etafree.fits import Fit, as_fit, lined_up
 from etafree.foundation.arguments import (
     Array,
     as_array,
@@ -184,23 +185,17 @@ def calibrate(
     goal, posterior = _goal(of)
     if fit is not None:
         draws, eta = fit.draws, None
-        if fit.observations is not None and goal is None:
-            structure = structure and structure.with_labels(fit.observations.flat)
-        goal = fit.criterion if goal is None else goal
+        if goal is None:
+            structure, goal = lined_up(structure, fit), fit.criterion
     full = _drawn(draws, eta, goal, posterior)
     source = full.source
     if source is not None and (goal is source.criterion or goal is source.energy):
         posterior = source
-    criterion = goal if isinstance(goal, Criterion) and covariance is None else None
-    if criterion is not None:
-        _check_centre(criterion, posterior, center, how)
-        criterion = active_block(criterion)
-    original = full.select(criterion.names) if criterion is not None else _active(full, goal)
-    original.covariance()  # refuses draws that cannot be rescaled, before any work
-    if how.working == "curvature" and original.eta is None:
-        raise InputError("map", "from the curvature needs the learning rate", "pass eta=")
-    if criterion is not None:
-        goal = target_of(
+    if isinstance(goal, Criterion) and covariance is None:
+        _check_centre(goal, posterior, center, how)
+        criterion = active_block(goal)
+        original = _movable(full.select(criterion.names), how)
+        target = target_of(
             criterion,
             bind(structure, criterion.rows, criterion.total.copies),
             center="map" if center is None else center,
@@ -208,23 +203,15 @@ def calibrate(
             mean=original.mean,
         )
     elif own and fit is not None:
-        goal = _jackknifed(fit, structure, center=center, correction=correction, how=how)
+        original = _movable(full, how)
+        target = _jackknifed(fit, structure, center=center, correction=correction, how=how)
     else:
-        for argument, value in (
-            ("clusters", clusters),
-            ("dependence", dependence),
-            ("correction", correction),
-        ):
-            if value is not None:
-                raise InputError(
-                    argument,
-                    "needs a criterion and cannot be combined with a covariance",
-                    "pass a Criterion, and no covariance",
-                )
-        goal = _given(goal, original, center, covariance)
+        original = _movable(_active(full, goal), how)
+        unused = {"clusters": clusters, "dependence": dependence, "correction": correction}
+        target = _given(goal, original, center, covariance, unused)
     if fit is not None:
-        goal = replace(goal, findings=(*fit.findings, *goal.findings))
-    mapping, values = move_draws(original, goal, how, rng)
+        target = replace(target, findings=(*fit.findings, *target.findings))
+    mapping, values = move_draws(original, target, how, rng)
     if original is not full:  # coefficients at a kink are exactly zero
         every = np.zeros_like(full.values)
         every[:, :, [full.names.index(name) for name in original.names]] = values
@@ -237,7 +224,15 @@ def calibrate(
         "made_with": made_with(),
     }
     moved = replace(full, values=values)
-    return Calibration(moved, full, goal, mapping, settings, posterior, fit=fit)
+    return Calibration(moved, full, target, mapping, settings, posterior, fit=fit)
+
+
+def _movable(draws: Draws, how: Map) -> Draws:
+    """Return the draws; refuse those that cannot be rescaled, before any work."""
+    draws.covariance()
+    if how.working == "curvature" and draws.eta is None:
+        raise InputError("map", "from the curvature needs the learning rate", "pass eta=")
+    return draws
 
 
 def _goal(of: Any) -> tuple[Criterion | Target | None, GeneralizedPosterior | None]:
@@ -260,6 +255,39 @@ def _as_fit(
 
     `own` says that the fit must bring its own losses.
     """
+    _check_kind(draws)
+    if not own:
+        _refuse_given(
+            {"model": model, "log_likelihood": losses},
+            "cannot be combined with a criterion or covariance",
+            "pass one of them",
+        )
+    if isinstance(draws, Fit):
+        _refuse_given(
+            {"model": model, "var_names": var_names, "eta": eta, "log_likelihood": losses},
+            "belongs to the fit",
+            "pass it to the function that read the fit",
+        )
+        fit: Fit | None = draws
+    else:
+        several = losses if isinstance(losses, list | tuple) else (losses,)
+        named = all(isinstance(name, str | None) for name in several)
+        chosen = losses if named else None
+        options = {"var_names": var_names, "log_likelihood": chosen, "eta": eta}
+        fit = as_fit(draws, model, **options, losses=own)
+        if fit is None:
+            fit = _with_losses(draws, losses, named, eta, var_names)
+        elif not named:
+            raise InputError("log_likelihood", "is stored in the fit", "pass the variable's name")
+    if fit is not None and fit.criterion is not None and isinstance(of, Criterion):
+        raise InputError(
+            "of", "cannot be combined with a fit that brings its model", "leave one of them out"
+        )
+    return fit
+
+
+def _check_kind(draws: Any) -> None:
+    """Refuse nothing, and models, as draws."""
     if draws is None:
         raise InputError("draws", "is None", f"pass {DRAWS}")
     if callable(draws) or any(cls.__name__.endswith("Model") for cls in type(draws).__mro__):
@@ -268,45 +296,23 @@ def _as_fit(
             "is a model, not what was drawn from it",
             f"pass {DRAWS}; the model goes to model=",
         )
-    for argument, value in (("model", model), ("log_likelihood", losses)):
-        if value is not None and not own:
-            raise InputError(
-                argument, "cannot be combined with a criterion or covariance", "pass one of them"
-            )
-    if isinstance(draws, Fit):
-        options = {"model": model, "var_names": var_names, "eta": eta, "log_likelihood": losses}
-        for argument, value in options.items():
-            if value is not None:
-                raise InputError(
-                    argument, "belongs to the fit", "pass it to the function that read the fit"
-                )
-        fit: Fit | None = draws
-    else:
-        several = losses if isinstance(losses, list | tuple) else (losses,)
-        named = all(isinstance(name, str | None) for name in several)
-        fit = as_fit(
-            draws,
-            model,
-            var_names=var_names,
-            log_likelihood=losses if named else None,
-            eta=eta,
-            losses=own,
-        )
-        if fit is not None and not named:
-            raise InputError("log_likelihood", "is stored in the fit", "pass the variable's name")
-        if fit is None and var_names is not None:
-            raise InputError("var_names", "is for fits of other packages", "use Draws.select()")
-        if fit is None and losses is not None:
-            fit = _with_losses(draws, losses, named, eta)
-    if fit is not None and fit.criterion is not None and isinstance(of, Criterion):
-        raise InputError(
-            "of", "cannot be combined with a fit that brings its model", "leave one of them out"
-        )
-    return fit
 
 
-def _with_losses(draws: Any, losses: Any, named: bool, eta: float | None) -> Fit:
+def _refuse_given(given: Mapping[str, object], problem: str, advice: str) -> None:
+    """Refuse the first argument that was given, for a reason that holds for all."""
+    for argument, value in given.items():
+        if value is not None:
+            raise InputError(argument, problem, advice)
+
+
+def _with_losses(
+    draws: Any, losses: Any, named: bool, eta: float | None, var_names: Any
+) -> Fit | None:
     """Return plain draws with minus the log-likelihood of each row, given or a criterion's."""
+    if var_names is not None:
+        raise InputError("var_names", "is for fits of other packages", "use Draws.select()")
+    if losses is None:
+        return None
     if named:
         raise InputError(
             "log_likelihood",
@@ -441,9 +447,15 @@ def _jackknifed(
 
 
 def _given(
-    goal: Criterion | Target | None, original: Draws, center: Any, covariance: Any
+    goal: Criterion | Target | None,
+    original: Draws,
+    center: Any,
+    covariance: Any,
+    unused: Mapping[str, object],
 ) -> Target:
     """Return the target of a call without a criterion's sandwich."""
+    problem = "needs a criterion and cannot be combined with a covariance"
+    _refuse_given(unused, problem, "pass a Criterion, and no covariance")
     if isinstance(goal, Target):
         if covariance is not None or center is not None:
             raise InputError(

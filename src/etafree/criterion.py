@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -188,17 +188,7 @@ class FromTables:
         >>> criterion.n, ef.minimise(criterion).theta
         (3, array([3.]))
         """
-        if not isinstance(loss, LinearLoss):
-            raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
-        check_penalty(penalty)
-        if isinstance(penalty, KinkedPenalty):
-            raise InputError(
-                "penalty",
-                f"{type(penalty).__name__} has kinks, and the data are read in parts",
-                "use ef.penalties.huberized_l1",
-            )
-        if trials is not None and not loss.takes_trials:
-            raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
+        _check_for_parts(loss, penalty, trials)
         if weights is not None or weight_kind is not None:
             as_choice(weight_kind, "weight_kind", KINDS)
         source = as_source(data, as_count(batch, "batch"), scheduler)
@@ -226,7 +216,7 @@ class FromTables:
             clusters=(labels[0] if len(labels) == 1 else list(labels)) if labels else None,
         )
         intercept = None if penalize_intercept else recipe.intercept
-        criterion: Any = cls.__new__(cls)
+        criterion: Any = object.__new__(cls)
         fitted = (penalty or NoPenalty()).fitted_to(total.p, intercept)
         criterion._set(total, fitted, as_names(recipe.names, total.p), rows, intercept)
         made: Self = criterion
@@ -293,6 +283,21 @@ def check_penalty(penalty: Any) -> None:
         raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
 
 
+def _check_for_parts(loss: object, penalty: Penalty | None, trials: str | None) -> None:
+    """Refuse losses and penalties that need all rows at once."""
+    if not isinstance(loss, LinearLoss):
+        raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
+    check_penalty(penalty)
+    if isinstance(penalty, KinkedPenalty):
+        raise InputError(
+            "penalty",
+            f"{type(penalty).__name__} has kinks, and the data are read in parts",
+            "use ef.penalties.huberized_l1",
+        )
+    if trials is not None and not loss.takes_trials:
+        raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
+
+
 @dataclass(frozen=True, eq=False, init=False)
 class Criterion(FromTables):
     r"""Penalized total loss of a data set, :math:`L = M + \lambda_n s_n\rho`.
@@ -329,15 +334,10 @@ class Criterion(FromTables):
     ----------
     total : Total
         The unpenalized total loss M.
-    size : float
-        The effective scale :math:`s_n`: the sum of the weights, :math:`nh` for a kernel-smoothed
-        loss, the number of pairs for a loss over pairs.
-    strength : float
-        :math:`\lambda_n` at that scale.
     intercept : int or None
         Column that a ridge leaves alone; only the formula front end sets it.
-    plug_ins : mapping
-        Nuisance values that were estimated beforehand and are taken as known.
+    recorded : mapping
+        Nuisance values put on record beside those of the loss, see `plug_ins`.
 
     Raises
     ------
@@ -371,9 +371,7 @@ class Criterion(FromTables):
     names: tuple[str, ...]
     rows: Rows
     intercept: int | None
-    size: float
-    strength: float
-    plug_ins: Mapping[str, float]
+    recorded: Mapping[str, float]
     start: Array | None
 
     def __init__(
@@ -459,18 +457,15 @@ class Criterion(FromTables):
         names: tuple[str, ...],
         rows: Rows,
         intercept: int | None = None,
+        recorded: Mapping[str, float] | None = None,
         start: Array | None = None,
-    ) -> None:
-        put = object.__setattr__
-        put(self, "start", start)
-        put(self, "intercept", intercept)
-        put(self, "plug_ins", total.loss.plug_ins())
-        put(self, "total", total)
-        put(self, "penalty", penalty)
-        put(self, "names", names)
-        put(self, "rows", rows)
-        put(self, "size", total.size)
-        put(self, "strength", penalty.strength_at(total.size))
+    ) -> Criterion:
+        """Fill in the fields, once."""
+        given = (total, penalty, names, rows, intercept, dict(recorded or {}), start)
+        for field, value in zip(fields(self), given, strict=True):
+            object.__setattr__(self, field.name, value)
+        assert self.strength >= 0  # a strength that is none is refused here
+        return self
 
     def reweighted(self, weights: Any, weight_kind: str = "frequency") -> Criterion:
         """Return the same criterion under other observation weights.
@@ -515,7 +510,7 @@ class Criterion(FromTables):
         """Return the same criterion with nuisance values on record that were estimated before."""
         named = as_mapping(plug_ins, "plug_ins")
         values = {name: as_number(value, "plug_ins") for name, value in named.items()}
-        return self._replaced(plug_ins={**self.plug_ins, **values})
+        return self._replaced(recorded={**self.recorded, **values})
 
     def with_loss(self, loss: LinearLoss) -> Criterion:
         """Return the same data and penalty under another `loss` over a linear predictor.
@@ -545,21 +540,28 @@ class Criterion(FromTables):
         return self._replaced(rows=rows)
 
     def _replaced(self, **changes: Any) -> Criterion:
-        """Return a copy with other fields; everything that is not named stays as it was.
+        """Return a copy with other fields; everything that is not named stays as it was."""
+        kept = {field.name: getattr(self, field.name) for field in fields(self)}
+        return object.__new__(type(self))._set(**kept | changes)
 
-        Size and strength are those of the new total and penalty. Plug-ins of the loss are the new
-        loss's own; those that were put on record besides stay.
+    @cached_property
+    def size(self) -> float:
+        r"""The effective scale :math:`s_n`.
+
+        The sum of the weights, :math:`nh` for a kernel-smoothed loss, the number of pairs for a
+        loss over pairs.
         """
-        other = copy(self)
-        for name, value in changes.items():
-            object.__setattr__(other, name, value)
-        if "plug_ins" not in changes:
-            own, new = self.total.loss.plug_ins(), other.total.loss.plug_ins()
-            recorded = {name: v for name, v in self.plug_ins.items() if name not in own}
-            object.__setattr__(other, "plug_ins", {**new, **recorded})
-        object.__setattr__(other, "size", other.total.size)
-        object.__setattr__(other, "strength", other.penalty.strength_at(other.total.size))
-        return other
+        return float(self.total.size)
+
+    @cached_property
+    def strength(self) -> float:
+        r"""Strength :math:`\lambda_n` of the penalty at that scale."""
+        return self.penalty.strength_at(self.size)
+
+    @property
+    def plug_ins(self) -> dict[str, float]:
+        """Nuisance values that were estimated beforehand and are taken as known."""
+        return {**self.total.loss.plug_ins(), **self.recorded}
 
     @property
     def loss(self) -> Any:

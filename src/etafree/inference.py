@@ -222,7 +222,7 @@ class Functional:
     --------
     >>> import etafree as ef
     >>> draws = np.random.default_rng(0).standard_normal((5000, 2))
-    >>> made = ef.calibrate(draws, center=[1, 2], covariance=np.eye(2), names=["a", "b"])
+    >>> made = ef.calibrate(draws, ef.Target([1, 2], np.eye(2), ["a", "b"]))
     >>> product = made.of(lambda t: t["a"] * t["b"])
     >>> float(product.estimate), product.interval(0.9).round(1)
     (2.0, array([-1.3,  6.4]))
@@ -452,7 +452,7 @@ class WaldTest:
     --------
     >>> import etafree as ef
     >>> draws, target = np.random.default_rng(0).standard_normal((500, 2)), np.eye(2)
-    >>> made = ef.calibrate(draws, center=[1, 2], covariance=target, names=["a", "b"], dof=10)
+    >>> made = ef.calibrate(draws, ef.Target([1, 2], target, ["a", "b"], dof=10))
     >>> made.test(["a", "b"])
     WaldTest(F = 2.25 on F(2, 9), p = 0.1613)
     """

@@ -150,27 +150,24 @@ def pack_variables(
     before, after, near = (fit.constrain(theta) for theta in thetas)
     shown = [name for name in before if name in posterior and is_shown(fit, name)]
     arrays: dict[str, Any] = {"own_near": thetas[2]}
-    arrays |= {
-        f"own_{dim}": _storable(posterior[dim].values)
-        for dim in SAMPLE_DIMS
-        if dim in posterior.coords
-    }
-    told: list[Any] = []
-    for name, values in before.items():
-        if name not in posterior or (name not in shown and np.size(values) > LARGE):
-            continue
-        key, dims = f"own_{len(told)}", [d for d in posterior[name].dims if d not in SAMPLE_DIMS]
-        arrays |= {
-            f"{key}_{part}": np.asarray(made[name])
-            for part, made in zip(PLACES, (before, after, near), strict=True)
-        }
+    for dim in posterior.coords.keys() & set(SAMPLE_DIMS):
+        arrays[f"own_{dim}"] = _storable(posterior[dim].values)
+    kept = [
+        name
+        for name, values in before.items()
+        if name in posterior and (name in shown or np.size(values) <= LARGE)
+    ]
+    variables: list[list[Any]] = []
+    for j, name in enumerate(kept):
+        dims = [d for d in posterior[name].dims if d not in SAMPLE_DIMS]
+        for part, values in zip(PLACES, (before, after, near), strict=True):
+            arrays[f"own_{j}_{part}"] = np.asarray(values[name])
         for k, dim in enumerate(dims):
             if dim in posterior.coords:
-                arrays[f"{key}_dim{k}"] = _storable(posterior[dim].values)
-        told.append([name, [str(dim) for dim in dims]])
-    return arrays, {
-        "own": {"variables": told, "shown": shown, "latent": list(fit.latent), "kind": fit.kind}
-    }
+                arrays[f"own_{j}_dim{k}"] = _storable(posterior[dim].values)
+        variables.append([name, [str(dim) for dim in dims]])
+    known = {"shown": shown, "latent": list(fit.latent), "kind": fit.kind}
+    return arrays, {"own": {"variables": variables, **known}}
 
 
 def unpack_variables(
@@ -515,7 +512,7 @@ class Answers:
         --------
         >>> import etafree as ef
         >>> draws = np.random.default_rng(0).standard_normal((500, 2))
-        >>> r = ef.calibrate(draws, center=[1.0, 2.0], covariance=np.eye(2), names=["a", "b"])
+        >>> r = ef.calibrate(draws, ef.Target([1.0, 2.0], np.eye(2), ["a", "b"]))
         >>> r.interval(kind="wald").round(2)
            lower  upper
         a  -0.96   2.96
@@ -595,7 +592,7 @@ class Answers:
         --------
         >>> import etafree as ef
         >>> draws = np.random.default_rng(0).standard_normal((500, 2))
-        >>> r = ef.calibrate(draws, center=[1.0, 2.0], covariance=np.eye(2), names=["a", "b"])
+        >>> r = ef.calibrate(draws, ef.Target([1.0, 2.0], np.eye(2), ["a", "b"]))
         >>> r.region().contains([1.0, 4.4]), r.region().contains([1.0, 4.5])
         (True, False)
         """
@@ -626,7 +623,7 @@ class Answers:
         --------
         >>> import etafree as ef
         >>> draws = np.random.default_rng(0).standard_normal((500, 2))
-        >>> r = ef.calibrate(draws, center=[1.0, 2.0], covariance=np.eye(2), names=["a", "b"])
+        >>> r = ef.calibrate(draws, ef.Target([1.0, 2.0], np.eye(2), ["a", "b"]))
         >>> r.test("b - a = 3")
         WaldTest(F = 2 on F(1, inf), p = 0.1573)
         """
@@ -733,7 +730,7 @@ class Answers:
         --------
         >>> import etafree as ef
         >>> draws = np.random.default_rng(0).standard_normal((500, 2))
-        >>> r = ef.calibrate(draws, center=[1.0, 2.0], covariance=np.eye(2), names=["a", "b"])
+        >>> r = ef.calibrate(draws, ef.Target([1.0, 2.0], np.eye(2), ["a", "b"]))
         >>> float(r.of(lambda t: t["a"] + t["b"]).estimate)
         3.0
         """

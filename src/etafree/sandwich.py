@@ -123,6 +123,7 @@ def find_center(
 
 
 HESSIAN_ADVICE = "pass the Hessian of the total loss, not its negative or inverse"
+MEAT_ADVICE = "it must be a variance of the total score"
 
 
 def target(
@@ -243,14 +244,10 @@ def target_of(
     degrees_of_freedom(dof, np.inf, p)
     if mean is not None:
         mean = as_array(in_order(mean, criterion.names, "mean"), "mean", shape=(p,))
-    if hessian is not None and not callable(hessian):
-        hessian = in_order(hessian, criterion.names, "hessian", (0, 1))
-        hessian = check_covariance(hessian, "hessian", p, HESSIAN_ADVICE)
-    if meat is not None and not callable(meat):
-        meat = in_order(meat, criterion.names, "meat", (0, 1))
-        meat = check_covariance(meat, "meat", p, "it must be a variance of the total score")
-        if not centered:
-            raise InputError("centered", "is False, and meat= is a matrix already", "leave it out")
+    hessian = _checked(hessian, "hessian", criterion, HESSIAN_ADVICE)
+    meat = _checked(meat, "meat", criterion, MEAT_ADVICE)
+    if isinstance(meat, np.ndarray) and not centered:
+        raise InputError("centered", "is False, and meat= is a matrix already", "leave it out")
     kind, theta = find_center(center, criterion, mean)
     total: Derivatives | ClusterTotals
     summed = dependence.summed(correction) if meat is None else None
@@ -258,18 +255,8 @@ def target_of(
         total = criterion.total.derivatives(theta)
     else:  # score sums come in the same pass
         total = criterion.total.cluster_totals(theta, summed)
-    if hessian is None:
-        loss_hessian, wider = total.hessian, criterion.loss.curvature()
-        if wider is not None:
-            other = criterion.with_loss(wider[0])
-            loss_hessian = wider[1] * other.total.derivatives(theta).hessian
-        matrix = loss_hessian + criterion.total.weight * criterion.penalty_share(theta)
-        advice = "the centre is no strict minimum: add a penalty or change center="
-        advice = _silence(criterion, total) or advice
-    else:
-        matrix = hessian(theta) if callable(hessian) else hessian
-        advice = HESSIAN_ADVICE
-    A = check_covariance(matrix, "hessian", p, advice)
+    silence = _silence(criterion, total)
+    A = _curvature(criterion, theta, total.hessian, hessian, silence)
     at = Point(criterion, theta, A, total.gradient, centered)
     if meat is not None:
         made = dependence.given(*_given_meat(at, meat))
@@ -277,7 +264,7 @@ def target_of(
         made = dependence.meat(group_scores(at, total, _intercept(criterion)), correction)
     else:
         made = dependence.by_leverage(at, correction)
-    _refuse_flat(made, A, criterion, dependence, _silence(criterion, total))
+    _refuse_flat(made, A, criterion, dependence, silence)
     default: float | Array = made.dof
     if made.satterthwaite is not None:
         default = np.array([made.satterthwaite.dof(row) for row in np.eye(p)])
@@ -302,6 +289,30 @@ def target_of(
         criterion=criterion,
         dependence=dependence,
     )
+
+
+def _checked(value: Any, argument: str, criterion: Criterion, advice: str) -> Any:
+    """Return a matrix in the criterion's order, positive definite; a function as it is."""
+    if value is None or callable(value):
+        return value
+    matrix = in_order(value, criterion.names, argument, (0, 1))
+    return check_covariance(matrix, argument, criterion.p, advice)
+
+
+def _curvature(
+    criterion: Criterion, theta: Array, loss_hessian: Array, given: Any, silence: str
+) -> Array:
+    """Return A: the Hessian of loss plus penalty, or one that was given."""
+    if given is not None:
+        matrix = given(theta) if callable(given) else given
+        return check_covariance(matrix, "hessian", criterion.p, HESSIAN_ADVICE)
+    wider = criterion.loss.curvature()
+    if wider is not None:
+        other = criterion.with_loss(wider[0])
+        loss_hessian = wider[1] * other.total.derivatives(theta).hessian
+    matrix = loss_hessian + criterion.total.weight * criterion.penalty_share(theta)
+    flat = "the centre is no strict minimum: add a penalty or change center="
+    return check_covariance(matrix, "hessian", criterion.p, silence or flat)
 
 
 def _refuse_flat(
@@ -378,6 +389,6 @@ def _given_meat(at: Point, meat: Array | Callable[[Array], Array]) -> tuple[Arra
             w = np.ones(criterion.n) if w is None else w
             scores -= w[:, None] * (scores.sum(axis=0) / criterion.total.weight)
         meat = meat(scores)
-    B = check_covariance(meat, "meat", criterion.p, "it must be a variance of the total score")
+    B = check_covariance(meat, "meat", criterion.p, MEAT_ADVICE)
     inverse = linalg.inv(at.hessian, "Hessian")
     return B, inverse @ B @ inverse

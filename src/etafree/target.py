@@ -254,44 +254,54 @@ class Target:
     dependence: Dependence | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("center_kind", "correction", "design", "estimand", "method"):
-            if not isinstance(getattr(self, name), str):
-                raise InputError(name, f"is a {type(getattr(self, name)).__name__}", "pass text")
-        named: Any = self.names
-        if named is None or (isinstance(named, tuple) and not named):
-            named = axis_names(self.center) or axis_names(self.covariance)
-        center = as_array(renamed(self.center, named, "center")[0], "center").reshape(-1)
-        if len(center) == 0:
-            raise InputError("center", "is empty")
-        names, p = as_names(named, len(center)), len(center)
+        self._check_words()
+        names = self._names()
+        p, dof = len(names), as_array(in_order(self.dof, names, "dof"), "dof", finite=False)
         covariance = in_order(self.covariance, names, "covariance", (0, 1))
         if not self.design:  # of the user's own
             covariance = check_covariance(covariance, "covariance", p)
-        dof = as_array(in_order(self.dof, names, "dof"), "dof", finite=False)
+        center = renamed(self.center, names, "center")[0]
+        self._own("names", names)
+        self._own("center", owned(as_array(center, "center").reshape(p)))
         dof = np.full(p, dof) if dof.ndim == 0 else dof
-        given = {"names": names, "center": center, "covariance": covariance, "dof": dof}
-        for name, value in given.items():
-            object.__setattr__(self, name, value)
-        for name in ("center", "covariance", "dof", "hessian", "meat", "se_error"):
+        self._own("dof", owned(as_array(dof, "dof", shape=(p,), finite=False)))
+        self._own("covariance", owned(as_array(covariance, "covariance", shape=(p, p))))
+        for name, axes in (("hessian", (0, 1)), ("meat", (0, 1)), ("se_error", (-1,))):
             value = getattr(self, name)
-            if value is None and name in ("hessian", "meat", "se_error"):
-                continue
-            axes = (0, 1) if name in ("covariance", "hessian", "meat") else (-1,)
-            value = in_order(value, names, name, axes)
-            array = as_array(value, name, shape=(p,) * len(axes), finite=name != "dof")
-            object.__setattr__(self, name, owned(array))  # frozen means the arrays too
+            if value is not None:
+                array = as_array(in_order(value, names, name, axes), name, shape=(p,) * len(axes))
+                self._own(name, owned(array))  # frozen means the arrays too
         if not np.all(self.dof > 0):
             raise InputError(
                 "dof",
                 f"are {self.dof.tolist()}",
                 "pass numbers above zero, numpy.inf for the normal",
             )
+        numbers = as_mapping(self.plug_ins, "plug_ins")
+        self._own("plug_ins", {name: as_number(value, name) for name, value in numbers.items()})
+
+    def _own(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _names(self) -> tuple[str, ...]:
+        """Return the names that were given, those of the labels, or theta[0] and so on."""
+        named: Any = self.names
+        if named is None or (isinstance(named, tuple) and not named):
+            named = axis_names(self.center) or axis_names(self.covariance)
+        count = as_array(renamed(self.center, named, "center")[0], "center").size
+        if count == 0:
+            raise InputError("center", "is empty")
+        return as_names(named, count)
+
+    def _check_words(self) -> None:
+        """Refuse what is no text, no number and no finding where one belongs."""
+        for name in ("center_kind", "correction", "design", "estimand", "method"):
+            if not isinstance(getattr(self, name), str):
+                raise InputError(name, f"is a {type(getattr(self, name)).__name__}", "pass text")
         for name in ("clusters", "n", "size"):
             if getattr(self, name) is not None:
                 as_positive(getattr(self, name), name)
         as_bool(self.centered, "centered")
-        numbers = as_mapping(self.plug_ins, "plug_ins")
-        object.__setattr__(self, "plug_ins", {k: as_number(v, k) for k, v in numbers.items()})
         if not isinstance(self.satterthwaite, Satterthwaite | None):
             raise InputError(
                 "satterthwaite", f"is a {type(self.satterthwaite).__name__}", "leave it out"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from etafree.criterion import Criterion
+from etafree.dependence.base import Structure
 from etafree.draws import Draws
 from etafree.errors import InputError, MissingExtraError
 from etafree.foundation.arguments import Array, as_choice, as_positive
@@ -31,6 +32,7 @@ __all__ = [
     "from_numpyro",
     "from_pymc",
     "from_stan",
+    "lined_up",
     "portable",
 ]
 
@@ -58,10 +60,10 @@ class Fit:
     every : Draws or None
         All real variables for the slopes of the jackknife, where `draws` are some of them.
     constrain : callable or None
-        Parameters (..., p) to a mapping of the model's own variables (..., *shape), deterministic
-        ones too; None where the draws are the variables themselves.
+        Parameters (..., p) to a mapping of the model's own variables ``(..., *shape)``,
+        deterministic ones too; None where the draws are the variables themselves.
     pointwise : callable or None
-        Parameters (D, p) to a mapping of observed variables to log-likelihoods (D, *shape), to
+        Parameters (D, p) to a mapping of observed variables to log-likelihoods ``(D, *shape)``, to
         recompute the group ``log_likelihood`` of calibrated draws.
     latent : tuple of str
         Group effects that a marginal likelihood integrates out: left as they were.
@@ -100,6 +102,13 @@ class Fit:
     shown: tuple[str, ...] = ()
     kind: str = "DataTree"
     conditional: bool = False
+
+
+def lined_up(structure: Structure | None, fit: Fit) -> Structure | None:
+    """Return a structure with its labels in the order of a fit's observations."""
+    if structure is None or fit.observations is None:
+        return structure
+    return structure.with_labels(fit.observations.flat)
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,10 +335,17 @@ def from_stan(
 
     Examples
     --------
-    >>> import etafree as ef
-    >>> ef.from_stan("chain_1.csv")
-    Traceback (most recent call last):
-    etafree.errors.InputError: draws: 'chain_1.csv' cannot be read (FileNotFoundError); ...
+    >>> import numpy as np, pathlib, tempfile, etafree as ef
+    >>> mu = 2.0 + 0.5 * np.random.default_rng(0).standard_normal((400, 1))
+    >>> each = -0.5 * (np.array([0.0, 1.0, 2.0, 5.0]) - mu) ** 2
+    >>> columns = "lp__,mu,log_lik.1,log_lik.2,log_lik.3,log_lik.4"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "chain_1.csv")  # or CmdStan's own
+    ...     rows = np.hstack([each.sum(axis=1, keepdims=True), mu, each])
+    ...     np.savetxt(path, rows, delimiter=",", header=columns, comments="")
+    ...     fit = ef.from_stan([path], var_names="mu")
+    >>> fit.draws.names, ef.calibrate(fit).target.method
+    (('mu',), 'infinitesimal jackknife')
     """
     from etafree.fits.stan import pystan_fit, read_stan_csv
 

@@ -8,7 +8,6 @@ gives those that cannot be computed the verdict ``"unknown"``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,12 +21,15 @@ T = TypeVar("T")
 VERDICTS = ("fail", "unknown", "warn", "ok")
 
 
+NOTHING: Mapping[str, Any] = {}
+
+
 class Finding(NamedTuple):
     """A number found on the way to a result, with what its check should say of it."""
 
     name: str
     value: float
-    told: Mapping[str, Any] = MappingProxyType({})
+    told: Mapping[str, Any] = NOTHING
 
 
 def find(name: str, function: Callable[[], float], **told: Any) -> Finding:
