@@ -73,7 +73,7 @@ def refuse_kinks(criterion: Criterion, purpose: str) -> None:
         )
 
 
-def cluster_groups(criterion: Criterion, clusters: Any) -> Groups | None:
+def cluster_groups(criterion: Criterion, clusters: object) -> Groups | None:
     """Return the clusters that are resampled as wholes, None for independent rows."""
     if "memory" not in criterion.total.traits:
         raise InputError(
@@ -172,7 +172,7 @@ def resamples(
 
 
 def loss_likelihood_bootstrap(
-    criterion: Criterion, draws: int = 1000, *, clusters: Any = None, seed: Any = None
+    criterion: Criterion, draws: int = 1000, *, clusters: object = None, seed: object = None
 ) -> Draws:
     r"""Draw minimisers under Dirichlet weights: a posterior that needs no learning rate.
 
@@ -227,7 +227,7 @@ def loss_likelihood_bootstrap(
 
 
 def bootstrap(
-    criterion: Criterion, draws: int = 1000, *, clusters: Any = None, seed: Any = None
+    criterion: Criterion, draws: int = 1000, *, clusters: object = None, seed: object = None
 ) -> Draws:
     r"""Draw minimisers of data resampled with replacement.
 
@@ -279,7 +279,7 @@ def bootstrap(
     return _drawn(criterion, draws, clusters, seed, "counts")
 
 
-def _drawn(criterion: Criterion, draws: int, clusters: Any, seed: Any, kind: str) -> Draws:
+def _drawn(criterion: Criterion, draws: int, clusters: object, seed: object, kind: str) -> Draws:
     if not isinstance(criterion, Criterion):
         raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
     name = "loss-likelihood bootstrap" if kind == "dirichlet" else "bootstrap"

@@ -53,21 +53,21 @@ DRAWS = (
 
 
 def calibrate(
-    draws: Any,
+    draws: object,
     of: Criterion | GeneralizedPosterior | Target | None = None,
     *,
-    model: Any = None,
-    log_likelihood: Any = None,
-    clusters: Any = None,
+    model: object = None,
+    log_likelihood: object = None,
+    clusters: object = None,
     dependence: Structure | None = None,
     correction: str | None = None,
-    center: Any = None,
-    covariance: Any = None,
+    center: object = None,
+    covariance: object = None,
     map: str | Map = "affine",
     eta: float | None = None,
-    var_names: Any = None,
+    var_names: object = None,
     level: float = 0.95,
-    seed: Any = 0,
+    seed: object = 0,
 ) -> Calibration:
     r"""Calibrate posterior draws so that their spread does not depend on the learning rate.
 
@@ -235,7 +235,7 @@ def _movable(draws: Draws, how: Map) -> Draws:
     return draws
 
 
-def _goal(of: Any) -> tuple[Criterion | Target | None, GeneralizedPosterior | None]:
+def _goal(of: object) -> tuple[Criterion | Target | None, GeneralizedPosterior | None]:
     """Return what the draws are of, and the posterior where that is known."""
     if isinstance(of, GeneralizedPosterior):
         return of.criterion, of
@@ -249,7 +249,14 @@ def _goal(of: Any) -> tuple[Criterion | Target | None, GeneralizedPosterior | No
 
 
 def _as_fit(
-    draws: Any, of: Any, own: bool, eta: float | None, *, model: Any, var_names: Any, losses: Any
+    draws: object,
+    of: object,
+    own: bool,
+    eta: float | None,
+    *,
+    model: object,
+    var_names: object,
+    losses: object,
 ) -> Fit | None:
     """Return draws as a fit if they come from elsewhere or with a log-likelihood, else None.
 
@@ -286,7 +293,7 @@ def _as_fit(
     return fit
 
 
-def _check_kind(draws: Any) -> None:
+def _check_kind(draws: object) -> None:
     """Refuse nothing, and models, as draws."""
     if draws is None:
         raise InputError("draws", "is None", f"pass {DRAWS}")
@@ -346,7 +353,7 @@ def _with_losses(
 
 
 def _drawn(
-    draws: Any,
+    draws: object,
     eta: float | None,
     goal: Criterion | Target | None,
     posterior: GeneralizedPosterior | None,
@@ -396,7 +403,7 @@ def _named(draws: Draws, goal: Criterion | Target) -> Draws:
 
 
 def _check_centre(
-    criterion: Criterion, posterior: GeneralizedPosterior | None, center: Any, how: Map
+    criterion: Criterion, posterior: GeneralizedPosterior | None, center: object, how: Map
 ) -> None:
     """Refuse to keep the draws' own centre where it is not the target's."""
     own = how.kind == "scale" or (isinstance(center, str) and center == "mean")
@@ -417,7 +424,7 @@ def _check_centre(
 
 
 def _jackknifed(
-    fit: Fit, structure: Structure | None, *, center: Any, correction: str | None, how: Map
+    fit: Fit, structure: Structure | None, *, center: object, correction: str | None, how: Map
 ) -> Target:
     """Return the target of a fit that has losses only."""
     losses, own = fit.losses, fit.draws

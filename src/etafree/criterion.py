@@ -50,14 +50,14 @@ class FromTables:
     def from_formula(
         cls,
         formula: str,
-        data: Any,
+        data: object,
         loss: LinearLoss,
         penalty: Penalty | None = None,
         *,
-        weights: Any = None,
+        weights: object = None,
         weight_kind: str | None = None,
-        offset: Any = None,
-        trials: Any = None,
+        offset: object = None,
+        trials: object = None,
         penalize_intercept: bool = False,
         context: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -102,7 +102,7 @@ class FromTables:
         as_bool(penalize_intercept, "penalize_intercept")
         made = design(formula, data, context)
 
-        def column(value: Any, argument: str) -> Any:
+        def column(value: object, argument: str) -> Any:
             return None if value is None else made.rows.align(value, argument)
 
         intercept = None if penalize_intercept else made.intercept
@@ -127,7 +127,7 @@ class FromTables:
     def from_parts(
         cls,
         loss: LinearLoss,
-        data: Any,
+        data: object,
         formula: str,
         penalty: Penalty | None = None,
         *,
@@ -139,7 +139,7 @@ class FromTables:
         penalize_intercept: bool = False,
         context: Mapping[str, Any] | None = None,
         batch: int = BATCH,
-        scheduler: Any = None,
+        scheduler: object = None,
     ) -> Self:
         """Return the criterion of a formula and a table larger than memory, read in parts.
 
@@ -226,7 +226,7 @@ class FromTables:
     def from_parquet(
         cls,
         loss: LinearLoss,
-        path: Any,
+        path: object,
         formula: str,
         penalty: Penalty | None = None,
         **options: Any,
@@ -277,7 +277,7 @@ class FromTables:
         return cls.from_parts(loss, path, formula, penalty, **options)
 
 
-def check_penalty(penalty: Any) -> None:
+def check_penalty(penalty: object) -> None:
     """Refuse what is neither a penalty nor None."""
     if penalty is not None and not isinstance(penalty, Penalty):
         raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
@@ -408,7 +408,7 @@ class Criterion(FromTables):
         if ordered is not data[0]:
             X = np.ascontiguousarray(as_array(ordered, "X"))
 
-        def vector(value: Any, argument: str) -> Array | None:
+        def vector(value: object, argument: str) -> Array | None:
             if value is None:
                 return None
             return owned(as_array(rows.align(value, argument), argument, shape=(n,)))
@@ -467,7 +467,7 @@ class Criterion(FromTables):
         assert self.strength >= 0  # a strength that is none is refused here
         return self
 
-    def reweighted(self, weights: Any, weight_kind: str = "frequency") -> Criterion:
+    def reweighted(self, weights: object, weight_kind: str = "frequency") -> Criterion:
         """Return the same criterion under other observation weights.
 
         The penalty's strength is that of the new size; a plug-in scale stays as it was.
@@ -578,7 +578,7 @@ class Criterion(FromTables):
         """Number of parameters."""
         return int(self.total.p)
 
-    def derivatives(self, theta: Any, *, majorize: bool = False) -> Derivatives:
+    def derivatives(self, theta: object, *, majorize: bool = False) -> Derivatives:
         """Return value, gradient, Hessian of L and the size of the terms of the gradient.
 
         Parameters
@@ -607,19 +607,19 @@ class Criterion(FromTables):
             part.gradient_scale + np.abs(slope),
         )
 
-    def value(self, theta: Any) -> float:
+    def value(self, theta: object) -> float:
         """Return L at one point (p,)."""
         return float(self.values_at(np.atleast_2d(self.point(theta)))[0])
 
-    def gradient(self, theta: Any) -> Array:
+    def gradient(self, theta: object) -> Array:
         """Return the gradient of L (p,)."""
         return self.derivatives(theta).gradient
 
-    def hessian(self, theta: Any) -> Array:
+    def hessian(self, theta: object) -> Array:
         """Return the Hessian of L (p, p)."""
         return self.derivatives(theta).hessian
 
-    def values_at(self, thetas: Any) -> Array:
+    def values_at(self, thetas: object) -> Array:
         """Return L at many points `thetas`, (D, p) -> (D,); `InputError` for other shapes."""
         thetas = as_array(in_order(thetas, self.names, "thetas"), "thetas", ndim=2)
         if thetas.shape[1] != self.p:
@@ -633,7 +633,7 @@ class Criterion(FromTables):
         per_unit: float = self.strength * self.size / self.total.weight
         return per_unit * self.penalty.hessian(theta)
 
-    def point(self, theta: Any, argument: str = "theta") -> Array:
+    def point(self, theta: object, argument: str = "theta") -> Array:
         """Return `theta` as a checked parameter vector (p,)."""
         return as_array(in_order(theta, self.names, argument), argument, shape=(self.p,))
 

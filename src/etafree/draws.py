@@ -111,7 +111,9 @@ class Draws:
         object.__setattr__(self, "info", as_mapping(self.info, "info"))
 
     @classmethod
-    def of(cls, values: Any, names: Sequence[str] | None = None, eta: float | None = None) -> Draws:
+    def of(
+        cls, values: object, names: Sequence[str] | None = None, eta: float | None = None
+    ) -> Draws:
         """Return draws of any form as checked draws.
 
         Parameters

@@ -92,7 +92,7 @@ class Map:
         as_choice(self.working, "working", WORKING)
 
 
-def as_map(given: Any) -> Map:
+def as_map(given: object) -> Map:
     """Return a map that was given, or named by its root."""
     return given if isinstance(given, Map) else Map(as_choice(given, "map", ROOTS))
 
@@ -211,7 +211,7 @@ class LocationScaleMap:
             raise InputError("center", f"has {len(c)} entries for {len(m)} parameter(s)")
         return cls(m, c, transport(S, V, root), as_names(known, len(m)))
 
-    def __call__(self, draws: Any, out: Array | None = None) -> Any:
+    def __call__(self, draws: object, out: Array | None = None) -> Any:
         """Map draws.
 
         Parameters
@@ -233,7 +233,7 @@ class LocationScaleMap:
         """
         return self._apply(draws, self.scale, self.offset - self.scale @ self.mean, out)
 
-    def inverse(self, draws: Any, out: Array | None = None) -> Any:
+    def inverse(self, draws: object, out: Array | None = None) -> Any:
         """Undo the map.
 
         Parameters
@@ -252,7 +252,7 @@ class LocationScaleMap:
         return self._apply(draws, back, self.mean - back @ self.offset, out)
 
     @own_settings
-    def _apply(self, draws: Any, scale: Array, shift: Array, out: Array | None) -> Any:
+    def _apply(self, draws: object, scale: Array, shift: Array, out: Array | None) -> Any:
         if isinstance(draws, Draws):
             if draws.names != self.names:
                 raise InputError(
@@ -308,7 +308,7 @@ def _full_rank(matrix: Array) -> bool:
     return bool(np.all(columns > 0) and linalg.rank(matrix / columns) == len(matrix))
 
 
-def _check_out(out: Any, array: Array) -> None:
+def _check_out(out: object, array: Array) -> None:
     if not isinstance(out, np.ndarray) or out.shape != array.shape or out.dtype != np.float64:
         raise InputError("out", "must be a C-contiguous float64 array of the draws' shape")
     if not (out.flags.c_contiguous and out.flags.writeable):

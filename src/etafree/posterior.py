@@ -100,7 +100,7 @@ class LogPrior:
     name: str = "log prior"
 
     @classmethod
-    def normal(cls, mean: Any, covariance: Any) -> LogPrior:
+    def normal(cls, mean: object, covariance: object) -> LogPrior:
         """Return the log density of a normal prior, up to a constant.
 
         Parameters
@@ -359,7 +359,7 @@ class GeneralizedPosterior:
         """What makes the posterior nearer to normal, in words."""
         return "use a larger eta or add a penalty"
 
-    def log_density(self, theta: Any) -> Any:
+    def log_density(self, theta: object) -> Any:
         """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,).
 
         Raises
@@ -374,10 +374,10 @@ class GeneralizedPosterior:
             raise InputError("theta", f"has shape {points.shape}", f"pass (D, {self.criterion.p})")
         return -self.eta * self.energy.values_at(points)
 
-    def gradient(self, theta: Any) -> Array:
+    def gradient(self, theta: object) -> Array:
         """Return the gradient of the log density (p,)."""
         return -self.eta * self.energy.gradient(theta)
 
-    def hessian(self, theta: Any) -> Array:
+    def hessian(self, theta: object) -> Array:
         """Return the Hessian of the log density (p, p)."""
         return -self.eta * self.energy.hessian(theta)

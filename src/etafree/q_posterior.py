@@ -54,7 +54,7 @@ class QPosterior(GeneralizedPosterior):
         """What makes the posterior nearer to normal; it has no learning rate to choose."""
         return "pass a log_prior that is narrower, or more data"
 
-    def log_density(self, theta: Any) -> Any:
+    def log_density(self, theta: object) -> Any:
         """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,)."""
         points = as_array(in_order(theta, self.criterion.names, "theta"), "theta")
         if points.ndim == 1:
@@ -134,8 +134,8 @@ def q_posterior(
     draws: int = 4000,
     *,
     log_prior: LogPrior | None = None,
-    clusters: Any = None,
-    seed: Any = None,
+    clusters: object = None,
+    seed: object = None,
 ) -> Draws:
     r"""Draw from the Q-posterior, which needs no learning rate.
 

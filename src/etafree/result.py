@@ -237,7 +237,7 @@ TYPES: dict[str, tuple[type, ...]] = {"centered": (bool,), "seed": (int, str)}
 MATRICES, POINTS = 1e-3, 1e-6
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -598,7 +598,7 @@ class Answers:
         """
         return Region.of(self.map.offset, self.target, self._level(level))
 
-    def test(self, contrast: Any, value: Any = 0.0) -> WaldTest:
+    def test(self, contrast: object, value: object = 0.0) -> WaldTest:
         """Test linear hypotheses about the parameters, by an F test.
 
         Parameters
@@ -631,12 +631,12 @@ class Answers:
 
     def wild_bootstrap(
         self,
-        contrast: Any,
+        contrast: object,
         value: float = 0.0,
         *,
         level: float | None = None,
         draws: int = 9999,
-        seed: Any = 0,
+        seed: object = 0,
     ) -> WildBootstrap:
         """Return an interval and a p-value of one contrast by the wild cluster bootstrap.
 

@@ -86,7 +86,10 @@ def one_step(criterion: Criterion, start: Array) -> Array:
 
 
 def find_center(
-    center: Any, criterion: Criterion | None, mean: Array | None = None, names: Sequence[str] = ()
+    center: object,
+    criterion: Criterion | None,
+    mean: Array | None = None,
+    names: Sequence[str] = (),
 ) -> tuple[str, Array]:
     """Return the kind of centre and the point (p,).
 
@@ -129,13 +132,13 @@ MEAT_ADVICE = "it must be a variance of the total score"
 def target(
     criterion: Criterion,
     *,
-    clusters: Any = None,
+    clusters: object = None,
     dependence: Structure | None = None,
     correction: str | None = None,
-    center: Any = "map",
+    center: object = "map",
     centered: bool = True,
-    hessian: Any = None,
-    meat: Any = None,
+    hessian: object = None,
+    meat: object = None,
     dof: float | None = None,
     mean: Array | None = None,
 ) -> Target:
@@ -291,7 +294,7 @@ def target_of(
     )
 
 
-def _checked(value: Any, argument: str, criterion: Criterion, advice: str) -> Any:
+def _checked(value: object, argument: str, criterion: Criterion, advice: str) -> Any:
     """Return a matrix in the criterion's order, positive definite; a function as it is."""
     if value is None or callable(value):
         return value
@@ -300,7 +303,7 @@ def _checked(value: Any, argument: str, criterion: Criterion, advice: str) -> An
 
 
 def _curvature(
-    criterion: Criterion, theta: Array, loss_hessian: Array, given: Any, silence: str
+    criterion: Criterion, theta: Array, loss_hessian: Array, given: object, silence: str
 ) -> Array:
     """Return A: the Hessian of loss plus penalty, or one that was given."""
     if given is not None:
@@ -358,7 +361,7 @@ def _silence(criterion: Criterion, total: Derivatives | ClusterTotals) -> str:
     )
 
 
-def _correction(asked: Any, dependence: Dependence, meat: Any, criterion: Criterion) -> str:
+def _correction(asked: object, dependence: Dependence, meat: object, criterion: Criterion) -> str:
     """Return the correction by name; a meat of the user's own has none."""
     if meat is not None:
         if asked is not None:

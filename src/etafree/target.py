@@ -341,7 +341,7 @@ class Target:
         return f"{self.method}, {self.design}, {self.correction}, {law}{printed}"
 
 
-def degrees_of_freedom(given: Any, default: float | Array, p: int) -> Array:
+def degrees_of_freedom(given: object, default: float | Array, p: int) -> Array:
     if given is None:
         return np.broadcast_to(np.asarray(default, dtype=np.float64), (p,)).copy()
     number = as_number(given, "dof")

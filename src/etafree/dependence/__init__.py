@@ -5,8 +5,6 @@ A formula of :math:`B` per file: clusters (and independent rows), several ways, 
 
 from __future__ import annotations
 
-from typing import Any
-
 from etafree.data.rows import Rows
 from etafree.dependence.base import Dependence, Structure
 from etafree.dependence.clusters import Clusters, Independent
@@ -17,7 +15,7 @@ from etafree.errors import InputError
 __all__ = ["Clusters", "Dependence", "Panel", "Survey", "TimeSeries", "as_structure", "bind"]
 
 
-def as_structure(clusters: Any, dependence: Any) -> Structure | None:
+def as_structure(clusters: object, dependence: object) -> Structure | None:
     """Return the structure that a call names; None for independent rows."""
     if dependence is None:
         return None if clusters is None else Clusters(clusters)

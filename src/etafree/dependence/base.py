@@ -219,7 +219,7 @@ class Dependence(ABC):
         """Groups that are independent of each other, so that they can be resampled as wholes."""
         return None
 
-    def correction(self, asked: Any, without_shares: tuple[str, str] | None = None) -> str:
+    def correction(self, asked: object, without_shares: tuple[str, str] | None = None) -> str:
         """Return the correction by name, checked.
 
         `without_shares` says why rows have no share of the Hessian, and what to do, if it is so.
@@ -259,7 +259,7 @@ class Structure(ABC):
         return replace(self, **changed)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """Return names and numbers as they are, labels of rows as how many there are."""
     text = repr(value)
     if len(text) <= 60:

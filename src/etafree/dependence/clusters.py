@@ -163,7 +163,7 @@ def _named_ways(labels: Any, rows: Rows) -> dict[str, Any] | None:
     return named
 
 
-def _way_name(labels: Any, position: int) -> str:
+def _way_name(labels: object, position: int) -> str:
     if isinstance(labels, str):
         return labels
     return str(getattr(labels, "name", None) or f"way {position + 1}")

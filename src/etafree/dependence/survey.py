@@ -173,7 +173,7 @@ def _check_lonely(layers: Groups, counts: NDArray[np.intp], population: Array, p
         )
 
 
-def _population(rows: Rows, fpc: Any, layers: Groups, counts: NDArray[np.intp]) -> Array:
+def _population(rows: Rows, fpc: object, layers: Groups, counts: NDArray[np.intp]) -> Array:
     """Return the population's PSUs per stratum from sizes or sampling fractions per row."""
     _, (layer, size) = layers.crossed(rows.groups(fpc, "fpc", numeric=True))
     low, high = np.full(len(layers), np.inf), np.full(len(layers), -np.inf)

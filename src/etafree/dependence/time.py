@@ -160,7 +160,7 @@ class Periods(Dependence):
         """Return cosines."""
         return "EWC"
 
-    def correction(self, asked: Any, without_shares: tuple[str, str] | None = None) -> str:
+    def correction(self, asked: object, without_shares: tuple[str, str] | None = None) -> str:
         """Return the correction by name; lags go by one name in a series, another in a panel."""
         used = super().correction(asked, without_shares)
         if used != "EWC" and used != ("Bartlett" if self.units == 1 else "DK"):
@@ -211,7 +211,7 @@ class Periods(Dependence):
         return Finding("time gaps", self.missing, {"what": f"{what} ({self.example})"})
 
 
-def _periods(rows: Rows, time: Any, copies: bool) -> Groups:
+def _periods(rows: Rows, time: object, copies: bool) -> Groups:
     """Return the periods of rows in their order; refuse what has none."""
     periods = rows.groups(time, "time")
     kind = periods.labels.dtype.kind
@@ -280,7 +280,7 @@ def newey_west_lag(scores: Array, intercept: int | None = None) -> int:
     return min(lag, many - 1)
 
 
-def _cosine_count(bandwidth: Any, many: int, p: int, lags: str) -> int:
+def _cosine_count(bandwidth: object, many: int, p: int, lags: str) -> int:
     terms = int(0.4 * many ** (2 / 3)) if bandwidth is None else _whole(bandwidth, 1, many - 1)
     if terms > p:
         return terms
@@ -293,7 +293,7 @@ def _cosine_count(bandwidth: Any, many: int, p: int, lags: str) -> int:
     raise InputError("time", problem, advice)
 
 
-def _whole(bandwidth: Any, low: int, high: int) -> int:
+def _whole(bandwidth: object, low: int, high: int) -> int:
     number = None if isinstance(bandwidth, str) else as_number(bandwidth, "bandwidth")
     if number is None or not low <= number <= high or number != int(number):
         raise InputError(

@@ -143,7 +143,7 @@ class Recipe:
         loaded = pickle.loads(model.text) if isinstance(model, Stored) else model
         self.__dict__.update(state, model=loaded)
 
-    def __deepcopy__(self, memo: Any) -> Recipe:
+    def __deepcopy__(self, memo: object) -> Recipe:
         return self  # nothing in it changes
 
 
@@ -182,7 +182,7 @@ def functions_of(fit: Fit) -> dict[str, Callable[..., Any] | None]:
     }
 
 
-def portable(adapter: Callable[..., Fit], fit: Any, model: Any, **options: Any) -> Fit:
+def portable(adapter: Callable[..., Fit], fit: object, model: object, **options: Any) -> Fit:
     """Return the fit that an adapter makes of a model, in a form that pickles and copies."""
     made = adapter(fit, model, **options)
     assert made.criterion is not None
@@ -225,11 +225,11 @@ NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def from_arviz(
-    fit: Any,
+    fit: object,
     *,
-    var_names: Any = None,
+    var_names: object = None,
     filter_vars: str | None = None,
-    log_likelihood: Any = None,
+    log_likelihood: object = None,
     eta: float | None = None,
     latent: str | None = "auto",
     losses: bool | None = None,
@@ -371,12 +371,12 @@ def from_stan(
 
 
 def from_pymc(
-    fit: Any,
-    model: Any,
+    fit: object,
+    model: object,
     *,
-    var_names: Any = None,
+    var_names: object = None,
     filter_vars: str | None = None,
-    log_likelihood: Any = None,
+    log_likelihood: object = None,
     eta: float | None = None,
     prior: str | None = None,
     latent: str | None = "auto",
@@ -438,12 +438,12 @@ def from_pymc(
 
 
 def from_bambi(
-    fit: Any,
-    model: Any,
+    fit: object,
+    model: object,
     *,
-    var_names: Any = None,
+    var_names: object = None,
     filter_vars: str | None = None,
-    log_likelihood: Any = None,
+    log_likelihood: object = None,
     eta: float | None = None,
     prior: str | None = None,
     latent: str | None = "auto",
@@ -575,7 +575,7 @@ ADAPTERS: dict[str, Callable[..., Fit]] = {
 }
 
 
-def as_fit(obj: Any, model: Any = None, *, losses: bool = True, **options: Any) -> Fit | None:
+def as_fit(obj: object, model: object = None, *, losses: bool = True, **options: Any) -> Fit | None:
     """Return a foreign fit as its package's adapter reads it; None for plain draws.
 
     Parameters
@@ -618,7 +618,7 @@ def _need(package: str) -> None:
 
 
 def _check_choices(
-    var_names: Any, filter_vars: str | None, log_likelihood: Any, latent: str | None
+    var_names: object, filter_vars: str | None, log_likelihood: object, latent: str | None
 ) -> None:
     several = log_likelihood if isinstance(log_likelihood, list | tuple) else [log_likelihood]
     if not all(isinstance(name, str) or name is None for name in several):
@@ -634,9 +634,9 @@ def _check_choices(
 
 
 def _checked(
-    var_names: Any,
+    var_names: object,
     filter_vars: str | None,
-    log_likelihood: Any,
+    log_likelihood: object,
     eta: float | None,
     prior: str | None,
     latent: str | None,
@@ -661,7 +661,7 @@ def _checked(
     }
 
 
-def _own_tree(fit: Any) -> tuple[Any, str]:
+def _own_tree(fit: object) -> tuple[Any, str]:
     """Return a fit as a tree that nobody else changes, and the kind that it came as."""
     from etafree.fits.trees import as_tree, read_tree, with_own_draws
 
@@ -682,10 +682,10 @@ def _reads(tree: Any, log_likelihood: Any) -> bool:
 
 def _modelled(
     adapter: Callable[..., Fit],
-    fit: Any,
-    model: Any,
+    fit: object,
+    model: object,
     options: dict[str, Any],
-    bambi_model: Any = None,
+    bambi_model: object = None,
 ) -> Fit:
     """Return the fit that an adapter makes of a model, with labels and what is shown."""
     kind = "DataTree"
@@ -696,7 +696,7 @@ def _modelled(
     return replace(_with_table(found, bambi_model), kind=kind)
 
 
-def _shown(fit: Fit, var_names: Any, filter_vars: str | None) -> Fit:
+def _shown(fit: Fit, var_names: object, filter_vars: str | None) -> Fit:
     """Return a fit that reports the variables that were asked for."""
     if var_names is None or fit.constrain is None:
         return fit
@@ -706,7 +706,7 @@ def _shown(fit: Fit, var_names: Any, filter_vars: str | None) -> Fit:
     return replace(fit, shown=tuple(chosen_names(posterior, var_names, filter_vars)))
 
 
-def _with_table(fit: Fit, bambi_model: Any) -> Fit:
+def _with_table(fit: Fit, bambi_model: object) -> Fit:
     """Return a model's fit with labels by name and by index.
 
     Names are those of variables of the fit's data with one value per row, and of the columns of a
@@ -735,7 +735,7 @@ def _with_table(fit: Fit, bambi_model: Any) -> Fit:
     return replace(fit, criterion=fit.criterion.with_rows(known), observations=observations)
 
 
-def _origin(obj: Any) -> str:
+def _origin(obj: object) -> str:
     """Return the package that a fit or model is of: "arviz", "xarray", "pymc", ..., or ""."""
     for cls in type(obj).__mro__:
         package = cls.__module__.split(".")[0]
@@ -744,7 +744,7 @@ def _origin(obj: Any) -> str:
     return ""
 
 
-def _paths(obj: Any) -> bool:
+def _paths(obj: object) -> bool:
     several = obj if isinstance(obj, list | tuple) else [obj]
     return bool(several) and all(isinstance(part, str | os.PathLike) for part in several)
 

@@ -317,7 +317,7 @@ class KinkedPenalty(Penalty, ABC):
         """
         return self.kinks_at(len(mean)).expected_derivatives(mean, covariance)
 
-    def restricted(self, active: Any, theta: Array) -> ActivePenalty:
+    def restricted(self, active: object, theta: Array) -> ActivePenalty:
         r"""Return the smooth penalty of the active block near a fit.
 
         Parameters
@@ -494,7 +494,7 @@ class GroupL1(KinkedPenalty):
         return f"group L1 ({count} groups)"
 
 
-def _nonnegative(weights: Any, count: int) -> Array:
+def _nonnegative(weights: object, count: int) -> Array:
     """Return a copy of the weights, one each if there are none."""
     if weights is None:
         return np.ones(count)

@@ -168,11 +168,11 @@ class GeneralLoss(Loss):
     row_advice: ClassVar[str] = "pass one value per row of the data"
 
     def bind(
-        self, data: Any, start: Any, weights: Array | None, frequency: bool
+        self, data: object, start: object, weights: Array | None, frequency: bool
     ) -> tuple[Total, Array, tuple[str, ...] | None]:
         """Return the total, a start (p,) and parameter names, None for the default."""
         raise TypeError(f"{type(self).__name__} must define bind(data, start, weights, frequency)")
 
-    def count(self, data: Any) -> int:
+    def count(self, data: object) -> int:
         """Return the number of observations in the data."""
         raise TypeError(f"{type(self).__name__} must define count(data)")

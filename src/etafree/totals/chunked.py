@@ -88,7 +88,7 @@ class Reader:
         named = (self.weights, self.offset, self.trials)
         return (*self.recipe.columns, *(name for name in named if name is not None))
 
-    def part(self, chunk: Any, loss: LinearLoss, first: int) -> Part:
+    def part(self, chunk: object, loss: LinearLoss, first: int) -> Part:
         """Return the total of a part whose first row has this number."""
         X, y, kept = self._design(chunk)
 
@@ -105,7 +105,7 @@ class Reader:
         o, w = column(self.offset, "offset"), column(self.weights, "weights")
         return Part(loss, X, y, o, w, self.frequency, first, chunk, kept)
 
-    def _design(self, chunk: Any) -> tuple[Any, Array, NDArray[np.intp] | None]:
+    def _design(self, chunk: object) -> tuple[Any, Array, NDArray[np.intp] | None]:
         """Return X, y and the rows kept, None for all; columns stay where they are if they can."""
         if self.recipe.plain is not None:
             y = numbers(chunk, self.recipe.response, "y")

@@ -25,7 +25,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,9 @@ from etafree.foundation.linalg import least_squares, majorized
 from etafree.losses import Huber, LinearLoss, ResidualLoss, Squared
 from etafree.losses.residual import mad_scale
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
+
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
 
 __all__ = [
     "PER_UNIT",
@@ -322,7 +325,7 @@ class _Differences(GeneralLoss):
         """Return this loss with what it takes from the data filled in; X has an intercept."""
         return self
 
-    def count(self, data: Any) -> int:
+    def count(self, data: object) -> int:
         """Return the number of units."""
         if not isinstance(data, tuple) or len(data) != 2:
             raise InputError("data", f"is a {type(data).__name__}", "pass a tuple (X, y)")
@@ -573,12 +576,12 @@ class PairLoss(GeneralLoss):
         if not callable(self.h):
             raise InputError("h", f"is a {type(self.h).__name__}", "pass a function (theta, a, b)")
 
-    def count(self, data: Any) -> int:
+    def count(self, data: object) -> int:
         """Return the number of units."""
         return _columns(data)[1]
 
     def bind(
-        self, data: Any, start: Any, weights: Array | None, frequency: bool
+        self, data: object, start: object, weights: Array | None, frequency: bool
     ) -> tuple[JaxPairTotal, Array, tuple[str, ...] | None]:
         """Return the total, the start as a vector and names made of its keys."""
         if start is None:
@@ -686,28 +689,30 @@ class _TileSums:
         def one(theta: Any, a: Any, b: Any) -> Any:
             return h(unravel(theta), a, b)
 
-        def over(function: Any) -> Any:
+        def over(function: Callable[..., Any]) -> Any:
             return jax.vmap(jax.vmap(function, (None, None, 0)), (None, 0, None))
 
-        def kept(array: Any, pairs: Any) -> Any:  # what has no weight is not there, were it NaN
+        def kept(
+            array: JaxArray, pairs: JaxArray
+        ) -> Any:  # what has no weight is not there, were it NaN
             pairs = pairs.reshape(pairs.shape + (1,) * (array.ndim - 2))
             return numpy.where(pairs == 0, 0.0, pairs * array)
 
-        def everything(theta: Any, a: Any, b: Any, pairs: Any) -> Any:
+        def everything(theta: JaxArray, a: JaxArray, b: JaxArray, pairs: JaxArray) -> Any:
             value, slope = over(jax.value_and_grad(one))(theta, a, b)
             value, slope = kept(value, pairs), kept(slope, pairs)
             bend = kept(over(jax.hessian(one))(theta, a, b), pairs).sum((0, 1))
             size = numpy.abs(slope).sum((0, 1))
             return value.sum(1), value.sum(0), slope.sum(1), slope.sum(0), bend, size
 
-        def total(theta: Any, a: Any, b: Any, pairs: Any) -> Any:
+        def total(theta: JaxArray, a: JaxArray, b: JaxArray, pairs: JaxArray) -> Any:
             return kept(over(one)(theta, a, b), pairs).sum()
 
         self._one = one
         self._all = jax.jit(everything)
         self._values = jax.jit(jax.vmap(total, (0, None, None, None)))
 
-    def _rows(self, which: Any) -> Any:
+    def _rows(self, which: object) -> Any:
         return self._map(lambda column: column[which], self._columns)
 
     def all(self, theta: Array, R: slice, C: slice, pairs: Array) -> list[Array]:
@@ -774,7 +779,7 @@ def _columns(data: Any) -> tuple[Any, int]:
     return jax.tree_util.tree_unflatten(tree, made), counts.pop()
 
 
-def _number_array(value: Any, argument: str) -> Any:
+def _number_array(value: object, argument: str) -> Any:
     refuse_masked(value, argument)
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
@@ -785,6 +790,6 @@ def _number_array(value: Any, argument: str) -> Any:
     return array
 
 
-def _path(path: Any) -> str:
+def _path(path: JaxArray) -> str:
     """Return the key of a parameter as in a name, its parts joined by points."""
     return ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)

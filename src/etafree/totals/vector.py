@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from etafree.foundation.arguments import Array, as_array
 from etafree.foundation.linalg import absolute, majorized
 from etafree.penalties import SmoothPenalty
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
+
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
 
 __all__ = ["JaxPenalty", "PointwiseLoss", "PointwiseTotal"]
 
@@ -40,39 +43,41 @@ class _Passes:
         jnp, many = jax.numpy, max(1, BUNDLE // n)
         axes, pairs = np.eye(p), np.column_stack(np.tril_indices(p))
 
-        def values(theta: Any, w: Any) -> Any:
+        def values(theta: JaxArray, w: JaxArray) -> Any:
             return jnp.where(w > 0, w * function(theta), 0.0)
 
         def total(theta: Any, w: Any) -> Any:
             return values(theta, w).sum()
 
-        def along(theta: Any, w: Any, axis: Any) -> Any:
+        def along(theta: JaxArray, w: JaxArray, axis: JaxArray) -> Any:
             return jax.jvp(lambda t: values(t, w), (theta,), (axis,))[1]
 
-        def scores(theta: Any, w: Any) -> Any:
+        def scores(theta: JaxArray, w: JaxArray) -> Any:
             return jax.lax.map(lambda axis: along(theta, w, axis), axes, batch_size=many).T
 
-        def squares(theta: Any, w: Any) -> Any:
-            def one(axis: Any) -> Any:
+        def squares(theta: JaxArray, w: JaxArray) -> Any:
+            def one(axis: JaxArray) -> Any:
                 return (along(theta, w, axis) ** 2).sum()
 
             return jax.lax.map(one, axes, batch_size=many)
 
-        def hessian(theta: Any, w: Any) -> Any:
-            def column(axis: Any) -> Any:
+        def hessian(theta: JaxArray, w: JaxArray) -> Any:
+            def column(axis: JaxArray) -> Any:
                 return jax.jvp(lambda t: jax.grad(total)(t, w), (theta,), (axis,))[1]
 
             return jax.lax.map(column, axes, batch_size=many)
 
-        def derivatives(theta: Any, w: Any) -> Any:
+        def derivatives(theta: JaxArray, w: JaxArray) -> Any:
             value, gradient = jax.value_and_grad(total)(theta, w)
             return value, gradient, squares(theta, w), hessian(theta, w)
 
-        def cluster_hessians(theta: Any, w: Any, codes: Any, count: int, twice: bool) -> Any:
-            def add(bent: Any) -> Any:
+        def cluster_hessians(
+            theta: JaxArray, w: JaxArray, codes: JaxArray, count: int, twice: bool
+        ) -> Any:
+            def add(bent: JaxArray) -> Any:
                 return jax.ops.segment_sum(bent, codes, count)  # codes from `count` on are dropped
 
-            def one(pair: Any) -> Any:
+            def one(pair: JaxArray) -> Any:
                 first, second = jnp.asarray(axes)[pair]
                 bent = jax.jvp(lambda t: along(t, w, first), (theta,), (second,))[1]
                 return (add(bent), add(w * bent)) if twice else (add(bent),)
@@ -284,7 +289,7 @@ class PointwiseLoss(GeneralLoss):
         return int(self.n)
 
     def bind(
-        self, data: Any, start: Any, weights: Array | None, frequency: bool
+        self, data: object, start: object, weights: Array | None, frequency: bool
     ) -> tuple[PointwiseTotal, Array, tuple[str, ...] | None]:
         """Return the total and the start (p,)."""
         if start is None:
