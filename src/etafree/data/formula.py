@@ -566,7 +566,7 @@ def _used_levels(table: Any, rows: Any) -> Any:
     """Return a table whose categories are those that some row has, of the given rows if any."""
     fewer = {}
     for name, kind in table.dtypes.items():
-        if kind.name == "category":
+        if kind.name == "category" and isinstance(name, str):  # no formula can name another
             column = table[name] if rows is None else table.loc[rows, name]
             used = column.cat.remove_unused_categories().cat.categories
             if len(used) < len(kind.categories):
@@ -611,10 +611,11 @@ def _without_overflow(
         if len(factors) > 1 or factor.expr not in table
     ]
     computed = " ".join(text for text in derived if not re.fullmatch(r"1|C\(\w+(, .*)?\)", text))
-    whole = [c for c in table if table[c].dtype.kind in "iu" and str(c) in computed]
+    texts = [name for name in table if isinstance(name, str)]  # no formula can name another
+    whole = [name for name in texts if table[name].dtype.kind in "iu" and name in computed]
     if not whole:
         return X, y
-    floats = table.assign(**{c: numbers(table, c, "data") for c in whole})
+    floats = table.assign(**{name: numbers(table, name, "data") for name in whole})
     try:
         again = formulaic.model_matrix(both.model_spec, floats, context=known, na_action="drop")
         pair = again.rhs.to_numpy(dtype=np.float64), again.lhs.to_numpy(dtype=np.float64)[:, 0]
