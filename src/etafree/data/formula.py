@@ -17,16 +17,19 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from etafree.data.labels import as_frame, numbers
 from etafree.data.rows import Rows
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_mapping, check_finite
 from etafree.foundation.storage import memory
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "Design",
@@ -86,9 +89,11 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 LONGEST, POWERS = 2000, 4
+#: What to do about a text that is no formula.
+FORM = 'write it as "response ~ predictors"'
 
 
-def screened(formula: str, columns: Iterable[Any]) -> str:
+def screened(formula: str, columns: Iterable[object]) -> str:
     """Return a formula of unknown origin, checked word by word before anything evaluates it.
 
     formulaic evaluates Python. Here only columns, numbers, operators and listed functions pass;
@@ -104,27 +109,13 @@ def screened(formula: str, columns: Iterable[Any]) -> str:
     """
     known = {str(name) for name in columns}
     if not isinstance(formula, str) or len(formula) > LONGEST:
-        raise InputError(
-            "formula",
-            f"is longer than {LONGEST} characters or no text",
-            'write it as "response ~ predictors"',
-        )
+        raise InputError("formula", f"is longer than {LONGEST} characters or no text", FORM)
     before, powers = "", 0
     for kind, word, place in _tokens(formula):
-        after = formula[place : place + 1]
         if kind == "quoted" and word[1:-1] not in known:
             raise InputError("formula", f"has {word}", f"columns: {sorted(known)}")
         if kind == "name":
-            plain = {name for name in known if "." not in name}  # a dot reaches into objects
-            allowed = CALLS if after == "(" else KEYWORDS if after == "=" else plain
-            if word not in allowed and word not in ("True", "False"):
-                what = "calls" if after == "(" else "has"
-                advice = (
-                    f"functions: {sorted(CALLS)}"
-                    if after == "("
-                    else (f"columns: {sorted(known)}, in backticks if they are no plain words")
-                )
-                raise InputError("formula", f"{what} {word!r}", advice)
+            _check_name(word, formula[place : place + 1], known)
         if word in ("**", "^"):
             powers += 1
             if before == "number" or powers > POWERS or not re.match(r"\d{1,2}\b", formula[place:]):
@@ -135,6 +126,20 @@ def screened(formula: str, columns: Iterable[Any]) -> str:
                 )
         before = kind
     return formula
+
+
+def _check_name(word: str, after: str, columns: set[str]) -> None:
+    """Refuse a word that is no column and, as `after` tells, no listed function or keyword."""
+    plain = {name for name in columns if "." not in name}  # a dot reaches into objects
+    if word in {"(": CALLS, "=": KEYWORDS}.get(after, plain) or word in ("True", "False"):
+        return
+    if after == "(":
+        raise InputError("formula", f"calls {word!r}", f"functions: {sorted(CALLS)}")
+    raise InputError(
+        "formula",
+        f"has {word!r}",
+        f"columns: {sorted(columns)}, in backticks if they are no plain words",
+    )
 
 
 def column_uses(formula: str, columns: Iterable[str]) -> tuple[set[str], set[str]]:
@@ -205,7 +210,7 @@ ALLOCATE = {
     "zeros",
 }
 #: Operators that work on the bits of whole numbers, and on truth values as words do.
-BITS: dict[type[Any], str] = {
+BITS: dict[type[object], str] = {
     ast.BitXor: "^",
     ast.BitOr: "|",
     ast.BitAnd: "&",
@@ -215,7 +220,7 @@ BITS: dict[type[Any], str] = {
 }
 
 
-def expanded(formula: str, columns: Sequence[Any]) -> Any:
+def expanded(formula: str, columns: Sequence[object]) -> Any:
     """Return the terms of a formula, or refuse one that makes too many.
 
     Examples
@@ -257,14 +262,14 @@ def _products(tree: Any, columns: int) -> float:
         parts = [terms[id(part)] for part in node.args]
         symbol = node.operator.symbol
         if symbol in ("**", "^"):
-            made = _power(parts[0], _exponent(node.args[1]))
+            count = _power(parts[0], _exponent(node.args[1]))
         elif symbol == ".":
-            made = float(columns)
+            count = float(columns)
         elif symbol in ("*", ":"):
-            made = math.prod(parts) + (sum(parts) if symbol == "*" else 0.0)
+            count = math.prod(parts) + (sum(parts) if symbol == "*" else 0.0)
         else:
-            made = sum(parts)
-        most, terms[id(node)] = max(most, made), made
+            count = sum(parts)
+        most, terms[id(node)] = max(most, count), count
     return most
 
 
@@ -283,7 +288,7 @@ def _power(terms: float, exponent: str) -> float:
     return math.inf if many > 1 and terms > math.exp(700 / many) else max(terms**many, many)
 
 
-def check_expressions(terms: Any, data: Any, context: Mapping[str, Any] | None) -> None:
+def check_expressions(terms: Any, data: pd.DataFrame, context: Mapping[str, object] | None) -> None:
     """Refuse terms that mean something else in Python, or whose columns no memory holds."""
     total = 0.0
     for side in (getattr(terms, "lhs", ()), getattr(terms, "rhs", ())):
@@ -306,7 +311,7 @@ def check_columns(term: str, columns: float, rows: int, total: float = 0.0) -> N
         )
 
 
-def _width(factor: str, data: Any, context: Mapping[str, Any]) -> float:
+def _width(factor: str, data: pd.DataFrame, context: Mapping[str, object]) -> float:
     """Return how many columns a factor makes, its expression checked."""
     if factor in data:
         if data[factor].dtype.kind == "M":  # formulaic's error does not name the column
@@ -326,19 +331,23 @@ def _width(factor: str, data: Any, context: Mapping[str, Any]) -> float:
         return 1.0  # refused by formulaic
     wide = 1.0
     for node in ast.walk(body):
-        told = factor if len(factor) < 80 else ast.unparse(node)
-        _check_bits(node, told, data, names)
+        shown = factor if len(factor) < 80 else ast.unparse(node)
+        _check_bits(node, shown, data, names)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
             value = _constant(node, context)
             if value is not None and abs(value) > 1e300:
-                raise InputError("formula", f"{told!r} has a number beyond 1e300")
+                raise InputError("formula", f"{shown!r} has a number beyond 1e300")
         if isinstance(node, ast.Call):
-            wide = max(wide, _columns_of(node, told, data, names, context))
+            wide = max(wide, _columns_of(node, shown, data, names, context))
     return wide
 
 
 def _columns_of(
-    call: ast.Call, told: str, data: Any, names: Mapping[str, str], context: Mapping[str, Any]
+    call: ast.Call,
+    shown: str,
+    data: pd.DataFrame,
+    names: Mapping[str, str],
+    context: Mapping[str, object],
 ) -> float:
     """Return how many columns a function makes; refuse ``offset()`` and endless vectors."""
     function = ast.unparse(call.func).rpartition(".")[2]
@@ -347,27 +356,34 @@ def _columns_of(
     if function == "offset":
         raise InputError(
             "formula",
-            f"has {told!r}, which would be a column with a coefficient",
+            f"has {shown!r}, which would be a column with a coefficient",
             "leave it out and pass offset=, a column's name or an array",
         )
     numbers = [_constant(argument, context) for argument in call.args]
     keywords = {word.arg: _constant(word.value, context) for word in call.keywords}
     if function in ALLOCATE:
-        size = max((abs(v) for v in (*numbers, *keywords.values()) if v is not None), default=0.0)
+        given = [size for size in (*numbers, *keywords.values()) if size is not None]
+        size = max(map(abs, given), default=0.0)
         if size > COLUMNS and not (function in ("linspace", "geomspace") and size in numbers[:2]):
-            raise InputError("formula", f"{told!r} makes a vector of {size:,.0f} numbers")
-    found = [
+            raise InputError("formula", f"{shown!r} makes a vector of {size:,.0f} numbers")
+    if function == "C" and call.args and isinstance(call.args[0], ast.Name):
+        name = names.get(call.args[0].id, call.args[0].id)
+        return max(float(data[name].nunique()), 1.0) if name in data else 1.0
+    return _stated_width(function, numbers, keywords)
+
+
+def _stated_width(
+    function: str, numbers: Sequence[float | None], keywords: Mapping[str | None, float | None]
+) -> float:
+    """Return how many columns the arguments of a function ask for, one if they do not say."""
+    stated = [
         keywords.get(word, numbers[k] if k < len(numbers) else None)
         for word, k in WIDTHS.get(function, {}).items()
     ]
-    wide = max((value for value in found if value is not None), default=1.0)
-    if function == "C" and call.args and isinstance(call.args[0], ast.Name):
-        name = names.get(call.args[0].id, call.args[0].id)
-        wide = float(data[name].nunique()) if name in data else wide
-    return max(wide, 1.0)
+    return max([1.0, *(width for width in stated if width is not None)])
 
 
-def _levels(column: Any) -> float:
+def _levels(column: pd.Series[Any]) -> float:
     """Return how many columns a column of a table makes: one, or one for each of its labels."""
     if column.dtype.kind in "iufc":
         return 1.0
@@ -377,19 +393,19 @@ def _levels(column: Any) -> float:
         return 1.0
 
 
-def _check_bits(node: ast.AST, told: str, data: Any, names: Mapping[str, str]) -> None:
+def _check_bits(node: ast.AST, shown: str, data: pd.DataFrame, names: Mapping[str, str]) -> None:
     """Refuse operators on bits, unless it is truth values that they combine."""
     symbol = BITS.get(type(getattr(node, "op", None)))
     if symbol is not None and not _is_truth(node, data, names):
         advice = "write ** for a power" if symbol == "^" else "combine truth values only, (x > 0)"
         raise InputError(
             "formula",
-            f"{told!r} has {symbol!r}, which works on the bits of numbers in Python",
+            f"{shown!r} has {symbol!r}, which works on the bits of numbers in Python",
             advice,
         )
 
 
-def _is_truth(node: ast.AST, data: Any, names: Mapping[str, str]) -> bool:
+def _is_truth(node: ast.AST, data: pd.DataFrame, names: Mapping[str, str]) -> bool:
     """Return whether an expression is true or false in every row, as far as its form tells."""
     if isinstance(node, ast.BinOp):
         known = isinstance(node.op, ast.BitXor | ast.BitOr | ast.BitAnd)
@@ -409,7 +425,7 @@ def _is_truth(node: ast.AST, data: Any, names: Mapping[str, str]) -> bool:
     )
 
 
-def _constant(node: ast.AST, context: Mapping[str, Any]) -> float | None:
+def _constant(node: ast.AST, context: Mapping[str, object]) -> float | None:
     """Return the size of a number that is written out, or named in the context; None if neither."""
     if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in context):
         value = node.value if isinstance(node, ast.Constant) else context[node.id]
@@ -458,7 +474,7 @@ def plain_text(error: Exception) -> str:
     return " ".join(re.sub("[⧛⧚]", "", text).split())
 
 
-def design(formula: str, data: Any, context: Mapping[str, Any] | None = None) -> Design:
+def design(formula: str, data: object, context: Mapping[str, object] | None = None) -> Design:
     """Return the model matrices of ``"y ~ x1 + C(group)"``; rows with missing values are dropped.
 
     Functions in the formula come from numpy as ``np``, from formulaic, or from `context`.
@@ -475,25 +491,21 @@ def design(formula: str, data: Any, context: Mapping[str, Any] | None = None) ->
     if not isinstance(data, pd.DataFrame):
         raise InputError("data", f"is a {type(data).__name__}", "pass a pandas DataFrame")
     if not isinstance(formula, str) or "~" not in formula:
-        raise InputError("formula", f"is {formula!r}", 'write it as "response ~ predictors"')
+        raise InputError("formula", f"is {formula!r}", FORM)
     if not data.columns.is_unique:
         twice = sorted(set(map(str, data.columns[data.columns.duplicated()])))
         raise InputError("data", f"has several columns named {twice}", "rename them")
     odd = [name for name in data.columns if data[name].dtype.kind == "c"]
     if any(re.search(rf"\b{re.escape(str(name))}\b", formula) for name in odd):
         raise InputError("formula", f"uses complex columns {odd}", "take real parts first")
-    made = matrices(formula, data, context)
-    if len(made.X) == 0:
+    complete = matrices(formula, data, context)
+    if len(complete.X) == 0:
         raise InputError("data", "has no complete row for this formula", "check missing values")
-    return made
+    return complete
 
 
-def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Design:
+def matrices(formula: object, data: pd.DataFrame, context: Mapping[str, object] | None) -> Design:
     """Return the model matrices of a formula, or of the specification an earlier one left."""
-    import formulaic
-    import pandas as pd
-    from pandas.api.types import is_numeric_dtype
-
     table = as_frame(data, data.columns).reset_index(drop=True)
     if isinstance(formula, str):
         table = _used_levels(table, None)
@@ -503,40 +515,16 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
     own = {} if context is None else as_mapping(context, "context")
     known = {"np": np, "exp10": _exp10, "C": _categories, **own}
     try:
-        if isinstance(formula, str):
-            check_expressions(expanded(formula, list(data.columns)), table, context)
-        both = formulaic.model_matrix(formula, table, context=known, na_action="drop")
-        rows = getattr(getattr(both, "rhs", None), "index", table.index)
-        if isinstance(formula, str) and len(rows) < len(table):
-            fewer = _used_levels(table, rows)
-            if fewer is not table:  # some labels stand in dropped rows only
-                both = formulaic.model_matrix(formula, fewer, context=known, na_action="drop")
+        both = _evaluated(formula, table, known, own)
     except InputError:
         raise
     except Exception as error:  # formulaic raises its own and Python's errors alike
-        told = plain_text(error)
-        problem = f"{_text(formula)!r:.200} cannot be evaluated: {told:.400}"
-        raise InputError("formula", problem, _remedy(told, data)) from None
-    left, right = getattr(both, "lhs", None), getattr(both, "rhs", None)
-    if not isinstance(left, pd.DataFrame) or not isinstance(right, pd.DataFrame):
-        raise InputError(
-            "formula",
-            f"{_text(formula)!r} needs one left and one right side",
-            'write it as "response ~ predictors"',
-        )
-    words = [v for v in left.model_spec.variables if v in table and not is_numeric_dtype(table[v])]
-    if words:
-        raise InputError("formula", f"the response {words} is not numeric", "code it as numbers")
-    if left.shape[1] != 1:
-        raise InputError(
-            "formula",
-            f"the left side of {_text(formula)!r} gives {left.shape[1]} columns",
-            "use one numeric response",
-        )
-    if right.shape[1] == 0:
-        raise InputError("formula", f"{_text(formula)!r} has no predictors", "write 1 for a mean")
+        reason = plain_text(error)
+        problem = f"{_text(formula)!r:.200} cannot be evaluated: {reason:.400}"
+        raise InputError("formula", problem, _remedy(reason, data)) from None
+    _check_sides(both, table, _text(formula))
     try:
-        X, y = right.to_numpy(dtype=np.float64), left.to_numpy(dtype=np.float64)[:, 0]
+        X, y = both.rhs.to_numpy(dtype=np.float64), both.lhs.to_numpy(dtype=np.float64)[:, 0]
     except (TypeError, ValueError) as error:
         raise InputError(
             "formula",
@@ -544,37 +532,66 @@ def matrices(formula: Any, data: Any, context: Mapping[str, Any] | None) -> Desi
             "code its columns as numbers, or write C(column) for categories",
         ) from None
     X, y = _without_overflow(both, X, y, table, known)
-    names = tuple(str(c) for c in right.columns)
-    kept = np.asarray(right.index, dtype=np.intp)
-    return Design(
-        np.ascontiguousarray(X),
-        y,
-        names,
-        names.index("Intercept") if "Intercept" in names else None,
-        Rows(
-            len(data),
-            None if len(kept) == len(data) else kept,
-            data.index,
-            data,
-            missing=len(data) - len(kept),
-        ),
-        both.model_spec,
-    )
+    names = tuple(map(str, both.rhs.columns))
+    intercept = names.index("Intercept") if "Intercept" in names else None
+    kept = np.asarray(both.rhs.index, dtype=np.intp)
+    missing = len(data) - len(kept)
+    rows = Rows(len(data), kept if missing else None, data.index, data, missing=missing)
+    return Design(np.ascontiguousarray(X), y, names, intercept, rows, both.model_spec)
 
 
-def _used_levels(table: Any, rows: Any) -> Any:
+def _evaluated(
+    formula: object, table: pd.DataFrame, known: Mapping[str, object], own: Mapping[str, object]
+) -> Any:
+    """Return what formulaic makes of a table, labels that stand in dropped rows only left out."""
+    import formulaic
+
+    if isinstance(formula, str):
+        check_expressions(expanded(formula, list(table.columns)), table, own)
+    both = formulaic.model_matrix(formula, table, context=known, na_action="drop")
+    rows = getattr(getattr(both, "rhs", None), "index", table.index)
+    if isinstance(formula, str) and len(rows) < len(table):
+        fewer = _used_levels(table, rows)
+        if fewer is not table:
+            return formulaic.model_matrix(formula, fewer, context=known, na_action="drop")
+    return both
+
+
+def _check_sides(both: Any, table: pd.DataFrame, formula: str) -> None:
+    """Refuse a formula without one numeric response on its left and predictors on its right."""
+    import pandas as pd
+    from pandas.api.types import is_numeric_dtype
+
+    left, right = getattr(both, "lhs", None), getattr(both, "rhs", None)
+    if not isinstance(left, pd.DataFrame) or not isinstance(right, pd.DataFrame):
+        raise InputError("formula", f"{formula!r} needs one left and one right side", FORM)
+    response = both.lhs.model_spec.variables
+    words = [v for v in response if v in table and not is_numeric_dtype(table[v])]
+    if words:
+        raise InputError("formula", f"the response {words} is not numeric", "code it as numbers")
+    if left.shape[1] != 1:
+        raise InputError(
+            "formula",
+            f"the left side of {formula!r} gives {left.shape[1]} columns",
+            "use one numeric response",
+        )
+    if right.shape[1] == 0:
+        raise InputError("formula", f"{formula!r} has no predictors", "write 1 for a mean")
+
+
+def _used_levels(table: pd.DataFrame, rows: pd.Index[Any] | None) -> pd.DataFrame:
     """Return a table whose categories are those that some row has, of the given rows if any."""
     fewer = {}
     for name, kind in table.dtypes.items():
         if kind.name == "category" and isinstance(name, str):  # no formula can name another
-            column = table[name] if rows is None else table.loc[rows, name]
+            column = table[name] if rows is None else table[name].loc[rows]
             used = column.cat.remove_unused_categories().cat.categories
             if len(used) < len(kind.categories):
                 fewer[name] = table[name].cat.set_categories(used)
     return table.assign(**fewer) if fewer else table
 
 
-def _categories(data: Any, *arguments: Any, **options: Any) -> Any:
+def _categories(data: object, *arguments: object, **options: object) -> Any:
     """Return formulaic's ``C()`` of a column or an expression, unless its labels are too many."""
     import pandas as pd
     from formulaic.transforms.contrasts import C
@@ -584,9 +601,9 @@ def _categories(data: Any, *arguments: Any, **options: Any) -> Any:
     return C(data, *arguments, **options)
 
 
-def _remedy(told: str, data: Any) -> str:
+def _remedy(reason: str, data: pd.DataFrame) -> str:
     """Return what to do about an error of formulaic's."""
-    reference = re.search(r"Value `(.*?)` for `TreatmentContrasts", told)
+    reference = re.search(r"Value `(.*?)` for `TreatmentContrasts", reason)
     if reference is None:
         return f"columns: {list(data.columns)}"
     quoted = f"write {reference[1]!r} in quotes, as labels of a file are text, or "
@@ -594,7 +611,7 @@ def _remedy(told: str, data: Any) -> str:
 
 
 def _without_overflow(
-    both: Any, X: Array, y: Array, table: Any, known: Mapping[str, Any]
+    both: Any, X: Array, y: Array, table: pd.DataFrame, known: Mapping[str, object]
 ) -> tuple[Array, Array]:
     """Return the matrices computed in floating point, where whole numbers ran over in silence.
 
@@ -629,16 +646,16 @@ def _without_overflow(
     return (X, y) if all(same) else pair
 
 
-def _exp10(x: Any) -> Any:
+def _exp10(x: ArrayLike) -> Any:
     return np.power(10.0, x)  # formulaic's own is the tenth power of x
 
 
-def _text(formula: Any) -> str:
+def _text(formula: object) -> str:
     return formula if isinstance(formula, str) else "the formula"
 
 
 def formula_columns(
-    formula: str, columns: Sequence[str], context: Mapping[str, Any] | None
+    formula: str, columns: Sequence[str], context: Mapping[str, object] | None
 ) -> tuple[str, ...]:
     """Return the columns of a table that a formula uses, in the table's order.
 
@@ -648,18 +665,15 @@ def formula_columns(
     ('g', 'x', 'y')
     """
     if not isinstance(formula, str) or "~" not in formula:
-        raise InputError("formula", f"is {formula!r}", 'write it as "response ~ predictors"')
+        raise InputError("formula", f"is {formula!r}", FORM)
     try:
         terms = expanded(formula, columns)
         used = {str(name) for name in terms.required_variables} - set(context or ())
     except InputError:
         raise
     except Exception as error:  # formulaic raises its own and Python's errors alike
-        raise InputError(
-            "formula",
-            f"{formula!r:.200} cannot be read: {plain_text(error):.400}",
-            'write it as "response ~ predictors"',
-        ) from None
+        problem = f"{formula!r:.200} cannot be read: {plain_text(error):.400}"
+        raise InputError("formula", problem, FORM) from None
     missing = sorted(used - set(columns))
     if missing:
         raise InputError("formula", f"uses {missing}", f"columns: {list(columns)}")
@@ -693,18 +707,18 @@ class Recipe:
     plain: tuple[str | None, ...] | None
     response: str
     spec: Any
-    context: Mapping[str, Any] | None
+    context: Mapping[str, object] | None
     kinds: Mapping[str, str]
 
     @classmethod
-    def of(cls, formula: str, sample: Any, context: Mapping[str, Any] | None) -> Recipe:
+    def of(cls, formula: str, sample: pd.DataFrame, context: Mapping[str, object] | None) -> Recipe:
         """Return the recipe that some rows show, all levels of all categories among them."""
-        made = design(formula, sample, context)
-        left, right = made.spec.lhs, made.spec.rhs
+        first = design(formula, sample, context)
+        left, right = first.spec.lhs, first.spec.rhs
         plain = [_column(term, sample) for term in (*left.terms, *right.terms)]
-        simple = len(plain) == len(made.names) + 1 and "" not in plain and plain[0] is not None
+        simple = len(plain) == len(first.names) + 1 and "" not in plain and plain[0] is not None
         stateful = [*left.transform_state, *right.transform_state]
-        if stateful or not (simple or _row_by_row(made, sample, context)):
+        if stateful or not (simple or _row_by_row(first, sample, context)):
             named = f"{stateful[0]!r}" if stateful else f"something in {formula!r}"
             raise InputError(
                 "formula",
@@ -712,12 +726,12 @@ class Recipe:
                 "store it as a column of the data",
             )
         return cls(
-            made.names,
-            made.intercept,
+            first.names,
+            first.intercept,
             tuple(map(str, sample.columns)),
             tuple(plain[1:]) if simple else None,
             str(plain[0]),
-            made.spec,
+            first.spec,
             context,
             check_kinds(sample, {}),
         )
@@ -734,13 +748,12 @@ class Recipe:
             check_kinds(frame, self.kinds)
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", "Data has categories outside")
-                made = matrices(self.spec, frame, self.context)
-            return made.X, made.y, made.rows.kept
+                part = matrices(self.spec, frame, self.context)
+            return part.X, part.y, part.rows.kept
         y = numbers(chunk, self.response, "y")
-        found = [None if c is None else numbers(chunk, c, "X") for c in self.plain]
-        X = np.empty((len(y), len(found)), order="F")  # as columns come
-        for j, column in enumerate(found):
-            X[:, j] = 1.0 if column is None else column
+        X = np.empty((len(y), len(self.plain)), order="F")  # as columns come
+        for j, name in enumerate(self.plain):
+            X[:, j] = 1.0 if name is None else numbers(chunk, name, "X")
         kept = None
         flat = X.reshape(-1, order="F")
         if not complete and not np.isfinite(flat @ flat + y @ y):
@@ -754,16 +767,16 @@ class Recipe:
 
     def level_columns(self) -> list[list[str]]:
         """Return the columns behind each category of the formula."""
-        found = []
+        columns = []
         for spec in (self.spec.lhs, self.spec.rhs):
             for factor, variables in spec.factor_variables.items():
                 state = spec.encoder_state.get(factor.expr)
                 if state is not None and state[0].value == "categorical":
-                    found.append([c for c in self.columns if c in variables])
-        return found
+                    columns.append([c for c in self.columns if c in variables])
+        return columns
 
 
-def check_kinds(frame: Any, known: Mapping[str, str]) -> dict[str, str]:
+def check_kinds(frame: pd.DataFrame, known: Mapping[str, str]) -> dict[str, str]:
     """Return what columns hold, with what is known of other parts; refuse what differs from it.
 
     Examples
@@ -790,17 +803,17 @@ def check_kinds(frame: Any, known: Mapping[str, str]) -> dict[str, str]:
     return kinds
 
 
-def _row_by_row(made: Design, sample: Any, context: Mapping[str, Any] | None) -> bool:
+def _row_by_row(first: Design, sample: pd.DataFrame, context: Mapping[str, object] | None) -> bool:
     """Return whether half of the rows give what they give among all."""
     half = len(sample) // 2
-    part = matrices(made.spec, sample.iloc[half:], context)
-    kept = np.arange(len(sample)) if made.rows.kept is None else made.rows.kept
-    return np.array_equal(made.X[kept >= half], part.X) and np.array_equal(
-        made.y[kept >= half], part.y
+    part = matrices(first.spec, sample.iloc[half:], context)
+    kept = np.arange(len(sample)) if first.rows.kept is None else first.rows.kept
+    return np.array_equal(first.X[kept >= half], part.X) and np.array_equal(
+        first.y[kept >= half], part.y
     )
 
 
-def _column(term: Any, table: Any) -> str | None:
+def _column(term: Any, table: pd.DataFrame) -> str | None:
     """Return the numeric column that a term is, None for the intercept, "" for anything else."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 

@@ -6,7 +6,7 @@ what is kept grows with the number of groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -207,7 +207,7 @@ def _joined(batches: list[Any]) -> Any:
     return table.unify_dictionaries().combine_chunks()
 
 
-def as_frame(chunk: Any, columns: Sequence[str]) -> pd.DataFrame:
+def as_frame(chunk: Any, columns: Iterable[Hashable]) -> pd.DataFrame:
     """Return these columns of a part as a DataFrame, categories and text of Arrow's as objects."""
     frame: pd.DataFrame
     arrow = not hasattr(chunk, "iloc")
