@@ -75,6 +75,19 @@ def moments(gradient, hessian, columns, slope, curvature):  # type: ignore[no-un
 
 
 @jit()
+def _factor(lower, precision, inverse, codes):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Fill in the Cholesky factor of the precision with the groups' own added to its diagonal."""
+    for j in range(len(lower)):
+        for k in range(j + 1):
+            total = precision[j, k]
+            if j == k:
+                total += inverse[codes[j]]
+            for m in range(k):
+                total -= lower[j, m] * lower[k, m]
+            lower[j, k] = math.sqrt(total) if j == k else total / lower[k, k]
+
+
+@jit()
 def kinked_sweeps(theta, precision, linear, codes, rates, normals, chi, unit, thin, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Run the Gibbs chain of a normal law times kinks, keeping every `thin`-th state of theta.
 
@@ -95,14 +108,7 @@ def kinked_sweeps(theta, precision, linear, codes, rates, normals, chi, unit, th
                 larger = unit[step, g] * (large + a) < large
                 omega = large / rates[g] if larger else a * (a / large) / rates[g]
                 inverse[g] = 1.0 / max(omega, 1e-20 / (rates[g] * rates[g]))
-        for j in range(p):  # Cholesky factor of the precision
-            for k in range(j + 1):
-                total = precision[j, k]
-                if j == k:
-                    total += inverse[codes[j]]
-                for m in range(k):
-                    total -= lower[j, m] * lower[k, m]
-                lower[j, k] = math.sqrt(total) if j == k else total / lower[k, k]
+        _factor(lower, precision, inverse, codes)
         for j in range(p):
             total = linear[j]
             for m in range(j):
