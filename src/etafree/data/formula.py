@@ -620,14 +620,7 @@ def _without_overflow(
     """
     import formulaic
 
-    terms = [term.factors for side in both.model_spec for term in side.terms]
-    derived = [
-        factor.expr
-        for factors in terms
-        for factor in factors
-        if len(factors) > 1 or factor.expr not in table
-    ]
-    computed = " ".join(text for text in derived if not re.fullmatch(r"1|C\(\w+(, .*)?\)", text))
+    computed = _computations(both.model_spec, table)
     texts = [name for name in table if isinstance(name, str)]  # no formula can name another
     whole = [name for name in texts if table[name].dtype.kind in "iu" and name in computed]
     if not whole:
@@ -644,6 +637,18 @@ def _without_overflow(
         for a, b in zip((X, y), pair, strict=True)
     ]
     return (X, y) if all(same) else pair
+
+
+def _computations(spec: Any, table: pd.DataFrame) -> str:
+    """Return all that a formula computes from columns, other than categories of one column."""
+    terms = [term.factors for side in spec for term in side.terms]
+    derived = [
+        factor.expr
+        for factors in terms
+        for factor in factors
+        if len(factors) > 1 or factor.expr not in table
+    ]
+    return " ".join(text for text in derived if not re.fullmatch(r"1|C\(\w+(, .*)?\)", text))
 
 
 def _exp10(x: ArrayLike) -> Any:
