@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ __all__ = [
     "TOLERANCE",
     "Minimum",
     "check_collinear",
+    "finite_moments",
     "newton_minimise",
     "separated",
     "subset_starts",
@@ -79,7 +79,7 @@ class Minimum:
 
 
 @own_settings
-def newton_minimise(criterion: Criterion, start: Any = None) -> Minimum:
+def newton_minimise(criterion: Criterion, start: object = None) -> Minimum:
     r"""Return the minimiser of the penalized total loss, :math:`\hat\theta = \arg\min L`.
 
     Newton steps with the exact Hessian, halved until the value falls; where the Hessian is not
@@ -100,14 +100,12 @@ def newton_minimise(criterion: Criterion, start: Any = None) -> Minimum:
         return _minimise(criterion, start)
 
 
-def _minimise(criterion: Criterion, start: Any) -> Minimum:
+def _minimise(criterion: Criterion, start: object) -> Minimum:
     if start is not None:
         return _newton(criterion, criterion.point(start, "start"))
     if not is_linear(criterion.total):
         return _newton(criterion, criterion.point(criterion.start, "start"))
-    gram, moment = criterion.total.least_squares()
-    if not (np.isfinite(gram).all() and np.isfinite(moment).all()):
-        raise InputError("X", "is so large that X'X overflows", "rescale its columns")
+    gram, moment = finite_moments(criterion)
     weight = criterion.strength * criterion.size
     zero = np.zeros(criterion.p)
     curvature = gram + weight * criterion.penalty.hessian(zero)
@@ -126,16 +124,24 @@ def _minimise(criterion: Criterion, start: Any) -> Minimum:
     return _best(criterion, starts)
 
 
+def finite_moments(criterion: Criterion) -> tuple[Array, Array]:
+    """Return X'X (p, p) and X'y (p,), or refuse columns so large that they overflow."""
+    gram, moment = criterion.total.least_squares()
+    if not (np.isfinite(gram).all() and np.isfinite(moment).all()):
+        raise InputError("X", "is so large that X'X overflows", "rescale its columns")
+    return gram, moment
+
+
 def subset_starts(criterion: Criterion, count: int) -> list[Array]:
     """Return exact fits to `count` random subsets of p rows: starts spread like the data."""
     total, rng = criterion.total, np.random.default_rng(0)
     there = np.arange(total.n) if total.weights is None else np.flatnonzero(total.weights)
     size = min(len(there), total.p)
     subsets = [rng.choice(there, size=size, replace=False) for _ in range(count)]
-    some = total.take(np.concatenate(subsets))
-    response = some.y if some.offset is None else some.y - some.offset
+    taken = total.take(np.concatenate(subsets))
+    response = taken.y if taken.offset is None else taken.y - taken.offset
     cuts = [slice(k * size, (k + 1) * size) for k in range(count)]
-    return [linalg.least_squares(some.X[rows], response[rows]) for rows in cuts]
+    return [linalg.least_squares(taken.X[rows], response[rows]) for rows in cuts]
 
 
 def _best(criterion: Criterion, starts: list[Array]) -> Minimum:
@@ -166,15 +172,10 @@ def _newton(criterion: Criterion, theta: Array) -> Minimum:
             return _done(criterion, theta, state, iteration)
         if criterion.loss.unit_free and reach > 0.1 and (gap <= TOLERANCE or iteration >= 60):
             raise separated(criterion, theta)
-        moved = None if step is None else _search(criterion, theta, state, step, halvings=4)
-        if moved is None:
-            safe = criterion.derivatives(theta, majorize=True)
-            step = _newton_step(safe)
-            moved = None if step is None else _search(criterion, theta, state, step, halvings=40)
+        moved = _downhill(criterion, theta, state, step)
         if moved is None:
             spread = float(np.sum(np.abs(theta) * column_rms))
-            rounding = gap <= 1e3 * TOLERANCE or reach <= 1e-12 * spread
-            if rounding and np.isfinite(reach):  # nothing else is left to gain
+            if _is_rounding(gap, reach, spread):  # nothing else is left to gain
                 return _done(criterion, theta, state, iteration)
             raise _stuck(criterion, theta, gap, reach)
         theta, state = moved
@@ -210,10 +211,28 @@ def _newton_step(state: Derivatives) -> Array | None:
     return step if np.isfinite(step).all() else None
 
 
+def _is_rounding(gap: float, reach: float, spread: float) -> bool:
+    """Return whether what keeps a point from being the minimum may be rounding alone."""
+    return bool(np.isfinite(reach)) and (gap <= 1e3 * TOLERANCE or reach <= 1e-12 * spread)
+
+
+def _downhill(
+    criterion: Criterion, theta: Array, state: Derivatives, step: Array | None
+) -> tuple[Array, Derivatives] | None:
+    """Return a lower point and its derivatives, along the step or that of the majorizer."""
+    moved = _search(criterion, theta, state, step, halvings=4)
+    if moved is not None:
+        return moved
+    safe = _newton_step(criterion.derivatives(theta, majorize=True))
+    return _search(criterion, theta, state, safe, halvings=40)
+
+
 def _search(
-    criterion: Criterion, theta: Array, state: Derivatives, step: Array, halvings: int
+    criterion: Criterion, theta: Array, state: Derivatives, step: Array | None, halvings: int
 ) -> tuple[Array, Derivatives] | None:
     """Return the first of theta + step / 2**k that lowers the value, with its derivatives."""
+    if step is None:
+        return None
     slope = float(state.gradient @ step)
     noise = 1e-13 * (abs(state.value) + float(np.max(np.abs(state.gradient_scale))) * 1e-3)
     for k in range(halvings):

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ from etafree.optimize.newton import (
     Minimum,
     _newton_step,
     check_collinear,
+    finite_moments,
     separated,
 )
 from etafree.penalties import KinkedPenalty
@@ -86,7 +87,9 @@ class QuadraticModel:
     norms: GroupNorms
     scale: Array
 
-    def gap_at(self, z: Array, gradient: Array, among: Any = slice(None)) -> float:
+    def gap_at(
+        self, z: Array, gradient: Array, among: slice | NDArray[np.bool_] = slice(None)
+    ) -> float:
         """Return the largest subgradient coordinate relative to the terms it sums."""
         return float(np.max(self._gaps(z, gradient)[among], initial=0.0))
 
@@ -237,7 +240,7 @@ class QuadraticModel:
 
 
 @own_settings
-def proximal_minimise(criterion: Criterion, start: Any = None) -> Minimum:
+def proximal_minimise(criterion: Criterion, start: object = None) -> Minimum:
     r"""Return the minimiser of a convex loss plus a penalty with kinks.
 
     Coefficients at a kink are exactly zero. The fit's `gap` is the largest coordinate of the
@@ -345,10 +348,7 @@ class _Point(NamedTuple):
 
 def _first(objective: _Objective) -> Array:
     """Return the better of zero and the penalized least-squares fit to the loss's start."""
-    total, kinks = objective.criterion.total, objective.kinks
-    gram, moment = total.least_squares()
-    if not (np.isfinite(gram).all() and np.isfinite(moment).all()):
-        raise InputError("X", "is so large that X'X overflows", "rescale its columns")
+    gram, moment = finite_moments(objective.criterion)
     objective.check(gram, objective.free)
     zero, norms = np.zeros(len(moment)), np.sqrt(np.diagonal(gram))
     pull = np.divide(np.abs(moment), norms, out=np.zeros_like(norms), where=norms > 0)
@@ -356,7 +356,7 @@ def _first(objective: _Objective) -> Array:
     if found is None:
         return zero
     both = np.vstack([zero, found])
-    values = total.totals(both) + kinks.value(both)
+    values = objective.criterion.total.totals(both) + objective.kinks.value(both)
     return found if np.isfinite(values[1]) and not values[0] <= values[1] else zero
 
 
@@ -374,11 +374,7 @@ def _iterate(objective: _Objective, theta: Array) -> Minimum:
             return objective.done(model, here.value, iteration)
         if away > 0.1 and (model.gap <= TOLERANCE or iteration >= 60):
             raise separated(criterion, model.theta)
-        room = here.value - objective.floor
-        moved = _search(objective, here, model.minimiser(room), halvings=4)
-        if moved is None:
-            safe = objective.at(model.theta, majorize=True).model
-            moved = _search(objective, here, safe.minimiser(), halvings=40)
+        moved = _downhill(objective, here)
         if moved is None:
             if model.gap <= 1e3 * TOLERANCE:  # nothing else is left to gain
                 return objective.done(model, here.value, iteration)
@@ -396,6 +392,16 @@ def _iterate(objective: _Objective, theta: Array) -> Minimum:
         f"not converged after {MAX_ITERATIONS} proximal Newton steps (relative subgradient "
         f"{here.model.gap:.1e}); raise the penalty's strength or pass another start="
     )
+
+
+def _downhill(objective: _Objective, here: _Point) -> _Point | None:
+    """Return a lower point, on the way to the minimum of the model or to that of the majorizer."""
+    room = here.value - objective.floor
+    moved = _search(objective, here, here.model.minimiser(room), halvings=4)
+    if moved is not None:
+        return moved
+    safe = objective.at(here.model.theta, majorize=True).model
+    return _search(objective, here, safe.minimiser(), halvings=40)
 
 
 def _search(objective: _Objective, here: _Point, z: Array | None, halvings: int) -> _Point | None:
