@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -380,7 +379,7 @@ class Region:
             radius = p * dof / rest * float(fdtri(p, rest, level))
         return cls(center, target.covariance, radius, level, dof, target.names)
 
-    def contains(self, theta: Any) -> bool:
+    def contains(self, theta: object) -> bool:
         """Return whether a parameter value `theta`, (p,), lies inside; a Series goes by name."""
         point = in_order(theta, self.names, "theta")
         d = as_array(point, "theta", shape=self.center.shape) - self.center
@@ -468,7 +467,7 @@ class WaldTest:
         return f"WaldTest(F = {self.statistic:.4g} on {law}, p = {self.p_value:.4g})"
 
 
-def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) -> WaldTest:
+def wald_test(center: Array, target: Target, contrast: object, value: object = 0.0) -> WaldTest:
     r"""Test :math:`R\theta = r` with :math:`W=(R c-r)^\top(RVR^\top)^{-1}(Rc-r)`.
 
     With :math:`\nu` degrees of freedom (of all rows together),
@@ -505,29 +504,18 @@ def wald_test(center: Array, target: Target, contrast: Any, value: Any = 0.0) ->
     return WaldTest(statistic, (q, rest), float(fdtrc(q, rest, statistic)), estimate, se)
 
 
-def constraints(contrast: Any, value: Any, names: tuple[str, ...]) -> tuple[Array, Array]:
+def constraints(contrast: object, value: object, names: tuple[str, ...]) -> tuple[Array, Array]:
     """Return R (q, p) and r (q,) of a contrast in any of its forms."""
-    p = len(names)
-    matrix: Array
-    if isinstance(contrast, Mapping):
-        contrast_row = np.zeros(p)
-        for name, weight in contrast.items():
-            contrast_row[_position(name, names)] = as_array(weight, "contrast", shape=())
-        matrix = contrast_row[None]
-    elif isinstance(contrast, str) and contrast in names:
-        matrix = np.eye(p)[[names.index(contrast)]]
-    elif isinstance(contrast, str):
-        matrix, given = _parsed(contrast, names)
+    if isinstance(contrast, str) and contrast not in names:
+        matrix, right = _parsed(contrast, names)
         if "=" in contrast:
             if np.any(as_array(value, "value") != 0):
                 raise InputError("value", f"is {value!r}", "the contrast is an equation already")
-            return matrix, given
-    elif isinstance(contrast, list | tuple) and all(isinstance(c, str) for c in contrast):
-        matrix = np.eye(p)[[_position(c, names) for c in contrast]]
+            return matrix, right
     else:
-        matrix = np.atleast_2d(as_array(in_order(contrast, names, "contrast"), "contrast"))
-    if matrix.ndim != 2 or matrix.shape[1] != p or len(matrix) == 0:
-        raise InputError("contrast", f"has shape {matrix.shape}", f"pass (q, {p})")
+        matrix = _weights(contrast, names)
+    if matrix.ndim != 2 or matrix.shape[1] != len(names) or len(matrix) == 0:
+        raise InputError("contrast", f"has shape {matrix.shape}", f"pass (q, {len(names)})")
     right = as_array(value, "value")
     if right.ndim > 1 or (right.ndim == 1 and len(right) != len(matrix)):
         raise InputError(
@@ -538,7 +526,20 @@ def constraints(contrast: Any, value: Any, names: tuple[str, ...]) -> tuple[Arra
     return matrix, np.broadcast_to(right, (len(matrix),))
 
 
-def _position(name: Any, names: tuple[str, ...]) -> int:
+def _weights(contrast: object, names: tuple[str, ...]) -> Array:
+    """Return the rows of parameters' weights that names, a mapping from names or an array give."""
+    if isinstance(contrast, Mapping):
+        weights = np.zeros(len(names))
+        for name, weight in contrast.items():
+            weights[_position(name, names)] = as_array(weight, "contrast", shape=())
+        return weights[None]
+    chosen = [contrast] if isinstance(contrast, str) else contrast
+    if isinstance(chosen, list | tuple) and all(isinstance(name, str) for name in chosen):
+        return np.eye(len(names))[[_position(name, names) for name in chosen]]
+    return np.atleast_2d(as_array(in_order(contrast, names, "contrast"), "contrast"))
+
+
+def _position(name: object, names: tuple[str, ...]) -> int:
     if name not in names:
         raise InputError("contrast", f"names {name!r}", f"parameters are {list(names)}")
     return names.index(name)
@@ -550,13 +551,12 @@ def _parsed(text: str, names: tuple[str, ...]) -> tuple[Array, Array]:
     if any(part.count("=") > 1 for part in text.split(",")):
         raise InputError("contrast", f"{text!r} has two equal signs", "write 'a = b, b = 0'")
     try:
-        made = LinearConstraints.from_spec(text, variable_names=list(names))
+        parsed = LinearConstraints.from_spec(text, variable_names=list(names))
     except Exception as error:  # formulaic raises its own and Python's errors alike
         raise InputError(
             "contrast",
             f"{text!r} cannot be read: {plain_text(error)}",
             f"write it like 'a - b = 0' with parameters {list(names)}",
         ) from None
-    matrix = np.asarray(made.constraint_matrix, dtype=np.float64)
-    right = np.asarray(made.constraint_values, dtype=np.float64)
-    return matrix, right
+    matrix = np.asarray(parsed.constraint_matrix, dtype=np.float64)
+    return matrix, np.asarray(parsed.constraint_values, dtype=np.float64)
