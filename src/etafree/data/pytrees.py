@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -31,7 +31,7 @@ def import_jax() -> Any:
         raise MissingExtraError("jax", "losses written in JAX") from error
 
 
-def double_precision() -> AbstractContextManager[Any]:
+def double_precision() -> AbstractContextManager[object]:
     """Return the context in which JAX computes in float64; outside, nothing changes.
 
     Examples
@@ -41,14 +41,16 @@ def double_precision() -> AbstractContextManager[Any]:
     ...     print(jnp.ones(1).dtype)
     float64
     """
-    enable: Any = getattr(import_jax(), "enable_x64", None)
+    enable = getattr(import_jax(), "enable_x64", None)
     if enable is None:  # before JAX 0.8
         enable = importlib.import_module("jax.experimental").enable_x64
-    context: AbstractContextManager[Any] = enable(True)
+    context: AbstractContextManager[object] = enable(True)
     return context
 
 
-def refuse_other_rows(argument: str, function: Any, n: int, *like: Any) -> None:
+def refuse_other_rows(
+    argument: str, function: Callable[..., object], n: int, *like: object
+) -> None:
     """Refuse a loss of single rows that closes over an array with an entry for each of n rows.
 
     Such a loss (a partial likelihood, say) is no sum of independent terms, and the scores of single
@@ -78,12 +80,12 @@ def _constants(traced: Any) -> list[tuple[int, ...]]:
     return shapes
 
 
-def _is_leaf(node: Any) -> bool:
+def _is_leaf(node: object) -> bool:
     """Take a list of numbers for an array."""
     return isinstance(node, list) and all(isinstance(v, int | float | np.number) for v in node)
 
 
-def _label(path: Any, root: str) -> str:
+def _label(path: Iterable[object], root: str) -> str:
     """Return a pytree's path in words: ``beta``, ``net.weights``, ``layers[0]``."""
     text = ""
     for key in path:
@@ -92,7 +94,7 @@ def _label(path: Any, root: str) -> str:
     return root + text if text[:1] in ("", "[") else text[1:]
 
 
-def as_parameters(start: Any) -> tuple[Any, Array, tuple[str, ...] | None]:
+def as_parameters(start: object) -> tuple[Any, Array, tuple[str, ...] | None]:
     """Return parameters as a pytree of arrays, flat (p,), and their names; None for one vector.
 
     Examples
@@ -109,21 +111,21 @@ def as_parameters(start: Any) -> tuple[Any, Array, tuple[str, ...] | None]:
         )
     jax = import_jax()
     template = jax.tree.map(lambda leaf: as_array(leaf, "start"), start, is_leaf=_is_leaf)
-    found = jax.tree_util.tree_flatten_with_path(template)[0]
-    flat = np.concatenate([np.zeros(0), *(leaf.reshape(-1) for _, leaf in found)])
+    leaves = jax.tree_util.tree_flatten_with_path(template)[0]
+    flat = np.concatenate([np.zeros(0), *(leaf.reshape(-1) for _, leaf in leaves)])
     if not len(flat):
         raise InputError("start", "holds no parameters", "pass an array such as np.zeros(3)")
-    if template is found[0][1] and template.ndim < 2:
+    if template is leaves[0][1] and template.ndim < 2:
         return template, flat, None
     names = []
-    for path, leaf in found:
+    for path, leaf in leaves:
         for at in np.ndindex(leaf.shape):
             place = "[" + ",".join(map(str, at)) + "]" if at else ""
             names.append(_label(path, "theta") + place)
     return template, flat, tuple(names)
 
 
-def rebuild(template: Any) -> Callable[[Any], Any]:
+def rebuild(template: object) -> Callable[[Any], Any]:
     """Return the function that gives a flat vector (p,) the structure of a pytree of arrays.
 
     Examples
@@ -145,7 +147,7 @@ def rebuild(template: Any) -> Callable[[Any], Any]:
     return structured
 
 
-def _numbers(leaf: Any) -> NDArray[Any] | None:
+def _numbers(leaf: object) -> NDArray[Any] | None:
     """Return a column as floats, integers or booleans, None if it is none of these."""
     try:
         refuse_masked(leaf, "data")
@@ -183,6 +185,15 @@ def as_columns(data: Any) -> tuple[Any, int]:
             "turn them into numbers or leave them out",
         )
     arrays = {name: array for name, _, array in named if array is not None}
+    n = _common_length(arrays)
+    indexes = [leaf.index for _, leaf, _ in named if hasattr(leaf, "iloc")]
+    if any(not index.equals(indexes[0]) for index in indexes[1:]):
+        raise InputError("data", "has columns whose indexes differ", "sort them by one index")
+    return jax.tree.unflatten(tree, [np.ascontiguousarray(a) for a in arrays.values()]), n
+
+
+def _common_length(arrays: Mapping[str, NDArray[Any]]) -> int:
+    """Return how many rows all columns have; single numbers and no rows at all are refused."""
     single = [name for name, array in arrays.items() if array.ndim == 0]
     if single:
         raise InputError(
@@ -191,7 +202,7 @@ def as_columns(data: Any) -> tuple[Any, int]:
             "write constants into the function",
         )
     lengths = {name: len(array) for name, array in arrays.items()}
-    n = next(iter(lengths.values()))
+    n = max(lengths.values())
     if len(set(lengths.values())) > 1:
         raise InputError(
             "data",
@@ -200,10 +211,7 @@ def as_columns(data: Any) -> tuple[Any, int]:
         )
     if n == 0:
         raise InputError("data", "has no rows")
-    indexes = [leaf.index for _, leaf, _ in named if hasattr(leaf, "iloc")]
-    if any(not index.equals(indexes[0]) for index in indexes[1:]):
-        raise InputError("data", "has columns whose indexes differ", "sort them by one index")
-    return jax.tree.unflatten(tree, [np.ascontiguousarray(a) for a in arrays.values()]), n
+    return n
 
 
 def in_bundles(thetas: Array, step: int, call: Callable[[Array], Array]) -> Array:
@@ -218,8 +226,8 @@ def in_bundles(thetas: Array, step: int, call: Callable[[Array], Array]) -> Arra
     """
     out = np.zeros(len(thetas))
     for first in range(0, len(thetas), step):
-        some = thetas[first : first + step]
-        bundle = 1 << (len(some) - 1).bit_length()
-        filled = some[np.minimum(np.arange(bundle), len(some) - 1)]
-        out[first : first + step] = call(filled)[: len(some)]
+        bundle = thetas[first : first + step]
+        size = 1 << (len(bundle) - 1).bit_length()
+        filled = bundle[np.minimum(np.arange(size), len(bundle) - 1)]
+        out[first : first + step] = call(filled)[: len(bundle)]
     return np.where(np.isnan(out), np.inf, out)

@@ -6,7 +6,7 @@ Observation weights: what they may be, and which kind they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from etafree.data.groups import Groups
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_array, as_choice, owned, refuse_masked
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Rows", "checked_arrays", "checked_weights", "shared_index"]
 
@@ -42,11 +45,11 @@ class Rows:
 
     original: int
     kept: NDArray[np.intp] | None = None
-    index: Any = None
+    index: pd.Index | None = None
     table: Any = None
     advice: str = "pass one value per row of the data"
     missing: int = 0
-    clusters: Any = None
+    clusters: object = None
 
     @property
     def used(self) -> int:
@@ -58,33 +61,18 @@ class Rows:
         """Number of rows left out."""
         return 0 if self.kept is None else self.original - len(self.kept)
 
-    def align(self, values: Any, argument: str) -> NDArray[Any]:
+    def align(self, values: object, argument: str) -> NDArray[Any]:
         """Return one value per row in use.
 
         A pandas Series is matched by its index, a name is a column of the table, and anything else
         goes by position: one value per original row, or one per row in use.
         """
         if isinstance(values, str) and self.table is not None:
-            if values not in self.table.columns:
-                raise InputError(
-                    argument,
-                    f"names no column {values!r}",
-                    f"choose from {list(self.table.columns)}",
-                )
-            values = self.table[values]
-        label_index: Any = getattr(values, "index", None)
-        is_series = label_index is not None and not callable(label_index)
-        if is_series and self.index is not None and not label_index.equals(self.index):
+            values = self._column(values, argument)
+        label_index = _index_of(values)
+        if label_index is not None and not (self.index is None or label_index.equals(self.index)):
             return self._by_label(values, label_index, argument)
-        refuse_masked(values, argument)
-        try:
-            array = np.asarray(values)
-            if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
-                array = np.asarray(values, dtype=object)  # keep None and NaN what they are
-        except ValueError:
-            raise InputError(argument, "is ragged", "pass one value per row") from None
-        if array.ndim == 0:
-            raise InputError(argument, f"is {values!r}", "pass one value per row")
+        array = _entries(values, argument)
         if len(array) == self.original:
             return array if self.kept is None else array[self.kept]
         if self.kept is not None and len(array) == len(self.kept):
@@ -94,7 +82,7 @@ class Rows:
             argument, f"has {len(array)} entries for {self.original} rows{used}", self.advice
         )
 
-    def groups(self, labels: Any, argument: str, *, numeric: bool = False) -> Groups:
+    def groups(self, labels: object, argument: str, *, numeric: bool = False) -> Groups:
         """Return the groups of rows that labels make, whatever `align` takes."""
         if isinstance(labels, Groups):
             return labels
@@ -107,7 +95,15 @@ class Rows:
         """Return every row as a group of its own."""
         return Groups(np.arange(self.used), np.arange(self.used))
 
-    def _by_label(self, values: Any, label_index: Any, argument: str) -> NDArray[Any]:
+    def _column(self, name: str, argument: str) -> object:
+        if name not in self.table.columns:
+            raise InputError(
+                argument, f"names no column {name!r}", f"choose from {list(self.table.columns)}"
+            )
+        return self.table[name]
+
+    def _by_label(self, values: object, label_index: pd.Index, argument: str) -> NDArray[Any]:
+        assert self.index is not None
         wanted = self.index if self.kept is None else self.index[self.kept]
         if not label_index.is_unique:
             raise InputError(
@@ -126,16 +122,35 @@ class Rows:
         return np.asarray(np.asarray(values)[where])
 
 
-def shared_index(X: Any, y: Any) -> Any:
+def _entries(values: object, argument: str) -> NDArray[Any]:
+    """Return values as an array with an axis, its missing labels as they came."""
+    refuse_masked(values, argument)
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
+            array = np.asarray(values, dtype=object)  # keep None and NaN what they are
+    except ValueError:
+        raise InputError(argument, "is ragged", "pass one value per row") from None
+    if array.ndim == 0:
+        raise InputError(argument, f"is {values!r}", "pass one value per row")
+    return array
+
+
+def _index_of(values: object) -> pd.Index | None:
+    """Return the index of a pandas object, None for anything else: a list's is a method."""
+    index = getattr(values, "index", None)
+    return None if callable(index) else index
+
+
+def shared_index(X: object, y: object) -> pd.Index | None:
     """Return the pandas index that X and y share, None for plain arrays."""
-    found: list[Any] = [getattr(table, "index", None) for table in (y, X)]
-    found = [index for index in found if index is not None and not callable(index)]
-    if len(found) == 2 and not found[0].equals(found[1]):
+    first, other = _index_of(y), _index_of(X)
+    if first is not None and other is not None and not first.equals(other):
         raise InputError("y", "has an index that differs from X's", "sort both by the same index")
-    return found[0] if found else None
+    return other if first is None else first
 
 
-def checked_arrays(data: Any) -> tuple[Array, Array, Rows]:
+def checked_arrays(data: object) -> tuple[Array, Array, Rows]:
     """Return the design matrix and the response of a tuple (X, y), and their rows."""
     if not isinstance(data, tuple) or len(data) != 2:
         raise InputError("data", f"is a {type(data).__name__}", "pass a tuple (X, y)")
@@ -154,7 +169,7 @@ KINDS = ("frequency", "sampling")
 
 
 def checked_weights(
-    rows: Rows, n: int, weights: Any, weight_kind: str | None
+    rows: Rows, n: int, weights: object, weight_kind: str | None
 ) -> tuple[Array | None, bool]:
     """Return checked weights, and whether they count copies."""
     frequency = weight_kind != "sampling"

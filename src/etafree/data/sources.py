@@ -626,13 +626,7 @@ def as_source(data: Any, batch: int = BATCH, scheduler: Any = None) -> Source:
     if paths:
         return Arrow.of(parquet(paths), (), batch, _cluster(scheduler))
     if home == "pyarrow" and hasattr(data, "schema"):
-        found = data if hasattr(data, "get_fragments") else module("pyarrow.dataset").dataset(data)
-        names = column_names(found)
-        try:
-            files = files_of(found)
-        except ValueError:
-            raise InputError("data", "is a dataset with a filter", "filter rows before") from None
-        return Arrow.of(files, names, batch, _cluster(scheduler))
+        return _arrow_source(data, batch, scheduler)
     if home == "dask" and hasattr(data, "to_delayed") and hasattr(data, "columns"):
         return Dask(data, _cluster(scheduler, active=True), column_names(data))
     if scheduler is not None:
@@ -648,6 +642,17 @@ def as_source(data: Any, batch: int = BATCH, scheduler: Any = None) -> Source:
             "pass a function that returns a new iterator of DataFrames whenever it is called",
         )
     return Frames.of(lambda: data)
+
+
+def _arrow_source(data: object, batch: int, scheduler: object) -> Arrow:
+    """Return the source of a dataset or a table of Arrow's."""
+    dataset = data if hasattr(data, "get_fragments") else module("pyarrow.dataset").dataset(data)
+    names = column_names(dataset)
+    try:
+        files = files_of(dataset)
+    except ValueError:
+        raise InputError("data", "is a dataset with a filter", "filter rows before") from None
+    return Arrow.of(files, names, batch, _cluster(scheduler))
 
 
 def _paths(data: Any) -> list[str]:
