@@ -83,9 +83,9 @@ class _Evaluation:
     def __init__(self, u: Any = None) -> None:
         self.u, self.size = u, 0
         self.found: list[tuple[_Affine, Any]] = []
-        self.known: dict[Any, tuple[list[Any], list[Any]]] = {}
+        self.known: dict[tuple[object, ...], tuple[list[Any], list[Any]]] = {}
 
-    def value(self, item: Any) -> Any:
+    def value(self, item: object) -> Any:
         """Return the value of anything; an affine function without origin becomes a predictor."""
         if isinstance(item, _Other):
             return item.value
@@ -112,8 +112,8 @@ class _Evaluation:
             return variable.val if hasattr(variable, "val") else known[variable]
 
         for step in jaxpr.eqns:
-            made = self.step(step, [read(variable) for variable in step.invars])
-            known |= dict(zip(step.outvars, made, strict=True))
+            results = self.step(step, [read(variable) for variable in step.invars])
+            known |= dict(zip(step.outvars, results, strict=True))
         return [read(variable) for variable in jaxpr.outvars]
 
     def step(self, step: Any, values: list[Any]) -> list[Any]:
@@ -133,19 +133,24 @@ class _Evaluation:
 
         other = any(isinstance(values[k], _Other) for k in moving)
         if not moving or other or not _stays_affine(step, moving):
-            made = bind(*(self.value(values[k]) for k in moving))
-            made = list(made) if step.primitive.multiple_results else [made]
-            return [_Other(value) for value in made] if moving else made
+            result = bind(*(self.value(values[k]) for k in moving))
+            results = list(result) if step.primitive.multiple_results else [result]
+            return [_Other(value) for value in results] if moving else results
         key = (step.primitive.name, str(step.params), *map(id, values))
         if key not in self.known:  # what is computed twice is one predictor
-            jax, offsets = import_jax(), tuple(values[k].offset for k in moving)
-            slopes = tuple(values[k].slope for k in moving)
-            offset = bind(*offsets)
-            slope = jax.vmap(lambda *s: jax.jvp(bind, offsets, s)[1], -1, -1)(*slopes)
-            smaller = len(moving) == 1 and offsets[0].size <= offset.size
-            origin = (values[moving[0]], bind) if smaller else None
-            self.known[key] = (values, [_Affine(offset, slope, origin)])
+            self.known[key] = (values, [_affine_image(bind, [values[k] for k in moving])])
         return self.known[key][1]
+
+
+def _affine_image(operation: Callable[..., Any], operands: list[_Affine]) -> _Affine:
+    """Return what an operation that is affine in its operands makes of affine functions."""
+    jax, offsets = import_jax(), tuple(operand.offset for operand in operands)
+    offset = operation(*offsets)
+    slope = jax.vmap(lambda *s: jax.jvp(operation, offsets, s)[1], -1, -1)(
+        *(operand.slope for operand in operands)
+    )
+    smaller = len(operands) == 1 and offsets[0].size <= offset.size
+    return _Affine(offset, slope, (operands[0], operation) if smaller else None)
 
 
 def _stays_affine(step: Any, moving: list[int]) -> bool:
