@@ -46,7 +46,7 @@ MOST, FAR = 10**9, 1e150
 
 
 def as_array(
-    value: Any,
+    value: object,
     argument: str,
     *,
     ndim: int | None = None,
@@ -79,7 +79,7 @@ def as_array(
     return array
 
 
-def refuse_masked(value: Any, argument: str) -> None:
+def refuse_masked(value: object, argument: str) -> None:
     """Raise an `InputError` for masked entries, which numpy would read as if they were there.
 
     Examples
@@ -92,9 +92,9 @@ def refuse_masked(value: Any, argument: str) -> None:
         raise InputError(argument, "has masked entries", "drop or fill them first")
 
 
-def _has_masked(value: Any, depth: int = 32) -> bool:
+def _has_masked(value: object, depth: int = 32) -> bool:
     """Return whether an entry is masked, in lists of masked arrays too."""
-    inside: Iterable[Any] = ()
+    inside: Iterable[object] = ()
     if isinstance(value, list | tuple) and depth:
         inside = (part for part in value if isinstance(part, list | tuple | np.ndarray))
     elif isinstance(value, np.ndarray) and value.dtype == object and not np.ma.isMA(value):
@@ -115,7 +115,7 @@ def owned(array: NDArray[T]) -> NDArray[T]:
     >>> kept, owned(kept) is kept
     (array([0., 0.]), True)
     """
-    part: Any = array
+    part: object = array
     while isinstance(part, np.ndarray) and not part.flags.writeable:
         part = part.base
     if part is None:
@@ -151,7 +151,7 @@ def as_number(value: Any, argument: str, wanted: str = "a number") -> float:
         raise InputError(argument, f"is {_short(value)} but must be {wanted}") from None
 
 
-def as_positive(value: Any, argument: str) -> float:
+def as_positive(value: object, argument: str) -> float:
     """Return `value` as a finite float above zero."""
     number = as_number(value, argument, "a number above zero")
     if not (np.isfinite(number) and number > 0):
@@ -163,7 +163,7 @@ def as_positive(value: Any, argument: str) -> float:
     return number
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """Return a value's repr, cut where it would drown the message."""
     try:
         text = repr(value)
@@ -172,7 +172,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def as_count(value: Any, argument: str, least: int = 1) -> int:
+def as_count(value: object, argument: str, least: int = 1) -> int:
     """Return a whole number of at least `least`.
 
     Examples
@@ -190,7 +190,7 @@ def as_count(value: Any, argument: str, least: int = 1) -> int:
     return int(number)
 
 
-def as_level(value: Any, argument: str = "level") -> float:
+def as_level(value: object, argument: str = "level") -> float:
     """Return `value` as a probability strictly between 0 and 1."""
     number = as_number(value, argument, "a number strictly between 0 and 1")
     if not 0.0 < number < 1.0:
@@ -200,7 +200,7 @@ def as_level(value: Any, argument: str = "level") -> float:
     return number
 
 
-def as_choice(value: Any, argument: str, options: Sequence[str]) -> str:
+def as_choice(value: object, argument: str, options: Sequence[str]) -> str:
     """Return `value` if it is one of `options`."""
     if not isinstance(value, str) or value not in options:
         raise InputError(
@@ -209,14 +209,14 @@ def as_choice(value: Any, argument: str, options: Sequence[str]) -> str:
     return value
 
 
-def as_bool(value: Any, argument: str) -> bool:
+def as_bool(value: object, argument: str) -> bool:
     """Return `value` if it is true or false and nothing else."""
     if not isinstance(value, bool | np.bool_):
         raise InputError(argument, f"is {_short(value)}", "pass True or False")
     return bool(value)
 
 
-def as_mapping(value: Any, argument: str) -> dict[str, Any]:
+def as_mapping(value: object, argument: str) -> dict[str, Any]:
     """Return a copy of a mapping from names.
 
     Examples
@@ -254,7 +254,7 @@ def as_names(
     return names
 
 
-def told_seed(seed: Any, used: np.random.Generator | np.random.SeedSequence) -> int | str:
+def told_seed(seed: object, used: np.random.Generator | np.random.SeedSequence) -> int | str:
     """Return what gives the same random numbers again, a number or in words.
 
     `used` is what `as_rng` or `as_seeds` made of the seed.
@@ -275,7 +275,7 @@ def told_seed(seed: Any, used: np.random.Generator | np.random.SeedSequence) -> 
     return f"SeedSequence({sequence.entropy}{key})"
 
 
-def as_seeds(seed: Any) -> np.random.SeedSequence:
+def as_seeds(seed: object) -> np.random.SeedSequence:
     """Return a SeedSequence from an int, SeedSequence, Generator or None."""
     if isinstance(seed, np.random.SeedSequence):
         return seed
@@ -293,7 +293,7 @@ def as_rng(seed: Any) -> np.random.Generator:
         ) from None
 
 
-def axis_names(value: Any, axis: int = -1) -> tuple[str, ...] | None:
+def axis_names(value: object, axis: int = -1) -> tuple[str, ...] | None:
     """Return the names along an axis of a pandas or xarray object, None if it has none.
 
     Examples
@@ -317,11 +317,13 @@ def axis_names(value: Any, axis: int = -1) -> tuple[str, ...] | None:
     return tuple(str(label) for label in labels)
 
 
-def _are_positions(labels: Any) -> bool:
+def _are_positions(labels: Iterable[object]) -> bool:
     return all(isinstance(label, int | np.integer) and label == k for k, label in enumerate(labels))
 
 
-def in_order(value: Any, names: Sequence[str], argument: str, axes: tuple[int, ...] = (-1,)) -> Any:
+def in_order(
+    value: object, names: Sequence[str], argument: str, axes: tuple[int, ...] = (-1,)
+) -> Any:
     """Return a value whose named axes have the order of `names`; one without names as it is.
 
     Where `names` are made up (``theta[0]``, ...) and none of them is meant, positions count.
@@ -371,7 +373,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown}" if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
 
 
-def in_shape_of(image: Any, value: Any, names: Sequence[str]) -> Any:
+def in_shape_of(image: Array, value: Any, names: Sequence[str]) -> Any:
     """Return an array in the order of `names` as the kind of object that `value` is.
 
     Examples
@@ -391,7 +393,7 @@ def in_shape_of(image: Any, value: Any, names: Sequence[str]) -> Any:
     return type(value)(image, index=value.index, **axes)
 
 
-def renamed(value: Any, names: Sequence[str] | None, argument: str) -> tuple[Any, Any]:
+def renamed(value: object, names: Sequence[str] | None, argument: str) -> tuple[Any, Any]:
     """Return a value and its names: those given are new ones, or the order of those it has."""
     own = axis_names(value)
     if names is None or own is None:

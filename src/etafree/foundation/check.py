@@ -32,7 +32,7 @@ class Finding(NamedTuple):
     told: Mapping[str, Any] = NOTHING
 
 
-def find(name: str, function: Callable[[], float], **told: Any) -> Finding:
+def find(name: str, function: Callable[[], float], **told: object) -> Finding:
     """Return what a function finds, or NaN and why it finds nothing: the result stands.
 
     Examples

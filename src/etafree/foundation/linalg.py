@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -40,6 +40,8 @@ __all__ = [
     "whitener",
 ]
 
+T = TypeVar("T")
+
 ROOTS = ("affine", "paper", "cholesky")
 CONDITION_WARN = 1e8
 CONDITION_FAIL = 1e12
@@ -66,8 +68,7 @@ def cholesky(matrix: Array, what: str = "matrix", advice: str = UNDETERMINED) ->
     etafree.errors.NotPositiveDefiniteError: Hessian: is not positive definite (smallest eigenvalue
     -1); add a penalty
     """
-    lower: Array = _answer(np.linalg.cholesky, matrix, what=what, advice=advice)
-    return lower
+    return _answer(np.linalg.cholesky, matrix, what=what, advice=advice)
 
 
 def cholesky_or_none(matrix: Array) -> Array | None:
@@ -99,14 +100,12 @@ def safe_factor(matrix: Array) -> tuple[Array, Array] | None:
 
 def inv(matrix: Array, what: str = "matrix", advice: str = UNDETERMINED) -> Array:
     """Return the inverses of matrices (..., p, p); a singular one is an error that names it."""
-    inverse: Array = _answer(np.linalg.inv, matrix, what=what, advice=advice)
-    return inverse
+    return _answer(np.linalg.inv, matrix, what=what, advice=advice)
 
 
 def solve(matrix: Array, right: Array, what: str = "matrix", advice: str = UNDETERMINED) -> Array:
     """Return the solutions of linear systems; a singular matrix is an error that names it."""
-    solution: Array = _answer(np.linalg.solve, matrix, right, what=what, advice=advice)
-    return solution
+    return _answer(np.linalg.solve, matrix, right, what=what, advice=advice)
 
 
 def eigh(matrix: Array, what: str = "matrix") -> tuple[Array, Array]:
@@ -117,8 +116,7 @@ def eigh(matrix: Array, what: str = "matrix") -> tuple[Array, Array]:
 
 def eigvalsh(matrix: Array, what: str = "matrix") -> Array:
     """Return the eigenvalues (..., p) of symmetric matrices, ascending."""
-    values: Array = _answer(np.linalg.eigvalsh, matrix, what=what)
-    return values
+    return _answer(np.linalg.eigvalsh, matrix, what=what)
 
 
 def least_squares(X: Array, y: Array, cutoff: float | None = None, what: str = "X") -> Array:
@@ -126,8 +124,7 @@ def least_squares(X: Array, y: Array, cutoff: float | None = None, what: str = "
 
     Singular values below `cutoff` times the largest count as zero; by default rounding does.
     """
-    theta: Array = _answer(lambda x: np.linalg.lstsq(x, y, rcond=cutoff)[0], X, what=what)
-    return theta
+    return _answer(lambda x: np.linalg.lstsq(x, y, rcond=cutoff)[0], X, what=what)
 
 
 def rank(matrix: Array, tolerance: float | None = None, what: str = "matrix") -> int:
@@ -137,8 +134,7 @@ def rank(matrix: Array, tolerance: float | None = None, what: str = "matrix") ->
 
 def null_direction(rows: Array, what: str = "X") -> Array:
     """Return the unit vector (1, p) that rows (m, p) say least about, m below p or at it."""
-    direction: Array = _answer(lambda x: np.linalg.svd(x)[2][-1:], rows, what=what)
-    return direction
+    return _answer(lambda x: np.linalg.svd(x)[2][-1:], rows, what=what)
 
 
 def _check_finite(matrix: Array, what: str) -> None:
@@ -147,8 +143,8 @@ def _check_finite(matrix: Array, what: str) -> None:
 
 
 def _answer(
-    factor: Callable[..., Any], matrix: Array, *right: Array, what: str, advice: str = UNDETERMINED
-) -> Any:
+    factor: Callable[..., T], matrix: Array, *right: Array, what: str, advice: str = UNDETERMINED
+) -> T:
     """Return what a routine of LAPACK makes of a matrix, or say what is wrong with the matrix."""
     _check_finite(matrix, what)
     try:
@@ -181,7 +177,9 @@ def rounding(size: int) -> float:
     return 10 * size * float(np.finfo(np.float64).eps)
 
 
-def check_covariance(value: Any, argument: str, size: int | None = None, advice: str = "") -> Array:
+def check_covariance(
+    value: object, argument: str, size: int | None = None, advice: str = ""
+) -> Array:
     """Return `value` as a symmetric positive definite matrix, or say which eigenvalue is wrong.
 
     Warns above a correlation condition number of 1e8 and refuses above 1e12.

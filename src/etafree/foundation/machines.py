@@ -12,7 +12,8 @@ import os
 import pkgutil
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 from etafree._version import __version__
 from etafree.errors import EtafreeError, InputError, MissingExtraError
@@ -29,6 +30,7 @@ TIMEOUT, SECONDS = "ETAFREE_WORKER_TIMEOUT", 600.0
 #: Results that come home together: fewer messages.
 TOGETHER = 5
 
+T = TypeVar("T")
 Say = Callable[[str], None]
 
 
@@ -38,7 +40,7 @@ def say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def connected(scheduler: Any, seconds: float = PATIENCE) -> Iterator[Any]:
+def connected(scheduler: object, seconds: float = PATIENCE) -> Iterator[Any]:
     """Give a client of the cluster; one that is opened here, by its address, is closed here.
 
     In the block, a cluster that goes away is an `EtafreeError`.
@@ -52,17 +54,17 @@ def connected(scheduler: Any, seconds: float = PATIENCE) -> Iterator[Any]:
     except EtafreeError:
         raise
     except Exception as error:
-        told = _told(error, client)
-        if told is None:
+        reason = _reason(error, client)
+        if reason is None:
             raise
-        raise EtafreeError(told) from None
+        raise EtafreeError(reason) from None
     finally:
         if not theirs:
             with contextlib.suppress(Exception), _silent("distributed"):
                 client.close()
 
 
-def _distributed() -> Any:
+def _distributed() -> ModuleType:
     try:
         return importlib.import_module("distributed")
     except ImportError:
@@ -80,7 +82,7 @@ def _usable(client: Any) -> Any:
     return client
 
 
-def _opened(address: Any, seconds: float) -> Any:
+def _opened(address: object, seconds: float) -> Any:
     try:
         return _distributed().Client(address, timeout=seconds, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
@@ -104,7 +106,7 @@ def _silent(name: str) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _told(error: Exception, client: Any) -> str | None:
+def _reason(error: Exception, client: Any) -> str | None:
     """Return what an error says about the cluster, None if it is about something else."""
     distributed = _distributed()
     lost = (
@@ -199,7 +201,7 @@ def _limit() -> float:
     return seconds
 
 
-def awaited(client: Any, futures: list[Any], *, every: bool, say: Say = say) -> list[Any]:
+def awaited(client: Any, futures: list[T], *, every: bool, say: Say = say) -> list[T]:
     """Return the futures that are done, after waiting for the first or for every one."""
     distributed = _distributed()
     watch = Watch(client, say)
@@ -214,13 +216,13 @@ def awaited(client: Any, futures: list[Any], *, every: bool, say: Say = say) -> 
             return [future for future in futures if future in done]
 
 
-def in_order(client: Any, futures: list[Any], say: Say = say) -> Iterator[Any]:
+def in_order(client: Any, futures: list[object], say: Say = say) -> Iterator[Any]:
     """Yield results as they are needed; Dask gives the work of a lost worker to others."""
     try:
         while futures:
-            some = awaited(client, futures[:TOGETHER], every=True, say=say)
-            results = client.gather(some)
-            del some, futures[:TOGETHER]  # the workers may forget them
+            done = awaited(client, futures[:TOGETHER], every=True, say=say)
+            results = client.gather(done)
+            del done, futures[:TOGETHER]  # the workers may forget them
             yield from results
     finally:
         with contextlib.suppress(Exception):  # nobody may be there any more

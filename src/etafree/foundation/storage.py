@@ -24,13 +24,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree._version import __version__
 from etafree.errors import InputError
+
+if TYPE_CHECKING:
+    import zipfile
 
 __all__ = [
     "amount",
@@ -114,7 +117,9 @@ def _process() -> int | None:
     return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=None)
 
 
-def check_claim(path: Any, claimed: int, size: int, argument: str, advice: str = REWRITE) -> None:
+def check_claim(
+    path: object, claimed: int, size: int, argument: str, advice: str = REWRITE
+) -> None:
     """Refuse a file of `size` bytes that claims to hold far more than it can.
 
     Examples
@@ -133,7 +138,7 @@ you meant, write it again without compression (see fits)
         )
 
 
-def check_room(what: Any, needed: int, argument: str, advice: str) -> None:
+def check_room(what: object, needed: int, argument: str, advice: str) -> None:
     """Refuse to read what memory cannot hold even once."""
     free = memory()[1]
     if needed > free:
@@ -141,7 +146,7 @@ def check_room(what: Any, needed: int, argument: str, advice: str) -> None:
         raise InputError(argument, problem, advice)
 
 
-def lines_of(file: TextIO, path: Any, argument: str) -> Iterator[str]:
+def lines_of(file: TextIO, path: object, argument: str) -> Iterator[str]:
     """Yield the lines of a text file; refuse one that no table has, before memory is full."""
     while line := file.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
@@ -175,7 +180,10 @@ def made_with() -> str:
 
 
 def save_arrays(
-    path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Any], meta: Mapping[str, Any]
+    path: str | os.PathLike[str],
+    kind: str,
+    arrays: Mapping[str, object],
+    meta: Mapping[str, object],
 ) -> Path:
     """Write arrays and JSON-able metadata to an ``.npz`` file, whole or not at all."""
     target = writable(path, ".npz")
@@ -377,7 +385,7 @@ def writable(path: Any, suffix: str = "", argument: str = "path") -> Path:
 
 
 @contextlib.contextmanager
-def damaged(path: Any) -> Iterator[None]:
+def damaged(path: object) -> Iterator[None]:
     """Say that a file is damaged where its contents do not fit together."""
     try:
         yield
@@ -429,7 +437,7 @@ def load_arrays(
     return arrays, meta
 
 
-def _check_size(members: Sequence[Any], path: str) -> None:
+def _check_size(members: Sequence[zipfile.ZipInfo], path: str) -> None:
     """Refuse members of a zip file that claim to be endless, or more than there is memory for."""
     claimed = sum(member.file_size for member in members)
     check_claim(path, claimed, os.path.getsize(path), "path")
