@@ -383,7 +383,7 @@ def _stated_width(
     return max([1.0, *(width for width in stated if width is not None)])
 
 
-def _levels(column: pd.Series[Any]) -> float:
+def _levels(column: pd.Series) -> float:
     """Return how many columns a column of a table makes: one, or one for each of its labels."""
     if column.dtype.kind in "iufc":
         return 1.0
@@ -579,7 +579,7 @@ def _check_sides(both: Any, table: pd.DataFrame, formula: str) -> None:
         raise InputError("formula", f"{formula!r} has no predictors", "write 1 for a mean")
 
 
-def _used_levels(table: pd.DataFrame, rows: pd.Index[Any] | None) -> pd.DataFrame:
+def _used_levels(table: pd.DataFrame, rows: pd.Index | None) -> pd.DataFrame:
     """Return a table whose categories are those that some row has, of the given rows if any."""
     fewer = {}
     for name, kind in table.dtypes.items():

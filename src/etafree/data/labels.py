@@ -47,6 +47,8 @@ __all__ = [
     "unified",
 ]
 
+#: Labels of rows or groups: numbers, text or times.
+Labels = NDArray[Any]
 #: Types of whole numbers that are counted in a table, and where floating point loses some.
 WHOLE, EXACT = ("int64", "int32", "uint32"), 1 << 53
 #: Batches of fewer rows than a part has, by this factor, are put together.
@@ -107,7 +109,7 @@ class Columns:
         return out.T
 
 
-def column_names(table: Any) -> tuple[str, ...]:
+def column_names(table: object) -> tuple[str, ...]:
     """Return the names of a table's columns, all different; what is no text cannot be asked for."""
     if hasattr(table, "iloc") and hasattr(table, "columns"):
         names = [name for name in table.columns if isinstance(name, str)]
@@ -131,7 +133,7 @@ def plain_type(kind: Any, name: str) -> Any:
     Decimals are numbers, and so are half floats, which pandas cannot look up. A column of the
     null type has no number. What holds several values in a row is refused by name.
     """
-    pa: Any = import_module("pyarrow")
+    pa = import_module("pyarrow")
     is_a = pa.types
     if is_a.is_decimal(kind) or is_a.is_null(kind):
         return pa.float64()
@@ -157,7 +159,7 @@ def unified(known: Any, more: Any) -> Any:
 
     None where there is no such type.
     """
-    pa: Any = import_module("pyarrow")
+    pa = import_module("pyarrow")
     values = [getattr(kind, "value_type", kind) for kind in (known, more)]  # of a dictionary
     for pair in ([known, more], values):
         schemas = [pa.schema([("c", kind)]) for kind in pair]
@@ -172,7 +174,7 @@ def as_plain(chunk: Any, columns: Sequence[str]) -> Any:
     """Return a part with these columns, those of an Arrow table in the types they are used in."""
     if hasattr(chunk, "iloc"):
         return chunk
-    pa: Any = import_module("pyarrow")
+    pa = import_module("pyarrow")
     chosen = chunk.select(list(columns))
     types = [plain_type(field.type, field.name) for field in chosen.schema]
     if types == chosen.schema.types:
@@ -202,7 +204,7 @@ def together(batches: Iterable[Any], most: int) -> Iterator[Any]:
 def _joined(batches: list[Any]) -> Any:
     if len(batches) == 1:
         return batches[0]
-    pa: Any = import_module("pyarrow")
+    pa = import_module("pyarrow")
     table = pa.Table.from_batches(batches)
     return table.unify_dictionaries().combine_chunks()
 
@@ -244,7 +246,7 @@ def _type_in_use(column: Any, arrow: bool) -> Any:
     return object if text else column.dtype
 
 
-def raw(chunk: Any, name: str) -> NDArray[Any]:
+def raw(chunk: Any, name: str) -> Labels:
     """Return a column of a part as numpy has it."""
     if hasattr(chunk, "iloc"):
         return np.asarray(chunk[name])
@@ -276,7 +278,7 @@ def _is_whole(chunk: Any, name: str) -> bool:
     return str(column.type) in WHOLE and column.null_count == 0
 
 
-def factorized(chunk: Any, name: str) -> tuple[NDArray[Any], NDArray[np.intp]]:
+def factorized(chunk: Any, name: str) -> tuple[Labels, NDArray[np.intp]]:
     """Return the distinct labels of a column and each row's place among them, -1 for none."""
     whole = raw(chunk, name) if _is_whole(chunk, name) else None
     if whole is not None and len(whole) and np.ptp(whole) <= len(whole):
@@ -300,7 +302,7 @@ def factorized(chunk: Any, name: str) -> tuple[NDArray[Any], NDArray[np.intp]]:
     return np.asarray(found.dictionary.to_numpy(zero_copy_only=False)), codes.astype(np.intp)
 
 
-def joined(parts: Sequence[NDArray[Any]], argument: str) -> NDArray[Any]:
+def joined(parts: Sequence[Labels], argument: str) -> Labels:
     """Return the labels of all parts; whole numbers stay what they are, floating point loses some.
 
     Examples
@@ -310,7 +312,7 @@ def joined(parts: Sequence[NDArray[Any]], argument: str) -> NDArray[Any]:
     array([9007199254740993, 9223372036854775808], dtype=object)
     """
     try:
-        made: NDArray[Any] = np.concatenate(parts)
+        made: Labels = np.concatenate(parts)
     except TypeError:
         kinds = sorted({part.dtype.name for part in parts})
         raise InputError(
@@ -353,10 +355,10 @@ class Tally:
 
     def __init__(self, coder: Any) -> None:
         self.coder = coder
-        self.waiting: list[tuple[NDArray[Any], NDArray[np.intp], Array]] = []
+        self.waiting: list[tuple[Labels, NDArray[np.intp], Array]] = []
         self.most = WAITING
 
-    def add(self, labels: NDArray[Any], rows: NDArray[np.intp], weights: Array) -> None:
+    def add(self, labels: Labels, rows: NDArray[np.intp], weights: Array) -> None:
         """Add labels with their rows and weights; a label without rows is not there."""
         there = rows > 0
         self.waiting.append((labels[there], rows[there], weights[there]))
@@ -374,7 +376,7 @@ class Tally:
             self.settled()
         return self.__dict__
 
-    def settled(self) -> tuple[NDArray[Any], NDArray[np.intp], Array]:
+    def settled(self) -> tuple[Labels, NDArray[np.intp], Array]:
         """Return every label once, sorted, with its rows and weight."""
         every, *sums = zip(*self.waiting, strict=True)
         labels, (rows, weights) = joined(every, self.coder.argument), map(np.concatenate, sums)
@@ -393,7 +395,7 @@ class Column:
 
     name: str
     argument: str
-    labels: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
+    labels: Labels = field(default_factory=lambda: np.zeros(0))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -447,7 +449,7 @@ class Column:
 class Cells:
     """Codes of rows that share all their groups."""
 
-    ways: tuple[Any, ...]
+    ways: tuple[Coder, ...]
     known: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     argument: str = "clusters"
 
@@ -458,7 +460,7 @@ class Cells:
 
     def numbers(self, chunk: Any, kept: Kept) -> NDArray[np.intp]:
         """Return one number for the groups of every row."""
-        out: NDArray[np.intp] = self.ways[0](chunk, kept)
+        out = self.ways[0](chunk, kept)
         for way in self.ways[1:]:
             out = out * len(way) + way(chunk, kept)
         return out
@@ -486,23 +488,24 @@ class Cells:
 class Merged:
     """Codes of groups that belong to larger ones."""
 
-    finer: Any
+    finer: Coder
     into: NDArray[np.intp]
     many: int
 
     @property
     def columns(self) -> tuple[str, ...]:
         """What a part must have."""
-        columns: tuple[str, ...] = self.finer.columns
-        return columns
+        return self.finer.columns
 
     def __len__(self) -> int:
         return self.many
 
     def __call__(self, chunk: Any, kept: Kept) -> NDArray[np.intp]:
         """Return the code of every row of a part that is in use."""
-        codes: NDArray[np.intp] = self.into[self.finer(chunk, kept)]
-        return codes
+        return self.into[self.finer(chunk, kept)]
+
+
+Coder = Column | Cells | Merged
 
 
 def _changed(argument: str) -> InputError:
@@ -525,8 +528,8 @@ class StreamedGroups(Groups):
 
     def __init__(
         self,
-        coder: Any,
-        labels: NDArray[Any],
+        coder: Coder,
+        labels: Labels,
         rows: NDArray[np.intp],
         weights: Array,
         tally: Callable[[Tally], Tally],
@@ -538,8 +541,7 @@ class StreamedGroups(Groups):
     @property
     def columns(self) -> tuple[str, ...]:
         """What a part must have."""
-        columns: tuple[str, ...] = self.coder.columns
-        return columns
+        return self.coder.columns
 
     @property
     def codes(self) -> NDArray[np.intp]:  # type: ignore[override]
@@ -561,7 +563,7 @@ class StreamedGroups(Groups):
         """Return the sum of the rows' own weights in every group (G,)."""
         return self._weights
 
-    def labelled(self, labels: NDArray[Any]) -> StreamedGroups:
+    def labelled(self, labels: Labels) -> StreamedGroups:
         """Return the same groups with other labels."""
         return StreamedGroups(self.coder, labels, self._rows, self._weights, self._tally)
 
@@ -610,19 +612,19 @@ class StreamedRows(Rows):
         """Number of rows left out."""
         return self.original - self.used
 
-    def align(self, values: Any, argument: str) -> NDArray[Any]:
+    def align(self, values: object, argument: str) -> Labels:
         """Refused: there is no vector with an entry per row."""
         raise needs_rows(argument)
 
-    def groups(self, labels: Any, argument: str, *, numeric: bool = False) -> Groups:
+    def groups(self, labels: object, argument: str, *, numeric: bool = False) -> Groups:
         """Return the groups of rows that a column's labels make, in one pass."""
         if isinstance(labels, Groups):
             return labels
         assert self.find is not None
-        column_name(labels, self.table, argument)
-        if labels not in self.known:
-            self.known[labels] = self.find(labels, argument)
-        found = self.known[labels]
+        name = column_name(labels, self.table, argument)
+        if name not in self.known:
+            self.known[name] = self.find(name, argument)
+        found = self.known[name]
         return found.labelled(as_array(found.labels, argument)) if numeric else found
 
     def each(self, argument: str) -> Groups:
@@ -630,7 +632,7 @@ class StreamedRows(Rows):
         raise InputError(argument, "must name a column when data are read in parts")
 
 
-def column_name(name: Any, columns: Sequence[str], argument: str) -> str:
+def column_name(name: object, columns: Sequence[str], argument: str) -> str:
     """Return the name of a column of the table."""
     if not isinstance(name, str):
         raise InputError(

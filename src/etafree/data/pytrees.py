@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 
-def import_jax() -> Any:
+def import_jax() -> ModuleType:
     """Return JAX, or say how to install it."""
     try:
         return importlib.import_module("jax")

@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
 from etafree.data.labels import SMALL, as_plain, column_names, plain_type, together, unified
 from etafree.errors import InputError, MissingExtraError
@@ -44,9 +45,11 @@ __all__ = [
 
 #: Bytes of a number in memory.
 NUMBER = 8
+#: What two names of one file have in common: its device and node, or its real path.
+_Identity = tuple[int, int] | str
 
 
-def module(name: str) -> Any:
+def module(name: str) -> ModuleType:
     """Return a module of PyArrow or Dask."""
     try:
         return importlib.import_module(name)
@@ -66,8 +69,8 @@ def reading(path: str) -> Iterator[None]:
             "it must be under this path on every machine that works on it, while it is in use",
         ) from None
     except (module("pyarrow").ArrowException, OSError) as error:
-        told = " ".join(str(error).split())[:200]
-        raise InputError("data", f"{path!r} cannot be read ({told})", "write it again") from None
+        reason = " ".join(str(error).split())[:200]
+        raise InputError("data", f"{path!r} cannot be read ({reason})", "write it again") from None
 
 
 class File(NamedTuple):
@@ -87,7 +90,7 @@ class File(NamedTuple):
         return [*self.declared.names, *self.fragment.physical_schema.names]
 
     @property
-    def in_path(self) -> dict[str, Any]:
+    def in_path(self) -> dict[str, object]:
         """Columns that stand in the names of folders, as ``town=3/``."""
         keys = module("pyarrow.dataset").get_partition_keys(self.fragment.partition_expression)
         return dict(keys)
@@ -118,7 +121,7 @@ def files_of(dataset: Any) -> list[File]:
 
 def schema_of(files: Sequence[File], columns: Sequence[str]) -> Any:
     """Return a schema in which these columns of all files can be read, text never as numbers."""
-    stored: dict[str, dict[Any, File]] = {name: {} for name in columns}
+    stored: dict[str, dict[object, File]] = {name: {} for name in columns}
     for file in files:
         with reading(file.path):
             for name, kind in file.types(columns).items():
@@ -127,7 +130,7 @@ def schema_of(files: Sequence[File], columns: Sequence[str]) -> Any:
     return module("pyarrow").schema(types)
 
 
-def _common_type(name: str, kinds: dict[Any, File]) -> Any:
+def _common_type(name: str, kinds: dict[object, File]) -> Any:
     """Return a type for what files store as several; `kinds` tells a file for each."""
     schemas = [file.declared for file in kinds.values() if name in file.declared.names]
     for kind in (schema.field(name).type for schema in schemas):
@@ -205,7 +208,7 @@ def _names_in(folder: str) -> list[str]:
     As everywhere, names that begin with a dot or an underscore are not looked at. Links are
     followed, in circles never.
     """
-    found: dict[Any, str] = {}
+    found: dict[_Identity, str] = {}
     for name in sorted(_walk(folder, folder, set())):
         with reading(name):
             known = found.setdefault(_identity(name), name)
@@ -218,7 +221,9 @@ def _names_in(folder: str) -> list[str]:
     return list(found.values())
 
 
-def _walk(folder: str, base: str, seen: set[Any]) -> Iterator[str]:
+def _walk(
+    folder: str, base: str, seen: set[tuple[_Identity, frozenset[tuple[str, str]]]]
+) -> Iterator[str]:
     with reading(folder):
         here = _identity(folder), _keys(folder, base)
         if here in seen:
@@ -244,14 +249,14 @@ def _keys(folder: str, base: str) -> frozenset[tuple[str, str]]:
     return frozenset({key: value for key, _, value in pairs}.items())
 
 
-def _identity(path: str) -> Any:
+def _identity(path: str) -> _Identity:
     """Return what two names of one file have in common."""
-    found = os.stat(path)
-    return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(path)
+    facts = os.stat(path)
+    return (facts.st_dev, facts.st_ino) if facts.st_ino else os.path.realpath(path)
 
 
 def _refuse_twice(paths: Iterable[str]) -> None:
-    known: dict[Any, str] = {}
+    known: dict[_Identity, str] = {}
     for path in paths:
         other = known.setdefault(_identity(path), path)
         if other is not path:
@@ -264,7 +269,7 @@ def check_pages(fragment: Any) -> Any:
     """Return options that verify the checksums of a Parquet file's pages, if it has any."""
     if not hasattr(fragment, "row_groups"):
         return None
-    options: Any = fragment.format.default_fragment_scan_options
+    options = fragment.format.default_fragment_scan_options
     if options.page_checksum_verification:
         return options
     if getattr(options, "parquet_decryption_config", None) is not None:
@@ -323,7 +328,8 @@ RETRIES = 3
 #: Bytes of a table in small bits that are kept: to read them costs more than to work on them.
 KEPT = 1 << 26
 
-Work = Callable[[int, Iterator[Any]], Any]
+T = TypeVar("T")
+Work = Callable[[int, Iterator[Any]], T]
 
 
 class Source(ABC):
@@ -339,7 +345,7 @@ class Source(ABC):
         """Yield what `chunks` does, some first rows before it if they cost less alone."""
         return self.chunks(columns)
 
-    def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
+    def map(self, work: Work[T], columns: Sequence[str]) -> Iterator[T]:
         """Yield ``work(k, parts)`` for every piece k of the table, in order."""
         yield work(0, self.chunks(columns))
 
@@ -348,11 +354,11 @@ class Source(ABC):
 class Frames(Source):
     """DataFrames or Arrow tables, made anew whenever they are asked for."""
 
-    make: Callable[[], Iterable[Any]]
+    make: Callable[[], Iterable[object]]
     columns: tuple[str, ...]
 
     @classmethod
-    def of(cls, make: Callable[[], Iterable[Any]]) -> Frames:
+    def of(cls, make: Callable[[], Iterable[object]]) -> Frames:
         """Return the source with the columns of the first table."""
         tables = make()
         if not isinstance(tables, Iterable):
@@ -383,14 +389,14 @@ class Arrow(Source):
 
     files: list[File]
     batch: int
-    client: Any
+    client: object
     columns: tuple[str, ...]
     stamps: dict[str, tuple[int, ...]] = field(default_factory=dict)
     schemas: dict[tuple[str, ...], Any] = field(default_factory=dict)
     kept: dict[tuple[str, ...], list[Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, files: list[File], declared: Sequence[str], batch: int, client: Any) -> Arrow:
+    def of(cls, files: list[File], declared: Sequence[str], batch: int, client: object) -> Arrow:
         """Return the source of files, with all the columns that any of them has."""
         names = [name for file in files for name in file.columns]
         return cls(files, batch, client, tuple(dict.fromkeys((*declared, *names))))
@@ -464,7 +470,7 @@ class Arrow(Source):
             yield from _first_rows(file.fragment, columns)
         yield from self._batches(schema)  # as they come: the first few may do
 
-    def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
+    def map(self, work: Work[T], columns: Sequence[str]) -> Iterator[T]:
         if self.client is None:
             yield from super().map(work, columns)
             return
@@ -489,8 +495,8 @@ class Arrow(Source):
             if not path or file.fragment.filesystem.type_name != "local":
                 continue
             with reading(path):
-                found = os.stat(path)
-            now = found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+                facts = os.stat(path)
+            now = facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns
             if self.stamps.setdefault(path, now) != now:
                 raise InputError(
                     "data",
@@ -518,7 +524,7 @@ def _row_groups(file: Any, rows: int) -> Iterator[tuple[Any, int]]:
         yield file.subset(row_group_ids=some), held
 
 
-def _alike(first: Any, other: Any) -> bool:
+def _alike(first: object, other: object) -> bool:
     """Return whether two fragments can be read together."""
     kinds = [(getattr(f, "format", None), getattr(f, "filesystem", None)) for f in (first, other)]
     return kinds[0] == kinds[1]
@@ -569,13 +575,13 @@ def _batches(piece: Sequence[Any], schema: Any, batch: int, threads: bool = True
     return batches()
 
 
-def _packed(shared: Any) -> bytes:
+def _packed(shared: object) -> bytes:
     """Return what workers need as bytes, which the scheduler hands on as they are."""
     packed: bytes = module("cloudpickle").dumps(shared)
     return packed
 
 
-def _on_piece(k: int, piece: list[Sent], shared: tuple[Work, Any, int]) -> Any:
+def _on_piece(k: int, piece: list[Sent], shared: tuple[Work[T], Any, int]) -> T:
     work, schema, batch = shared
     fragments = [sent.opened() for sent in piece]
     # one thread: the cluster has other workers for the other cores
@@ -587,7 +593,7 @@ class Dask(Source):
     """A Dask DataFrame, whose partitions are worked on where they are."""
 
     frame: Any
-    client: Any
+    client: object
     columns: tuple[str, ...]
 
     def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -599,7 +605,7 @@ class Dask(Source):
             for part in parts:
                 yield from in_order(client, [client.compute(part, retries=RETRIES)])
 
-    def map(self, work: Work, columns: Sequence[str]) -> Iterator[Any]:
+    def map(self, work: Work[T], columns: Sequence[str]) -> Iterator[T]:
         delayed = module("dask").delayed
         parts = self.frame[list(columns)].to_delayed()
         run = delayed(_on_frame, pure=False)
@@ -613,11 +619,11 @@ class Dask(Source):
             yield from in_order(client, client.compute(tasks, retries=RETRIES))
 
 
-def _on_frame(work: Work, k: int, frame: Any) -> Any:
+def _on_frame(work: Work[T], k: int, frame: object) -> T:
     return work(k, iter([frame]))
 
 
-def as_source(data: Any, batch: int = BATCH, scheduler: Any = None) -> Source:
+def as_source(data: object, batch: int = BATCH, scheduler: object = None) -> Source:
     """Return the source of Parquet files or folders, an Arrow dataset or table, a Dask DataFrame,
     or of DataFrames: an iterable that can be run through again, or a function that returns one.
     """
@@ -655,14 +661,14 @@ def _arrow_source(data: object, batch: int, scheduler: object) -> Arrow:
     return Arrow.of(files, names, batch, _cluster(scheduler))
 
 
-def _paths(data: Any) -> list[str]:
+def _paths(data: object) -> list[str]:
     """Return the paths that the data are, none for anything else."""
     several = data if isinstance(data, list | tuple) else [data]
-    named = all(isinstance(path, str | os.PathLike) for path in several)
-    return [os.fsdecode(path) for path in several] if named else []
+    paths = [os.fsdecode(path) for path in several if isinstance(path, str | os.PathLike)]
+    return paths if len(paths) == len(several) else []
 
 
-def _cluster(scheduler: Any, active: bool = False) -> Any:
+def _cluster(scheduler: object, active: bool = False) -> object:
     """Return a client or an address where someone can work, None for none.
 
     `active` takes a client that is running.

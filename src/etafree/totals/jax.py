@@ -42,12 +42,12 @@ class Kernels:
     predictor every row's second derivative, which compiled code sums faster.
     """
 
-    def __init__(self, function: Callable[[Any, Any], Any], template: Any, row: Any) -> None:
+    def __init__(self, function: Callable[[Any, Any], Any], template: object, row: object) -> None:
         jax = import_jax()
         jnp, structured = jax.numpy, rebuild(template)
         p = sum(leaf.size for leaf in jax.tree.leaves(template))
 
-        def loss(theta: Any, row: Any) -> Any:
+        def loss(theta: Any, row: object) -> Any:
             return function(structured(theta), row)
 
         self.predictors = found = find_predictors(loss, p, row)
@@ -149,9 +149,9 @@ class JaxTotal(Total):
         The rows as JAX has them, shared by totals that differ in their weights.
     """
 
-    loss: Any
-    template: Any
-    columns: Any
+    loss: JaxLoss
+    template: object
+    columns: object
     weights: Array | None = None
     frequency: bool = True
     on_device: dict[int, Any] = field(default_factory=dict, repr=False)
@@ -180,8 +180,7 @@ class JaxTotal(Total):
     @cached_property
     def _kernels(self) -> Kernels:
         with double_precision():
-            made: Kernels = self.loss.kernels(self.template, self.row)
-            return made
+            return self.loss.kernels(self.template, self.row)
 
     def reweighted(self, weights: Array | None, frequency: bool) -> JaxTotal:
         """Return the same total under other weights."""
@@ -468,12 +467,12 @@ class JaxLoss(GeneralLoss):
         """Return what is minimised, in words."""
         return f"the expected loss {self.label}"
 
-    def count(self, data: Any) -> int:
+    def count(self, data: object) -> int:
         """Return the number of observations in the data."""
         return as_columns(data)[1]
 
     def bind(
-        self, data: Any, start: Any, weights: Array | None, frequency: bool
+        self, data: object, start: object, weights: Array | None, frequency: bool
     ) -> tuple[JaxTotal, Array, tuple[str, ...] | None]:
         """Return the total, the start (p,) and names such as ``beta[0]``; None for one vector."""
         template, flat, names = as_parameters(start)
@@ -482,12 +481,12 @@ class JaxLoss(GeneralLoss):
         _check_start(total, flat)
         return total, flat, names
 
-    def kernels(self, template: Any, row: Any) -> Kernels:
+    def kernels(self, template: object, row: object) -> Kernels:
         """Return the compiled functions for parameters and rows like these, made once."""
         tree = import_jax().tree
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in tree.leaves((template, row)))
         key = (tree.structure((template, row)), shapes)
-        known: dict[Any, Kernels] = self.__dict__.setdefault("_kernels", {})
+        known: dict[tuple[object, ...], Kernels] = self.__dict__.setdefault("_kernels", {})
         if key not in known:
             known[key] = Kernels(self.function, template, row)
         return known[key]
