@@ -236,8 +236,7 @@ class Functional:
     def interval(self, level: float | None = None) -> Array:
         """Return equal-tailed limits at `level` of the calibrated draws, (2,) or (2, k)."""
         tail = 0.5 * (1 - as_level(self.level if level is None else level))
-        limits: Array = np.quantile(self.draws, [tail, 1 - tail], axis=0)
-        return limits
+        return np.quantile(self.draws, [tail, 1 - tail], axis=0)
 
 
 def image(

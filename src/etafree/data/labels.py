@@ -100,8 +100,7 @@ class Columns:
 
     def __matmul__(self, other: Array) -> Array:
         every = slice(0, len(self))
-        made: Array = self._filled(np.empty(self.shape[::-1]), every) @ other
-        return made
+        return self._filled(np.empty(self.shape[::-1]), every) @ other
 
     def _filled(self, out: Array, rows: slice | NDArray[np.intp]) -> Array:
         for to, column in zip(out, self.columns, strict=True):

@@ -300,8 +300,7 @@ def transport(covariance: Array, target: Array, root: str = "affine") -> Array:
         middle = solve(lower, half.T)
         middle = symmetric_root(0.5 * (middle + middle.T), argument="covariance")
         standard = solve(lower.T, (lower @ middle).T).T
-    omega: Array = standard * (sd[:, None] / sd)
-    return omega
+    return standard * (sd[:, None] / sd)
 
 
 def absolute(matrices: Array, floor: float = 0.0) -> Array:
@@ -310,8 +309,7 @@ def absolute(matrices: Array, floor: float = 0.0) -> Array:
     size = np.abs(values)
     most = size.max(axis=-1, keepdims=True)
     size = np.maximum(size, floor * np.where(most > 0, most, 1.0))
-    made: Array = (vectors * size[..., None, :]) @ np.swapaxes(vectors, -1, -2)
-    return made
+    return (vectors * size[..., None, :]) @ np.swapaxes(vectors, -1, -2)
 
 
 def majorized(hessian: Array, scale: Array, floor: float) -> Array:
@@ -319,5 +317,4 @@ def majorized(hessian: Array, scale: Array, floor: float) -> Array:
     if not np.isfinite(hessian).all():
         return hessian
     unit = np.where(scale > 0, scale, 1.0)  # eigenvalues without units
-    made: Array = absolute(hessian / unit / unit[:, None], floor) * unit * unit[:, None]
-    return made
+    return absolute(hessian / unit / unit[:, None], floor) * unit * unit[:, None]

@@ -139,8 +139,7 @@ class QuadraticModel:
 
     def _gaps(self, z: Array, gradient: Array) -> Array:
         least = np.abs(self.norms.least_subgradient(z, gradient))
-        gaps: Array = least / np.where(self.scale > 0, self.scale, 1.0)
-        return gaps
+        return least / np.where(self.scale > 0, self.scale, 1.0)
 
     def _on_active(self, z: Array, gradient: Array, room: float) -> tuple[Array, Array]:
         """Return the point and gradient after Newton steps on the active block alone."""

@@ -222,8 +222,7 @@ class JaxTotal(Total):
         square = np.zeros((self._kernels.predictors.many, self.p))
         for chunk in self._chunks:
             square += np.einsum("mkp,mkp->kp", *[np.asarray(chunk.rows[1])[chunk.skip :]] * 2)
-        root: Array = np.sqrt(square)
-        return root
+        return np.sqrt(square)
 
     def _run(self, name: str, theta: Array) -> Iterator[tuple[_Chunk, Any]]:
         """Yield the chunks with what a compiled function makes of them."""
