@@ -247,16 +247,16 @@ def image(
         raise InputError("function", f"is {function!r}", "pass a function of named parameters")
     named = {key: array[..., j] for j, key in enumerate(names)}
     try:
-        made = as_array(function(named), "function")
+        values = as_array(function(named), "function")
     except KeyError as error:
         raise InputError("function", f"asks for {error}", f"parameters are {list(names)}") from None
-    if made.shape[: array.ndim - 1] != array.shape[:-1]:
+    if values.shape[: array.ndim - 1] != array.shape[:-1]:
         raise InputError(
             "function",
-            f"returns shape {made.shape} for {len(array)} draws",
+            f"returns shape {values.shape} for {len(array)} draws",
             "work on arrays: one value per draw",
         )
-    return made
+    return values
 
 
 def student_quantile(probability: float, dof: Array) -> Array:

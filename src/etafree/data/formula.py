@@ -591,7 +591,7 @@ def _used_levels(table: pd.DataFrame, rows: pd.Index | None) -> pd.DataFrame:
     return table.assign(**fewer) if fewer else table
 
 
-def _categories(data: object, *arguments: object, **options: object) -> Any:
+def _categories(data: object, *arguments: object, **options: object) -> object:
     """Return formulaic's ``C()`` of a column or an expression, unless its labels are too many."""
     import pandas as pd
     from formulaic.transforms.contrasts import C
@@ -651,7 +651,7 @@ def _computations(spec: Any, table: pd.DataFrame) -> str:
     return " ".join(text for text in derived if not re.fullmatch(r"1|C\(\w+(, .*)?\)", text))
 
 
-def _exp10(x: ArrayLike) -> Any:
+def _exp10(x: ArrayLike) -> object:
     return np.power(10.0, x)  # formulaic's own is the tenth power of x
 
 

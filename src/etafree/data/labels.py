@@ -77,8 +77,8 @@ class Columns:
     @classmethod
     def of(cls, chunk: Any, names: Sequence[str | None]) -> Columns:
         """Return the matrix of these columns of a part, None for the intercept."""
-        found = [None if name is None else numbers(chunk, name, "X") for name in names]
-        return cls(found, len(chunk))
+        columns = [None if name is None else numbers(chunk, name, "X") for name in names]
+        return cls(columns, len(chunk))
 
     @property
     def finite(self) -> bool:
@@ -99,8 +99,7 @@ class Columns:
         return self._block.T
 
     def __matmul__(self, other: Array) -> Array:
-        every = slice(0, len(self))
-        return self._filled(np.empty(self.shape[::-1]), every) @ other
+        return self._filled(np.empty(self.shape[::-1]), slice(0, len(self))) @ other
 
     def _filled(self, out: Array, rows: slice | NDArray[np.intp]) -> Array:
         for to, column in zip(out, self.columns, strict=True):
@@ -214,17 +213,17 @@ def as_frame(chunk: Any, columns: Iterable[Hashable]) -> pd.DataFrame:
     arrow = not hasattr(chunk, "iloc")
     chosen = list(columns)  # what pandas wrote about a file is not needed and may be damaged
     frame = chunk.select(chosen).replace_schema_metadata().to_pandas() if arrow else chunk[chosen]
-    made = frame
+    converted = frame
     for name in frame.columns:
         column, kind = frame[name], _type_in_use(frame[name], arrow)
         if kind != column.dtype:
-            made = frame.copy(deep=False) if made is frame else made
+            converted = frame.copy(deep=False) if converted is frame else converted
             one_gap = column.where(column.notna(), None) if column.dtype == object else column
-            made[name] = one_gap.astype(kind)
-    return made
+            converted[name] = one_gap.astype(kind)
+    return converted
 
 
-def _type_in_use(column: Any, arrow: bool) -> Any:
+def _type_in_use(column: pd.Series, arrow: bool) -> Any:
     """Return the type of a pandas column in which all parts of a table agree.
 
     Truth values and decimals come as objects where some are missing, or from a database.
@@ -311,7 +310,7 @@ def joined(parts: Sequence[Labels], argument: str) -> Labels:
     array([9007199254740993, 9223372036854775808], dtype=object)
     """
     try:
-        made: Labels = np.concatenate(parts)
+        labels: Labels = np.concatenate(parts)
     except TypeError:
         kinds = sorted({part.dtype.name for part in parts})
         raise InputError(
@@ -320,8 +319,8 @@ def joined(parts: Sequence[Labels], argument: str) -> Labels:
             "store them as one type in all parts",
         ) from None
     whole = [part for part in parts if part.dtype.kind in "iu" and len(part)]
-    if made.dtype.kind not in "iuf" or not whole:
-        return made
+    if labels.dtype.kind not in "iuf" or not whole:
+        return labels
     low, high = min(int(part.min()) for part in whole), max(int(part.max()) for part in whole)
     if any(part.dtype.kind == "f" and len(part) for part in parts):
         if max(-low, high) > EXACT:
@@ -330,7 +329,7 @@ def joined(parts: Sequence[Labels], argument: str) -> Labels:
                 "has whole numbers beyond 2**53 in some parts and floating point in others",
                 "read them as whole numbers or text",
             )
-        return made
+        return labels
     kind = np.int64 if high < 1 << 63 else object
     return np.concatenate([part.astype(kind) for part in parts])
 
@@ -369,7 +368,7 @@ class Tally:
             self.add(*part)
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Settle before a journey: labels of many parts repeat."""
         if len(self.waiting) > 1:
             self.settled()
@@ -424,8 +423,9 @@ class Column:
         labels, place = factorized(chunk, self.name)
         if self.labels.dtype.kind == "U":  # labels of several types
             labels = labels.astype(str)
-        found = np.append(self._index.get_indexer(labels), -1)[place]
-        codes = found if kept is None else found[kept]
+        codes = np.append(self._index.get_indexer(labels), -1)[
+            place if kept is None else place[kept]
+        ]
         if np.any(codes < 0):
             raise _changed(self.argument)
         return codes.astype(np.intp, copy=False)
@@ -477,10 +477,10 @@ class Cells:
 
     def count(self, chunk: Any, kept: Kept, weights: Array | None, tally: Tally) -> None:
         """Add a part's cells to those seen so far."""
-        found, place, rows = np.unique(
+        cells, place, rows = np.unique(
             self.numbers(chunk, kept), return_inverse=True, return_counts=True
         )
-        tally.add(found, rows, np.bincount(place, weights, len(found)).astype(np.float64))
+        tally.add(cells, rows, np.bincount(place, weights, len(cells)).astype(np.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -551,7 +551,7 @@ class StreamedGroups(Groups):
             "take a sample into memory",
         )
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"coder": self.coder}  # another process needs codes only
 
     def sizes(self) -> NDArray[np.intp]:
@@ -584,13 +584,13 @@ class StreamedGroups(Groups):
             )
         cells = Cells(tuple(groups.coder for groups in every))
         known, rows, weights = self._tally(Tally(cells)).settled()
-        made, rest = [], known
+        own, rest = [], known
         for groups in reversed(every):
             rest, codes = np.divmod(rest, len(groups))
-            made.append(Groups(codes.astype(np.intp), groups.labels))
-        found = replace(cells, known=known)
-        joint = StreamedGroups(found, np.arange(len(known)), rows, weights, self._tally)
-        return joint, tuple(reversed(made))
+            own.append(Groups(codes.astype(np.intp), groups.labels))
+        coder, labels = replace(cells, known=known), np.arange(len(known))
+        joint = StreamedGroups(coder, labels, rows, weights, self._tally)
+        return joint, tuple(reversed(own))
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,7 +162,7 @@ def parquet(paths: Sequence[str]) -> list[File]:
         pre_buffer=False, use_buffered_stream=True, page_checksum_verification=True
     )
     form = datasets.ParquetFileFormat(default_fragment_scan_options=options)
-    found: list[File] = []
+    files: list[File] = []
     for path in paths:
         if not os.path.exists(path):
             raise InputError("data", f"there is no file or folder {path!r}")
@@ -176,18 +176,18 @@ def parquet(paths: Sequence[str]) -> list[File]:
         where = {"partition_base_dir": place} if folder else {}
         with _naming_first(names, form):
             dataset = datasets.dataset(names, format=form, partitioning="hive", **where)
-        found += files_of(dataset)
+        files += files_of(dataset)
     rows = size = 0
-    for file in found:
+    for file in files:
         with reading(file.path):
             file.fragment.ensure_complete_metadata()
             rows += file.fragment.count_rows()
             size += os.path.getsize(file.path)
-    _refuse_twice(file.path for file in found)
+    _refuse_twice(file.path for file in files)
     # far more rows than the files can tell apart: every pass would read all
     equal = "count rows that are equal, and pass the counts as weights"
     check_claim(str(paths[0]), rows * NUMBER, size, "data", equal)
-    return found
+    return files
 
 
 @contextmanager
@@ -208,17 +208,17 @@ def _names_in(folder: str) -> list[str]:
     As everywhere, names that begin with a dot or an underscore are not looked at. Links are
     followed, in circles never.
     """
-    found: dict[_Identity, str] = {}
+    real: dict[_Identity, str] = {}
     for name in sorted(_walk(folder, folder, set())):
         with reading(name):
-            known = found.setdefault(_identity(name), name)
+            known = real.setdefault(_identity(name), name)
         if _keys(os.path.dirname(known), folder) != _keys(os.path.dirname(name), folder):
             raise InputError(
                 "data",
                 f"{known!r} and {name!r} are one file, with different columns in their names",
                 "keep one of them",
             )
-    return list(found.values())
+    return list(real.values())
 
 
 def _walk(
@@ -442,7 +442,7 @@ class Arrow(Source):
             yield from self._keeping(parts, columns) if self.crumbs else parts
         self.check_files()
 
-    def _batches(self, schema: Any) -> Iterator[Any]:
+    def _batches(self, schema: object) -> Iterator[Any]:
         opened = (_batches(piece, schema, self.batch) for piece in self.pieces)
         ahead = next(opened, None)
         while ahead is not None:
@@ -512,16 +512,16 @@ def _row_groups(file: Any, rows: int) -> Iterator[tuple[Any, int]]:
         return
     with reading(file.path):
         facts = file.metadata
-    some: list[int] = []
+    groups: list[int] = []
     held = 0
     for group in file.row_groups:  # a caller's fragment may have some only
-        some.append(group.id)
+        groups.append(group.id)
         held += facts.row_group(group.id).num_rows
         if held >= rows:
-            yield file.subset(row_group_ids=some), held
-            some, held = [], 0
-    if some:
-        yield file.subset(row_group_ids=some), held
+            yield file.subset(row_group_ids=groups), held
+            groups, held = [], 0
+    if groups:
+        yield file.subset(row_group_ids=groups), held
 
 
 def _alike(first: object, other: object) -> bool:
@@ -555,17 +555,17 @@ def _batches(piece: Sequence[Any], schema: Any, batch: int, threads: bool = True
     path = str(getattr(first, "path", "the table"))
     with reading(path):
         if len(piece) == 1:
-            found = first.to_batches(schema=schema, **options)
+            decoded = first.to_batches(schema=schema, **options)
         else:
             dataset = module("pyarrow.dataset").FileSystemDataset(
                 list(piece), schema, first.format, first.filesystem
             )
-            found = dataset.to_batches(**options)
+            decoded = dataset.to_batches(**options)
 
     def batches() -> Iterator[Any]:
         try:
             with reading(path):
-                yield from found
+                yield from decoded
         except InputError:
             for fragment in piece if len(piece) > 1 else ():  # which of them is it?
                 for _ in _batches([fragment], schema, batch):
@@ -581,7 +581,7 @@ def _packed(shared: object) -> bytes:
     return packed
 
 
-def _on_piece(k: int, piece: list[Sent], shared: tuple[Work[T], Any, int]) -> T:
+def _on_piece(k: int, piece: list[Sent], shared: tuple[Work[T], object, int]) -> T:
     work, schema, batch = shared
     fragments = [sent.opened() for sent in piece]
     # one thread: the cluster has other workers for the other cores

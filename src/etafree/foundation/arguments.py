@@ -393,7 +393,9 @@ def in_shape_of(image: Array, value: Any, names: Sequence[str]) -> Any:
     return type(value)(image, index=value.index, **axes)
 
 
-def renamed(value: object, names: Sequence[str] | None, argument: str) -> tuple[Any, Any]:
+def renamed(
+    value: object, names: Sequence[str] | None, argument: str
+) -> tuple[Any, Sequence[str] | None]:
     """Return a value and its names: those given are new ones, or the order of those it has."""
     own = axis_names(value)
     if names is None or own is None:

@@ -123,8 +123,8 @@ def run_checks(planned: Iterable[tuple[str, Callable[[], Check | Iterable[Check]
     checks: list[Check] = []
     for name, function in planned:
         try:
-            made = _computed(function)
-            checks += [made] if isinstance(made, Check) else list(made)
+            result = _computed(function)
+            checks += [result] if isinstance(result, Check) else list(result)
         except Exception as error:  # whatever it is, the result stands
             checks.append(unknown(name, f"could not be computed: {_reason(error)}"))
     return [

@@ -108,10 +108,10 @@ class QuadraticModel:
             bend = self.hessian + self.norms.hessian(z, majorize=majorize)
             bend = bend[np.ix_(active, active)]
             bend += np.diag(damping * np.diagonal(bend))
-            found = _newton_step(Derivatives(0.0, slope, bend, slope))
-            if found is None:
+            inner = _newton_step(Derivatives(0.0, slope, bend, slope))
+            if inner is None:
                 return None
-            step[active] = found
+            step[active] = inner
         return step
 
     def minimiser(self, room: float = np.inf) -> Array | None:
@@ -187,12 +187,12 @@ class QuadraticModel:
         others = np.argsort(np.where(inside, 0.0, -worst), kind="stable")
         inside[others[: max(ENTRANTS, int(inside.sum()) // 2)]] = 1.0
         for g in np.flatnonzero((inside > 0) & (worst > ENOUGH)).tolist():
-            some = self.norms.members[g]
-            pull = self.hessian[np.ix_(some, some)] @ z[some] - gradient[some]
-            move = self._group_minimiser(g, pull) - z[some]
+            members = self.norms.members[g]
+            pull = self.hessian[np.ix_(members, members)] @ z[members] - gradient[members]
+            move = self._group_minimiser(g, pull) - z[members]
             if np.isfinite(move).all():
-                z[some] += move
-                gradient += move @ self.hessian[some]
+                z[members] += move
+                gradient += move @ self.hessian[members]
 
     @cached_property
     def _spectra(self) -> dict[int, tuple[Array, Array]]:
@@ -351,12 +351,12 @@ def _first(objective: _Objective) -> Array:
     objective.check(gram, objective.free)
     zero, norms = np.zeros(len(moment)), np.sqrt(np.diagonal(gram))
     pull = np.divide(np.abs(moment), norms, out=np.zeros_like(norms), where=norms > 0)
-    found = objective.model(zero, -moment, gram, norms * pull.max()).minimiser()
-    if found is None:
+    fitted = objective.model(zero, -moment, gram, norms * pull.max()).minimiser()
+    if fitted is None:
         return zero
-    both = np.vstack([zero, found])
+    both = np.vstack([zero, fitted])
     values = objective.criterion.total.totals(both) + objective.kinks.value(both)
-    return found if np.isfinite(values[1]) and not values[0] <= values[1] else zero
+    return fitted if np.isfinite(values[1]) and not values[0] <= values[1] else zero
 
 
 def _iterate(objective: _Objective, theta: Array) -> Minimum:

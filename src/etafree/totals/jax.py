@@ -50,14 +50,14 @@ class Kernels:
         def loss(theta: Any, row: object) -> Any:
             return function(structured(theta), row)
 
-        self.predictors = found = find_predictors(loss, p, row)
-        outer, axis = (loss, None) if found is None else (found.outer, 0)
+        self.predictors = predictors = find_predictors(loss, p, row)
+        outer, axis = (loss, None) if predictors is None else (predictors.outer, 0)
 
-        def prepare(rows: Any) -> Any:
-            return rows if found is None else (rows, *jax.vmap(found.extract)(rows))
+        def prepare(rows: object) -> Any:
+            return rows if predictors is None else (rows, *jax.vmap(predictors.extract)(rows))
 
         def split(theta: Any, rows: Any) -> tuple[Any, Any]:
-            return (theta, rows) if found is None else (rows[1] @ theta + rows[2], rows[0])
+            return (theta, rows) if predictors is None else (rows[1] @ theta + rows[2], rows[0])
 
         def values(theta: Any, rows: Any, w: Any) -> Any:
             each = jax.vmap(outer, (axis, 0))(*split(theta, rows))
@@ -74,16 +74,16 @@ class Kernels:
             return w[:, None, None] * each
 
         def gathered(slopes: Any, rows: Any) -> Any:
-            return slopes if found is None else jnp.einsum("mk,mkp->mp", slopes, rows[1])
+            return slopes if predictors is None else jnp.einsum("mk,mkp->mp", slopes, rows[1])
 
         def scores(theta: Any, rows: Any, w: Any) -> Any:
             return gathered(slopes(theta, rows, w), rows)
 
         def hessian(theta: Any, rows: Any, w: Any) -> Any:
-            if found is None:
+            if predictors is None:
                 return jax.hessian(total)(theta, rows, w)
             flat, bent = rows[1].reshape(-1, len(theta)), curvatures(theta, rows, w)
-            if found.many == 1:
+            if predictors.many == 1:
                 return flat.T @ (bent.reshape(-1, 1) * flat)
             return flat.T @ jnp.einsum("mjk,mkp->mjp", bent, rows[1]).reshape(flat.shape)
 
@@ -91,19 +91,19 @@ class Kernels:
             slope = slopes(theta, rows, w)
             gradient = (
                 slope.sum(0)
-                if found is None
+                if predictors is None
                 else slope.reshape(-1) @ rows[1].reshape(-1, len(theta))
             )
             value = total(theta, rows, w)
             return value, gradient, (slope**2).sum(0), hessian(theta, rows, w)
 
         def sums(theta: Any, rows: Any, w: Any) -> Any:
-            bent = hessian if found is None or found.many > 1 else curvatures
+            bent = hessian if predictors is None or predictors.many > 1 else curvatures
             return slopes(theta, rows, w), bent(theta, rows, w)
 
         def hessians(theta: Any, rows: Any, w: Any) -> Any:
             bent, score = curvatures(theta, rows, w), scores(theta, rows, w)
-            if found is None:
+            if predictors is None:
                 return score, bent
             return score, jnp.einsum("mji,mjk,mkl->mil", rows[1], bent, rows[1])
 
@@ -156,7 +156,7 @@ class JaxTotal(Total):
     frequency: bool = True
     on_device: dict[int, Any] = field(default_factory=dict, repr=False)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         cached = ("_chunks", "_kernels", "_reach")
         kept = {key: value for key, value in self.__dict__.items() if key not in cached}
         return {**kept, "on_device": {}}
@@ -228,17 +228,17 @@ class JaxTotal(Total):
         """Yield the chunks with what a compiled function makes of them."""
         compute, waiting = getattr(self._kernels, name), None
         for chunk in self._chunks:
-            made = compute(theta, chunk.rows, chunk.weights)  # JAX works while we use the last
+            result = compute(theta, chunk.rows, chunk.weights)  # JAX works while we use the last
             if waiting is not None:
                 yield waiting
-            waiting = (chunk, made)
+            waiting = (chunk, result)
         if waiting is not None:
             yield waiting
 
     def _each(self, name: str, theta: Array, out: Array) -> Array:
         with double_precision():
-            for chunk, made in self._run(name, theta):
-                out[chunk.where[chunk.skip :]] = np.asarray(made)[chunk.skip :]
+            for chunk, result in self._run(name, theta):
+                out[chunk.where[chunk.skip :]] = np.asarray(result)[chunk.skip :]
         return out
 
     def values(self, theta: Array) -> Array:
@@ -251,8 +251,7 @@ class JaxTotal(Total):
 
     def _sums(self, name: str, theta: Array) -> list[Array]:
         with double_precision():
-            found = [made for _, made in self._run(name, theta)]
-            parts = zip(*found, strict=True)
+            parts = zip(*(result for _, result in self._run(name, theta)), strict=True)
             return [np.sum([np.asarray(m) for m in part], axis=0) for part in parts]
 
     def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
@@ -276,10 +275,10 @@ class JaxTotal(Total):
         numbers = min(TOTALS, 16 * TOTALS // self._width)
         step = 1 << max(0, (numbers // len(self._chunks[0].where)).bit_length() - 1)
 
-        def summed(some: Array) -> Array:
+        def summed(bundle: Array) -> Array:
             with double_precision():
-                made = [self._kernels.totals(some, c.rows, c.weights) for c in self._chunks]
-                total: Array = np.sum([np.asarray(m) for m in made], axis=0)
+                parts = [self._kernels.totals(bundle, c.rows, c.weights) for c in self._chunks]
+                total: Array = np.sum([np.asarray(part) for part in parts], axis=0)
                 return total
 
         return in_bundles(thetas, step, summed)
@@ -323,22 +322,22 @@ class JaxTotal(Total):
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
         """Return gradient, Hessian and every cluster's score sum in one pass over the rows."""
         hessian, sums = np.zeros((self.p, self.p)), np.zeros((len(groups), self.p))
-        found, unused, compiled = self._kernels.predictors, np.zeros(self.p), self._compiled
+        predictors, unused, compiled = self._kernels.predictors, np.zeros(self.p), self._compiled
         with double_precision():
             for chunk, (slopes, part) in self._run("sums", theta):
                 new, bent = np.asarray(slopes)[chunk.skip :], np.asarray(part)
                 codes = groups.codes[chunk.where][chunk.skip :]
-                if found is None:
+                if predictors is None:
                     add_group_sums(sums, codes, np.ones(len(new)), new, compiled)
                     hessian += bent
                     continue
                 reach = np.asarray(chunk.rows[1])[chunk.skip :]
-                if found.many == 1:
+                if predictors.many == 1:
                     bent = bent[chunk.skip :, 0, 0]
                     add_moments(unused, hessian, reach[:, 0], new[:, 0], bent, compiled)
                 else:
                     hessian += bent
-                for k in range(found.many):
+                for k in range(predictors.many):
                     add_group_sums(sums, codes, new[:, k], reach[:, k], compiled)
         weights = groups.weights(self.weights)
         return ClusterTotals(sums.sum(axis=0), symmetric(hessian), sums, weights)
@@ -350,8 +349,8 @@ class JaxTotal(Total):
         step = max(1, HESSIANS // self.p**2)
         for first in range(0, len(groups), step):
             many = min(step, len(groups) - first)
-            some = rows[starts[first] : starts[first + many]]
-            yield self._cluster_block(theta, some, groups.codes[some] - first, first, many)
+            members = rows[starts[first] : starts[first + many]]
+            yield self._cluster_block(theta, members, groups.codes[members] - first, first, many)
 
     def _cluster_block(
         self, theta: Array, rows: NDArray[np.intp], codes: NDArray[np.intp], first: int, many: int
@@ -364,9 +363,9 @@ class JaxTotal(Total):
         size = min(len(self._chunks[0].where), max(1, HESSIANS // p**2))
         for k in range(0, len(rows), size):
             with double_precision():
-                _, skip, some, weight = self._chunk(rows, k, size, {})
-                made = self._kernels.hessians(theta, some, weight)
-                score, hessian = (np.asarray(m).reshape(size, -1)[skip:] for m in made)
+                chunk = self._chunk(rows, k, size, {})
+                pair = self._kernels.hessians(theta, chunk.rows, chunk.weights)
+                score, hessian = (np.asarray(a).reshape(size, -1)[chunk.skip :] for a in pair)
             which = codes[k : k + size]
             add_group_sums(scores, which, np.ones(len(which)), score, self._compiled)
             add_group_sums(hessians, which, np.ones(len(which)), hessian, self._compiled)
@@ -454,7 +453,7 @@ class JaxLoss(GeneralLoss):
     def __repr__(self) -> str:
         return f"JaxLoss({self.label})"
 
-    def __getstate__(self) -> dict[str, Any]:  # compiled functions stay behind
+    def __getstate__(self) -> dict[str, object]:  # compiled functions stay behind
         return {key: value for key, value in self.__dict__.items() if key != "_kernels"}
 
     @property
@@ -496,9 +495,9 @@ def _check_function(total: JaxTotal) -> None:
     jax = import_jax()
     try:
         with double_precision():
-            made = jax.eval_shape(total.loss.function, total.template, total.row)
+            result = jax.eval_shape(total.loss.function, total.template, total.row)
     except Exception as error:  # whatever the user's function raises
-        kind, told = type(error).__name__, (str(error).splitlines() or [""])[0]
+        kind, message = type(error).__name__, (str(error).splitlines() or [""])[0]
         like = [jax.tree.structure(part) for part in (total.template, total.row)]
         advice = {
             "KeyError": f"theta is {like[0]} and row {like[1]}, without columns that are not "
@@ -506,13 +505,13 @@ def _check_function(total: JaxTotal) -> None:
             "TracerBoolConversionError": "use jnp.where instead of if",
             "TracerArrayConversionError": "use jax.numpy instead of numpy",
         }.get(kind, "it takes (theta, row) and computes with jax.numpy")
-        raise InputError("function", f"raises {kind}: {told}", advice) from error
-    shape = getattr(made, "shape", None)
+        raise InputError("function", f"raises {kind}: {message}", advice) from error
+    shape = getattr(result, "shape", None)
     if shape != ():
-        what = f"a {type(made).__name__}" if shape is None else f"an array of shape {shape}"
+        what = f"a {type(result).__name__}" if shape is None else f"an array of shape {shape}"
         raise InputError("function", f"returns {what} for one row", "return one number")
-    if not np.issubdtype(made.dtype, np.floating):
-        raise InputError("function", f"returns {made.dtype}", "return a floating-point number")
+    if not np.issubdtype(result.dtype, np.floating):
+        raise InputError("function", f"returns {result.dtype}", "return a floating-point number")
     if not total.loss.constants:
         refuse_other_rows("function", total.loss.function, total.n, total.template, total.row)
 

@@ -58,8 +58,8 @@ class Predictors(NamedTuple):
         k.
     """
 
-    extract: Callable[[Any], tuple[Any, Any]]
-    outer: Callable[[Any, Any], Any]
+    extract: Callable[[object], tuple[Any, Any]]
+    outer: Callable[[Any, object], Any]
     many: int
 
 
@@ -162,7 +162,7 @@ def _stays_affine(step: Any, moving: list[int]) -> bool:
     return name in AFFINE and (name != "div" or moving == [0])
 
 
-def find_predictors(loss: Callable[[Any, Any], Any], p: int, row: Any) -> Predictors | None:
+def find_predictors(loss: Callable[[Any, Any], Any], p: int, row: object) -> Predictors | None:
     """Return the predictors of a loss of (theta (p,), row), None if there are not few.
 
     Examples
@@ -179,18 +179,18 @@ def find_predictors(loss: Callable[[Any, Any], Any], p: int, row: Any) -> Predic
     jax = import_jax()
     jnp = jax.numpy
 
-    def evaluated(row: Any, u: Any = None) -> tuple[_Evaluation, Any]:
+    def evaluated(row: object, u: Any = None) -> tuple[_Evaluation, Any]:
         flat = jax.tree.leaves(row)
         theta = _Affine(jnp.zeros(p), jnp.eye(p))
         run = _Evaluation(u)
         return run, run.value(run.run(traced.jaxpr, traced.consts, [theta, *flat])[0])
 
-    def extract(row: Any) -> tuple[Any, Any]:
+    def extract(row: object) -> tuple[Any, Any]:
         found = [affine for affine, _ in evaluated(row)[0].found]
         slopes = [affine.slope.reshape(-1, p) for affine in found]
         return jnp.concatenate(slopes), jnp.concatenate([a.offset.reshape(-1) for a in found])
 
-    def outer(u: Any, row: Any) -> Any:
+    def outer(u: Any, row: object) -> Any:
         return evaluated(row, u)[1]
 
     try:
