@@ -244,7 +244,7 @@ def _type_in_use(column: pd.Series, arrow: bool) -> Any:
     return object if text else column.dtype
 
 
-def raw(chunk: Any, name: str) -> Labels:
+def raw(chunk: Any, name: str) -> NDArray[Any]:
     """Return a column of a part as numpy has it."""
     if hasattr(chunk, "iloc"):
         return np.asarray(chunk[name])
@@ -423,9 +423,8 @@ class Column:
         labels, place = factorized(chunk, self.name)
         if self.labels.dtype.kind == "U":  # labels of several types
             labels = labels.astype(str)
-        codes = np.append(self._index.get_indexer(labels), -1)[
-            place if kept is None else place[kept]
-        ]
+        place = place if kept is None else place[kept]
+        codes = np.append(self._index.get_indexer(labels), -1)[place]
         if np.any(codes < 0):
             raise _changed(self.argument)
         return codes.astype(np.intp, copy=False)
