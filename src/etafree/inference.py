@@ -126,7 +126,8 @@ def wild_bootstrap(
     reach = -hessians @ (h / (contrast @ h))  # (G, p): by how much scores move with d
     pull = np.einsum("i,gij->gj", h, hessians) @ inverse  # (G, p): what re-estimation takes away
     estimate = float(contrast @ target.center)
-    observed = np.sqrt(_own_variance(scores, h))
+    # of CR0's variance: constant factors cancel against the bootstrap's
+    observed = np.sqrt(float(np.square(scores @ h).sum()))
     t_star = _Statistics(scores, reach, pull, h, draws, rng)
 
     def p_value(d: float) -> float:
@@ -138,11 +139,6 @@ def wild_bootstrap(
     return WildBootstrap(
         estimate, estimate - below, estimate + above, level, p_value(estimate - value), draws, count
     )
-
-
-def _own_variance(scores: Array, h: Array) -> float:
-    """Return the CR0 variance of the contrast; constant factors cancel against the bootstrap's."""
-    return float(np.square(scores @ h).sum())
 
 
 class _Statistics:
@@ -157,11 +153,9 @@ class _Statistics:
         draws: int,
         rng: np.random.Generator,
     ) -> None:
-        count = len(scores)
-        parts = []
-        for first in range(0, draws, max(1, BLOCK // count)):
-            many = min(max(1, BLOCK // count), draws - first)
-            v = WEBB[rng.integers(0, 6, (many, count))]
+        parts, step = [], max(1, BLOCK // len(scores))
+        for first in range(0, draws, step):
+            v = WEBB[rng.integers(0, 6, (min(step, draws - first), len(scores)))]
             base, slope = v * (scores @ h), v * (reach @ h)
             left, tilt = base - v @ scores @ pull.T, slope - v @ reach @ pull.T
             parts.append(

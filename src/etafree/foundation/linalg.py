@@ -290,8 +290,7 @@ def transport(covariance: Array, target: Array, root: str = "affine") -> Array:
         after = symmetric_root(target, argument="covariance")
         return after @ symmetric_root(covariance, -0.5, "draws")
     sd = np.sqrt(np.diagonal(covariance))
-    correlation = covariance / sd / sd[:, None]
-    lower = cholesky(correlation)
+    lower = cholesky(covariance / sd / sd[:, None])
     scaled = target / sd / sd[:, None]
     if root == "cholesky":
         standard = solve(lower.T, cholesky(scaled).T).T

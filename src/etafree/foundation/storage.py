@@ -24,16 +24,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree._version import __version__
 from etafree.errors import InputError
-
-if TYPE_CHECKING:
-    import zipfile
 
 __all__ = [
     "amount",
@@ -284,9 +281,9 @@ def _replacing(path: Path) -> Iterator[Place]:
             with contextlib.suppress(OSError):
                 part.unlink()
         if isinstance(error, OSError):
-            told = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
+            reason = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
             advice = "make room or name another place; nothing was changed"
-            problem = f"{str(path)!r} cannot be written ({told})"
+            problem = f"{str(path)!r} cannot be written ({reason})"
             raise InputError("path", problem, advice) from None
         raise
 
@@ -412,7 +409,7 @@ def load_arrays(
     try:
         # our own handle: numpy leaves its open when the file is truncated
         with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
-            _check_size(file.zip.infolist(), path)
+            _check_size(sum(member.file_size for member in file.zip.infolist()), path)
             meta: dict[str, Any] = json.loads(str(file["__meta__"]))
             found, _ = meta.pop("etafree"), meta.pop("made_with", None)
             if found != kind:
@@ -437,9 +434,8 @@ def load_arrays(
     return arrays, meta
 
 
-def _check_size(members: Sequence[zipfile.ZipInfo], path: str) -> None:
-    """Refuse members of a zip file that claim to be endless, or more than there is memory for."""
-    claimed = sum(member.file_size for member in members)
+def _check_size(claimed: int, path: str) -> None:
+    """Refuse a zip file whose members claim to be endless, or more than there is memory for."""
     check_claim(path, claimed, os.path.getsize(path), "path")
     check_room(path, claimed, "path", "load it on a machine with more memory")
 

@@ -31,10 +31,10 @@ def say(text: object, *, error: bool = False) -> None:
     A reader that has gone away (``| head``) does not end the work, which may have files to write.
     """
     stream = sys.stderr if error else sys.stdout
-    told = plain(text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
-        print(told.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+        shown = plain(text).encode(encoding, "backslashreplace").decode(encoding)
+        print(shown, file=stream, flush=True)
     except BrokenPipeError:
         silence(stream.fileno())
 

@@ -303,7 +303,7 @@ class _Objective:
     @property
     def free(self) -> NDArray[np.bool_]:
         """Which coefficients (p,) are not penalized."""
-        bare: NDArray[np.bool_] = (self.kinks.weights == 0)[self.kinks.codes]
+        bare = (self.kinks.weights == 0)[self.kinks.codes]
         free: NDArray[np.bool_] = bare & (self.kinks.ridge == 0)
         return free
 
