@@ -10,9 +10,10 @@ A model's log densities in JAX, and which of its observed variables are the obse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise, starmap
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,12 @@ from etafree.foundation.arguments import Array, as_choice, as_positive
 from etafree.foundation.check import find
 from etafree.totals.vector import JaxPenalty, PointwiseLoss
 
-__all__ = ["Density", "Function", "fit_of", "observations", "over_draws", "refuse_silent"]
+__all__ = ["Density", "Function", "fit_of", "observations", "over_draws", "refuse_silent", "slices"]
 
 #: z (q,) to a number or a vector, written in JAX.
 Function = Callable[[Any], Any]
+#: Names of the dimensions of a variable, if it has any.
+Dims = tuple[str | None, ...] | None
 #: Draws that a compiled function takes at a time.
 BATCH = 64
 
@@ -71,7 +74,7 @@ class Density:
     package: str
     shapes: Mapping[str, tuple[int, ...]]
     labels: Mapping[str, tuple[str, ...]]
-    dims: Mapping[str, tuple[str | None, ...] | None]
+    dims: Mapping[str, Dims]
     log_likelihood: Callable[[Any], dict[str, Any]]
     log_prior: Callable[[Any, bool], dict[str, Any]]
     constrain: Callable[[Any], dict[str, Any]]
@@ -80,14 +83,25 @@ class Density:
     @property
     def size(self) -> int:
         """Length of z."""
-        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+        return sum(math.prod(shape) for shape in self.shapes.values())
 
-    def place(self, names: Any) -> NDArray[np.intp]:
+    def place(self, names: Container[str]) -> NDArray[np.intp]:
         """Return where the named variables are in z."""
-        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self.shapes.values())])
-        where = dict(zip(self.shapes, pairwise(ends), strict=True))
-        parts = [np.arange(*where[name]) for name in self.shapes if name in names]
-        return np.concatenate([np.zeros(0, dtype=np.intp), *parts])
+        every = np.arange(self.size, dtype=np.intp)
+        parts = [every[where] for name, where in slices(self.shapes).items() if name in names]
+        return np.concatenate([every[:0], *parts])
+
+
+def slices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
+    """Return where variables of these shapes are in the flat vector of all of them.
+
+    Examples
+    --------
+    >>> slices({"a": (), "b": (2, 2)})
+    {'a': slice(0, 1, None), 'b': slice(1, 5, None)}
+    """
+    ends = [0, *accumulate(math.prod(shape) for shape in shapes.values())]
+    return dict(zip(shapes, starmap(slice, pairwise(ends)), strict=True))
 
 
 def over_draws(function: Callable[[Any], Any], points: Any) -> dict[str, Array]:
@@ -107,34 +121,12 @@ def observations(
     """
     jax = import_jax()
     with double_precision():
-        made = jax.eval_shape(density.log_likelihood, jax.numpy.zeros(density.size))
-    shapes = {name: value.shape for name, value in made.items()}
+        traced = jax.eval_shape(density.log_likelihood, jax.numpy.zeros(density.size))
+    shapes = {name: value.shape for name, value in traced.items()}
     if not shapes:
         raise InputError("model", "has no observed variables", "pass the model with its data")
-    if chosen is None or (chosen == "sum" and "sum" not in shapes):
-        chosen = list(shapes)
-    used = [chosen] if isinstance(chosen, str) else list(dict.fromkeys(chosen))
-    if not used or not set(used) <= set(shapes):
-        raise InputError("log_likelihood", f"is {chosen!r}", f"choose from {', '.join(shapes)}")
-    advice = (
-        "name the one whose entries are observations and depend on all parameters, "
-        "log_likelihood=...; the others then count with the prior"
-    )
-    if len({shapes[name] for name in used}) > 1:
-        found = ", ".join(f"{name} {shapes[name]}" for name in used)
-        raise InputError(
-            "model",
-            f"has observed variables of different lengths, which do not add "
-            f"up observation by observation: {found}",
-            advice,
-        )
-    if len({density.dims[name] for name in used}) > 1:
-        found = ", ".join(f"{name} {density.dims[name]}" for name in used)
-        raise InputError(
-            "model",
-            f"has observed variables along different dims: {found}",
-            f"give them the same dims if of the same units, or {advice}",
-        )
+    used = _chosen_variables(shapes, chosen)
+    _refuse_unlike({name: shapes[name] for name in used}, density.dims)
     n = int(np.prod(shapes[used[0]]))
     if n < 2:
         raise InputError(
@@ -152,6 +144,41 @@ def observations(
         return sum(values[name].sum() for name in shapes if name not in used)
 
     return " + ".join(used), rows, rest if len(used) < len(shapes) else None, n
+
+
+def _chosen_variables(
+    shapes: Mapping[str, tuple[int, ...]], chosen: str | Sequence[str] | None
+) -> list[str]:
+    """Return the observed variables that are asked for, each once; all for None or "sum"."""
+    if chosen is None or (chosen == "sum" and "sum" not in shapes):
+        return list(shapes)
+    used = [chosen] if isinstance(chosen, str) else list(dict.fromkeys(chosen))
+    if not used or not set(used) <= set(shapes):
+        raise InputError("log_likelihood", f"is {chosen!r}", f"choose from {', '.join(shapes)}")
+    return used
+
+
+def _refuse_unlike(shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, Dims]) -> None:
+    """Refuse observed variables whose entries are not those of the same observations."""
+    advice = (
+        "name the one whose entries are observations and depend on all parameters, "
+        "log_likelihood=...; the others then count with the prior"
+    )
+    if len(set(shapes.values())) > 1:
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise InputError(
+            "model",
+            f"has observed variables of different lengths, which do not add "
+            f"up observation by observation: {listed}",
+            advice,
+        )
+    if len({dims[name] for name in shapes}) > 1:
+        listed = ", ".join(f"{name} {dims[name]}" for name in shapes)
+        raise InputError(
+            "model",
+            f"has observed variables along different dims: {listed}",
+            f"give them the same dims if of the same units, or {advice}",
+        )
 
 
 def refuse_silent(losses: Function, theta: Array, names: Sequence[str], title: str) -> None:
@@ -216,17 +243,8 @@ def fit_of(
     if latent is not None:
         as_choice(latent, "latent", ("auto",))
         effects = _group_effects(density, rows, probe)
-    lacking = [name for name in density.shapes if name not in samples and name not in effects]
-    if lacking:
-        offsets = density.package == "bambi" and all(name.endswith("_offset") for name in lacking)
-        raise InputError(
-            "fit",
-            f"has no draws of {', '.join(lacking)}",
-            "sample again and keep them by model.fit(omit_offsets=False)"
-            if offsets
-            else "pass the model that made the draws, and all of these",
-        )
     free = [name for name in density.shapes if name not in effects]
+    _check_drawn(density.package, free, samples)
     own, other = density.place(free), density.place(effects)
 
     def joined(theta: Any, u: Any = mean[other]) -> Any:
@@ -234,8 +252,8 @@ def fit_of(
         return empty.at[own].set(theta).at[other].set(u)
 
     def log_prior(z: Any) -> Any:
-        made = density.log_prior(z, False)
-        return sum(made[name].sum() for name in free) + (0.0 if rest is None else rest(z))
+        each = density.log_prior(z, False)
+        return sum(each[name].sum() for name in free) + (0.0 if rest is None else rest(z))
 
     unit = f"negative log-likelihood of {title}"
     losses: Function = lambda theta: -rows(theta)  # noqa: E731
@@ -269,11 +287,11 @@ def fit_of(
 
     def constrain(theta: Array) -> dict[str, Array]:
         def variables(t: Any) -> dict[str, Any]:
-            made = density.constrain(joined(t))
-            return {k: v for k, v in made.items() if k in samples and k not in moving}
+            every = density.constrain(joined(t))
+            return {k: v for k, v in every.items() if k in samples and k not in moving}
 
-        made = over_draws(variables, theta.reshape(-1, len(own)))
-        return {k: v.reshape((*theta.shape[:-1], *v.shape[1:])) for k, v in made.items()}
+        flat = over_draws(variables, theta.reshape(-1, len(own)))
+        return {k: v.reshape((*theta.shape[:-1], *v.shape[1:])) for k, v in flat.items()}
 
     return Fit(
         draws=Draws(z[:, :, own], names, eta, None, density.package, dict(info or {})),
@@ -285,6 +303,21 @@ def fit_of(
         findings=()
         if finer is None
         else (find("quadrature", lambda: _quadrature_error(criterion, finer)),),
+    )
+
+
+def _check_drawn(package: str, free: Sequence[str], samples: Mapping[str, Array]) -> None:
+    """Refuse samples that lack some of the free variables."""
+    lacking = [name for name in free if name not in samples]
+    if not lacking:
+        return
+    offsets = package == "bambi" and all(name.endswith("_offset") for name in lacking)
+    raise InputError(
+        "fit",
+        f"has no draws of {', '.join(lacking)}",
+        "sample again and keep them by model.fit(omit_offsets=False)"
+        if offsets
+        else "pass the model that made the draws, and all of these",
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -14,13 +15,15 @@ import numpy as np
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import InputError, MissingExtraError
 from etafree.fits import Fit
-from etafree.fits.model import Density, fit_of
+from etafree.fits.model import Density, fit_of, slices
 from etafree.fits.pymc import check_data, posterior_samples
 from etafree.fits.trees import as_tree
 from etafree.foundation.arguments import Array
 
 __all__ = ["numpyro_density", "numpyro_fit"]
 
+#: What NumPyro's trace tells of a site: its type, distribution, value and so on.
+Site = dict[str, Any]
 NUMBERS = (np.float32, np.float64, np.int32, np.int64)
 #: What JAX says of a float32 copy that it keeps of a NumPy array, where float64 is on.
 STALE = ("verifier errors", "RuntimeProgramInputMismatch")
@@ -155,120 +158,148 @@ def _by_chain(samples: Mapping[str, Any], sites: Mapping[str, Any]) -> dict[str,
 
 def numpyro_density(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Density, dict[str, Any]]:
+) -> tuple[Density, dict[str, Site]]:
     """Return a model's log densities as functions that JAX can trace, and its sample sites."""
     try:
-        handlers: Any = importlib.import_module("numpyro.handlers")
-        biject_to: Any = importlib.import_module("numpyro.distributions.transforms").biject_to
+        importlib.import_module("numpyro.handlers")
     except ImportError as error:
         raise MissingExtraError("numpyro", "NumPyro models") from error
     jax = import_jax()
-    model = _with_own_arrays(model)
     args, kwargs = (jax.tree.map(_doubled, part) for part in (args, kwargs))
+    call = _Call(_with_own_arrays(model), args, kwargs)
+    with double_precision():
+        if call.is_stale():  # the error is gone and holds no copy
+            jax.clear_caches()
+        trace = call.trace(_somewhere)
+        _refuse(trace)
+        sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
+        transforms = {
+            name: _transform(site) for name, site in sites.items() if not site["is_observed"]
+        }
+        shapes = {
+            name: tuple(transform.inverse_shape(np.shape(sites[name]["value"])))
+            for name, transform in transforms.items()
+        }
+    flat = _Flat(call, shapes)
+    return Density(
+        package="numpyro",
+        shapes=shapes,
+        labels={name: _labels(name, transforms[name], shape) for name, shape in shapes.items()},
+        dims={
+            name: tuple(frame.name for frame in site["cond_indep_stack"])
+            for name, site in sites.items()
+            if site["is_observed"]
+        },
+        log_likelihood=flat.log_likelihood,
+        log_prior=flat.log_prior,
+        constrain=flat.constrain,
+        unconstrain=flat.unconstrain,
+    ), sites
 
-    def traced(value_of: Any) -> dict[str, Any]:
+
+def _transform(site: Site) -> Any:
+    """Return the map from a site's unconstrained values to its own."""
+    transforms: Any = importlib.import_module("numpyro.distributions.transforms")
+    return transforms.biject_to(site["fn"].support)
+
+
+def _somewhere(site: Site) -> Any:
+    """Return a value that a free site may have, without drawing one."""
+    if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
+        return None
+    transform = _transform(site)
+    return transform(import_jax().numpy.zeros(transform.inverse_shape(site["fn"].shape())))
+
+
+def _log_density(site: Site) -> Any:
+    """Return the log density of a site at its value, an entry per observation."""
+    value = site["fn"].log_prob(site["value"])
+    return value if site["scale"] is None else site["scale"] * value
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A model with what it is called with."""
+
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def trace(self, value_of: Callable[[Site], Any]) -> dict[str, Site]:
         """Run the model with the free sites' values given by a function of the site."""
-        given = handlers.substitute(handlers.seed(model, 0), substitute_fn=value_of)
-        found: dict[str, Any] = handlers.trace(given).get_trace(*args, **kwargs)
-        return found
+        handlers: Any = importlib.import_module("numpyro.handlers")
+        given = handlers.substitute(handlers.seed(self.model, 0), substitute_fn=value_of)
+        sites: dict[str, Site] = handlers.trace(given).get_trace(*self.args, **self.kwargs)
+        return sites
 
-    def somewhere(site: Any) -> Any:
-        """Return a value that a site may have, without drawing one."""
-        if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
-            return None
-        transform = biject_to(site["fn"].support)
-        return transform(jax.numpy.zeros(transform.inverse_shape(site["fn"].shape())))
-
-    def log_density(site: Any) -> Any:
-        value = site["fn"].log_prob(site["value"])
-        return value if site["scale"] is None else site["scale"] * value
-
-    def stale() -> bool:
+    def is_stale(self) -> bool:
         """Return whether JAX takes float32 copies for arrays that are out of reach here."""
 
         def densities() -> list[Any]:
-            sites = traced(somewhere).values()
-            return [log_density(site) for site in sites if site["type"] == "sample"]
+            sites = self.trace(_somewhere).values()
+            return [_log_density(site) for site in sites if site["type"] == "sample"]
 
         try:
-            jax.jit(densities).lower()
+            import_jax().jit(densities).lower()
         except (RuntimeError, ValueError) as error:
             if any(mark in str(error) for mark in STALE):
                 return True
             raise
         return False
 
-    with double_precision():
-        if stale():  # the error is gone and holds no copy
-            jax.clear_caches()
-        trace = traced(somewhere)
-        _refuse(trace)
-        sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
-        watched = [name for name, site in sites.items() if site["is_observed"]]
-        transforms = {
-            name: biject_to(site["fn"].support)
-            for name, site in sites.items()
-            if not site["is_observed"]
+
+@dataclass(frozen=True, eq=False)
+class _Flat:
+    """A model's call as functions of z (q,), its free sites unconstrained, of these shapes in z."""
+
+    call: _Call
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def part(self, z: Any, name: str) -> Any:
+        """Return a free site's entries of z in their shape."""
+        return z[slices(self.shapes)[name]].reshape(self.shapes[name])
+
+    def at(self, z: Any) -> dict[str, Site]:
+        """Return the sites where the free ones have the values that z stands for."""
+
+        def value_of(site: Site) -> Any:
+            name = site["name"]
+            return _transform(site)(self.part(z, name)) if name in self.shapes else None
+
+        return self.call.trace(value_of)
+
+    def log_likelihood(self, z: Any) -> dict[str, Any]:
+        """Return the log-likelihoods of the observed sites."""
+        return {
+            name: _log_density(site)
+            for name, site in self.at(z).items()
+            if site["type"] == "sample" and site["is_observed"]
         }
-        shapes = {
-            name: tuple(transform.inverse_shape(np.shape(sites[name]["value"])))
-            for name, transform in transforms.items()
-        }
-    ends = dict(zip(shapes, np.cumsum([int(np.prod(s)) for s in shapes.values()]), strict=True))
 
-    def free(z: Any, name: str) -> Any:
-        return z[ends[name] - int(np.prod(shapes[name])) : ends[name]].reshape(shapes[name])
+    def log_prior(self, z: Any, jacobian: bool) -> dict[str, Any]:
+        """Return the log densities of the free sites, with the Jacobian of z or without."""
+        sites = self.at(z)
+        densities = {name: _log_density(sites[name]) for name in self.shapes}
+        for name in self.shapes if jacobian else ():
+            site = sites[name]
+            slope = _transform(site).log_abs_det_jacobian(self.part(z, name), site["value"])
+            axes = tuple(range(densities[name].ndim, slope.ndim))
+            densities[name] = densities[name] + slope.sum(axis=axes)
+        return densities
 
-    def at(z: Any) -> dict[str, Any]:
-        def value_of(site: Any) -> Any:
-            if site["name"] not in shapes:
-                return None
-            return biject_to(site["fn"].support)(free(z, site["name"]))
-
-        return traced(value_of)
-
-    def log_prior(z: Any, jacobian: bool) -> dict[str, Any]:
-        found, made = at(z), {}
-        for name in shapes:
-            site = found[name]
-            made[name] = log_density(site)
-            if jacobian:
-                transform, inside = biject_to(site["fn"].support), free(z, name)
-                slope = transform.log_abs_det_jacobian(inside, site["value"])
-                axes = tuple(range(made[name].ndim, slope.ndim))
-                made[name] = made[name] + slope.sum(axis=axes)
-        return made
-
-    def constrain(z: Any) -> dict[str, Any]:
-        found = at(z)
+    def constrain(self, z: Any) -> dict[str, Any]:
+        """Return the values of free and deterministic sites."""
         return {
             name: site["value"]
-            for name, site in found.items()
-            if name in shapes or site["type"] == "deterministic"
+            for name, site in self.at(z).items()
+            if name in self.shapes or site["type"] == "deterministic"
         }
 
-    def unconstrain(draw: dict[str, Any]) -> dict[str, Any]:
-        found = traced(lambda site: draw.get(site["name"]) if site["name"] in shapes else None)
-        return {
-            name: biject_to(found[name]["fn"].support).inv(draw[name])
-            for name in shapes
-            if name in draw
-        }
-
-    return Density(
-        package="numpyro",
-        shapes=shapes,
-        labels={name: _labels(name, transforms[name], shape) for name, shape in shapes.items()},
-        dims={
-            name: tuple(frame.name for frame in trace[name]["cond_indep_stack"]) for name in watched
-        },
-        log_likelihood=lambda z: {
-            name: log_density(site) for name, site in at(z).items() if name in watched
-        },
-        log_prior=log_prior,
-        constrain=constrain,
-        unconstrain=unconstrain,
-    ), sites
+    def unconstrain(self, draw: dict[str, Any]) -> dict[str, Any]:
+        """Return the entries of z of the free sites in a draw."""
+        known = {name: draw[name] for name in self.shapes if name in draw}
+        sites = self.call.trace(lambda site: known.get(site["name"]))
+        return {name: _transform(sites[name]).inv(value) for name, value in known.items()}
 
 
 def _doubled(leaf: Any) -> Any:

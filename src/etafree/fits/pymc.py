@@ -21,7 +21,7 @@ import numpy as np
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import EtafreeError, InputError, MissingExtraError
 from etafree.fits import Fit
-from etafree.fits.model import Density, fit_of
+from etafree.fits.model import Density, fit_of, slices
 from etafree.fits.trees import as_tree
 from etafree.foundation.arguments import Array
 
@@ -109,19 +109,16 @@ def pymc_density(model: Any) -> Density:
         rv.name: _labels(model, rv, value, shapes[rv.name])
         for rv, value in zip(free, values, strict=True)
     }
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
+    places = slices(shapes)
 
     def over(outputs: Sequence[Any], names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
         compute = _to_jax(values, outputs)
 
         def function(z: Any) -> dict[str, Any]:
-            parts = [
-                z[end - int(np.prod(shape)) : end].reshape(shape)
-                for shape, end in zip(shapes.values(), ends, strict=True)
-            ]
+            parts = [z[places[name]].reshape(shape) for name, shape in shapes.items()]
             # what is constant, as the density of a flat scalar, is a plain number
-            made = map(import_jax().numpy.asarray, compute(*parts))
-            return dict(zip(names, made, strict=True))
+            arrays = map(import_jax().numpy.asarray, compute(*parts))
+            return dict(zip(names, arrays, strict=True))
 
         return function
 
