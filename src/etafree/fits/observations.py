@@ -204,14 +204,18 @@ class Observations:
                 elif name in variables:
                     elsewhere[name] = array.shape
         advice = f"pass one value per observation of log_likelihood {self.dims}"
-        found = {name: shape for name, shape in elsewhere.items() if name not in columns}
-        index = _count(self.n)
-        for holder in (self.frame, *holders) if len(self.dims) == 1 else ():
+        other = {name: shape for name, shape in elsewhere.items() if name not in columns}
+        index = self._index((self.frame, *holders))
+        return _Named(
+            self.n, None, index, pd.DataFrame(columns, index=index), advice, elsewhere=other
+        )
+
+    def _index(self, holders: Iterable[Any]) -> Any:
+        """Return the observations' labels where some holder has them, else 0, 1, ..."""
+        for holder in holders if len(self.dims) == 1 else ():
             if self.dims[0] in holder.coords and holder.sizes.get(self.dims[0]) == self.n:
-                index = holder.indexes[self.dims[0]]
-                break
-        table = pd.DataFrame(columns, index=index)
-        return _Named(self.n, None, index, table, advice, elsewhere=found)
+                return holder.indexes[self.dims[0]]
+        return _count(self.n)
 
 
 def find_observations(groups: Iterable[Any], n: int) -> Observations:
@@ -336,8 +340,8 @@ class StoredLosses:
         """Other log-likelihoods that are held fixed, if there are any."""
         if not self.others:
             return ()
-        told = {"names": ", ".join(self.others)}
-        return (Finding("log-likelihoods held fixed", float(len(self.others)), told),)
+        named = {"names": ", ".join(self.others)}
+        return (Finding("log-likelihoods held fixed", float(len(self.others)), named),)
 
     def blocks(self, most: int) -> Iterator[Array]:
         """Yield the losses (draws, n) of consecutive draws, chain after chain."""
@@ -368,22 +372,7 @@ def stored_losses(tree: Any, chosen: Any = None) -> StoredLosses:
         raise InputError("log_likelihood", "is not stored in this fit", HOW)
     group = tree["log_likelihood"].to_dataset()
     names = [str(name) for name in group.data_vars]
-    asked = [chosen] if isinstance(chosen, str) else None if chosen is None else list(chosen)
-    if asked is None and len(names) > 1:
-        raise InputError(
-            "log_likelihood",
-            f"has several variables: {names}",
-            "pass the name of one, a list to add up, or 'sum'",
-        )
-    if asked is None or (asked == ["sum"] and "sum" not in names):
-        asked = names
-    if not asked:
-        raise InputError("log_likelihood", "is an empty list", f"choose from {names}, or 'sum'")
-    for name in asked:
-        if name not in names:
-            raise InputError("log_likelihood", f"has no variable {name!r}", f"choose from {names}")
-        if asked.count(name) > 1:
-            raise InputError("log_likelihood", f"names {name!r} twice", "name each once")
+    asked = _asked_names(names, chosen)
     arrays = [group[name].transpose(*SAMPLE_DIMS, ...) for name in asked]
     for name, array in zip(asked, arrays, strict=True):
         _same_draws(tree["posterior"].to_dataset(), array)
@@ -399,6 +388,29 @@ def stored_losses(tree: Any, chosen: Any = None) -> StoredLosses:
         if name in tree.children
     ]
     return StoredLosses(tuple(arrays), tuple(tables), others)
+
+
+def _asked_names(names: list[str], chosen: str | Sequence[str] | None) -> list[str]:
+    """Return the stored variables that are asked for: the only one for None, all for "sum"."""
+    if chosen is None and len(names) > 1:
+        raise InputError(
+            "log_likelihood",
+            f"has several variables: {names}",
+            "pass the name of one, a list to add up, or 'sum'",
+        )
+    if chosen is None:
+        return names
+    asked = [chosen] if isinstance(chosen, str) else list(chosen)
+    if asked == ["sum"] and "sum" not in names:
+        return names
+    if not asked:
+        raise InputError("log_likelihood", "is an empty list", f"choose from {names}, or 'sum'")
+    for name in asked:
+        if name not in names:
+            raise InputError("log_likelihood", f"has no variable {name!r}", f"choose from {names}")
+        if asked.count(name) > 1:
+            raise InputError("log_likelihood", f"names {name!r} twice", "name each once")
+    return asked
 
 
 def _same_observations(arrays: Sequence[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,18 +66,28 @@ def read_stan_csv(paths: Sequence[str | os.PathLike[str]]) -> Any:
     return stan_tree(header, np.stack([values for _, values in chains]))
 
 
-def _read_chain(path: str) -> tuple[list[str], Array]:
-    """Return the columns and the draws after warm-up of one file."""
-    told: dict[str, str] = {}
-    header, rows, last, above = "", 0, "", 0
+class _Contents(NamedTuple):
+    """What is in a file: settings, header and its line, number of rows, the last as it stands."""
+
+    settings: dict[str, str]
+    header: str
+    above: int
+    rows: int
+    last: str
+
+
+def _scanned(path: str) -> _Contents:
+    """Return what is in a file, from one pass over its lines."""
+    settings: dict[str, str] = {}
+    header, above, rows, last = "", 0, 0, ""
     refuse_special(path, "draws")
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(lines_of(file, path, "draws"), start=1):
                 if line.startswith("#"):
-                    found = re.match(r"#\s*(\w+) = (\S+)", line)
-                    if found:
-                        told.setdefault(found[1], found[2])
+                    setting = re.match(r"#\s*(\w+) = (\S+)", line)
+                    if setting:
+                        settings.setdefault(setting[1], setting[2])
                 elif not header:
                     header, above = line.strip(), number
                 elif line.strip():
@@ -88,16 +98,22 @@ def _read_chain(path: str) -> tuple[list[str], Array]:
             f"{path!r} cannot be read ({type(error).__name__})",
             "pass the CSV files that CmdStan's sample wrote",
         ) from None
+    return _Contents(settings, header, above, rows, last)
+
+
+def _read_chain(path: str) -> tuple[list[str], Array]:
+    """Return the columns and the draws after warm-up of one file."""
+    settings, header, above, rows, last = _scanned(path)
     names = header.split(",")
-    if "lp__" not in names or told.get("method", "sample") != "sample":
-        what = told.get("method", "nothing that Stan wrote")
+    if "lp__" not in names or settings.get("method", "sample") != "sample":
+        what = settings.get("method", "nothing that Stan wrote")
         raise InputError(
             "draws",
             f"{path!r} holds {what}, not draws of a sampler",
             "pass the CSV files that CmdStan's sample wrote",
         )
     try:
-        warmup, wanted = _saved(told)
+        warmup, wanted = _saved(settings)
     except (ValueError, ZeroDivisionError):
         raise InputError(
             "draws",
@@ -121,14 +137,14 @@ def _read_chain(path: str) -> tuple[list[str], Array]:
     return names, table[warmup:]
 
 
-def _saved(told: Mapping[str, str]) -> tuple[int, int | None]:
+def _saved(settings: Mapping[str, str]) -> tuple[int, int | None]:
     """Return how many warm-up draws are in a file and how many others must be."""
-    if "num_samples" not in told:
+    if "num_samples" not in settings:
         return 0, None
-    thin = int(told.get("thin", "1"))
-    kept = told.get("save_warmup", "0") in ("1", "true")
-    warmup = -(-int(told.get("num_warmup", "0")) // thin) if kept else 0
-    return warmup, -(-int(told["num_samples"]) // thin)
+    thin = int(settings.get("thin", "1"))
+    kept = settings.get("save_warmup", "0") in ("1", "true")
+    warmup = -(-int(settings.get("num_warmup", "0")) // thin) if kept else 0
+    return warmup, -(-int(settings["num_samples"]) // thin)
 
 
 def stan_tree(names: Sequence[str], values: Array) -> Any:
