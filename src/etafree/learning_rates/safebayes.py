@@ -177,31 +177,17 @@ def safebayes(
     (0.25, 'boundary', array([15.375 , 13.3333, 11.88  ]))
     """
     as_choice(version, "version", VERSIONS)
-    rates = 2.0 ** -np.arange(9.0) if grid is None else as_array(grid, "grid", ndim=1)
-    if len(rates) < 2 or np.any(rates <= 0) or len(np.unique(rates)) < len(rates):
-        raise InputError("grid", f"is {rates.tolist()}", "pass two or more distinct positive rates")
+    rates = _rates(grid)
     if not isinstance(permute, bool | np.bool_):
         raise InputError("permute", f"is {permute!r}", "pass True or False")
     count = as_count(draws, "draws", least=100)
     _check(problem, conjugate)
-    rates, n, prior = np.sort(rates)[::-1], problem.criterion.n, normal_prior(problem)
-    proper = prior is not None or conjugate is not None
-    first = (
-        (0 if proper else max(20, 5 * problem.criterion.p))
-        if start is None
-        else (as_count(start, "start", least=0))
-    )
-    if first >= n or (first == 0 and not proper):
-        raise InputError(
-            "start",
-            f"is {first} of {n} rows",
-            "leave rows to predict, and without a normal log_prior rows to learn from first",
-        )
+    n, prior = problem.criterion.n, normal_prior(problem)
+    first = _training_rows(problem, start, proper=prior is not None or conjugate is not None)
     order_seed, draw_seed = problem.seeds.spawn(2)
     order = np.random.default_rng(order_seed).permutation(n) if permute else np.arange(n)
     known: dict[str, Any] = {"version": version, "permuted": bool(permute), "start": first}
     losses = _closed_form(problem, order, rates, version, conjugate, prior)
-    drawn = losses is None
     if losses is not None:
         totals, error = losses[first:].sum(axis=0), np.zeros(len(rates))
         known["computed"] = "closed form"
@@ -221,7 +207,7 @@ def safebayes(
         known |= {"computed": "draws", "loss_error": error}
     least = float(totals.min())
     eta = float(rates[totals <= least + 1e-12 * abs(least)].max())
-    near = rates[totals <= least + 1e-12 * abs(least) + UNSURE * error] if drawn else [eta]
+    near = rates[totals <= least + 1e-12 * abs(least) + UNSURE * error] if losses is None else [eta]
     end = eta in (rates[0], rates[-1])
     return learning_rate(
         problem,
@@ -233,6 +219,30 @@ def safebayes(
         trace={"eta": rates, "loss": totals},
         diagnostics=known,
     )
+
+
+def _rates(grid: Any) -> Array:
+    """Return the learning rates to try, the largest first."""
+    rates = 2.0 ** -np.arange(9.0) if grid is None else as_array(grid, "grid", ndim=1)
+    if len(rates) < 2 or np.any(rates <= 0) or len(np.unique(rates)) < len(rates):
+        raise InputError("grid", f"is {rates.tolist()}", "pass two or more distinct positive rates")
+    return np.sort(rates)[::-1]
+
+
+def _training_rows(problem: Problem, start: Any, proper: bool) -> int:
+    """Return how many rows only train: those asked for, else none under a `proper` prior."""
+    n, p = problem.criterion.n, problem.criterion.p
+    if start is None:
+        first = 0 if proper else max(20, 5 * p)
+    else:
+        first = as_count(start, "start", least=0)
+    if first >= n or (first == 0 and not proper):
+        raise InputError(
+            "start",
+            f"is {first} of {n} rows",
+            "leave rows to predict, and without a normal log_prior rows to learn from first",
+        )
+    return first
 
 
 def _check(problem: Problem, conjugate: Any) -> None:

@@ -24,7 +24,7 @@ from etafree.inference import student_quantile
 from etafree.map import student_factors
 from etafree.optimize import minimise
 from etafree.paper.random_intercept import KINDS, Design, RandomIntercept, pseudo_true
-from etafree.paper.study import Cell, run_study, write_outputs
+from etafree.paper.study import Arrays, Cell, run_study, write_outputs
 from etafree.report.page import Section, picture_data, render, table_html
 from etafree.report.plots import AFTER, BEFORE
 from etafree.samplers.quadrature import distribution, stratified
@@ -343,7 +343,7 @@ def run_figure1(
         for kind in KINDS
         for first in range(0, datasets, BLOCK)
     ]
-    made = run_study(
+    results = run_study(
         "figure1",
         shared,
         cells,
@@ -354,17 +354,21 @@ def run_figure1(
         scheduler=scheduler,
         progress=progress,
     )
-    truth = pseudo_true(design)
+    return _long_table(cells, results, pseudo_true(design))
+
+
+def _long_table(cells: list[Cell], results: Mapping[str, Arrays], truth: float) -> pd.DataFrame:
+    """Return a row per posterior, meat, method and eta from the blocks of data sets."""
+    import pandas as pd
+
     rows: list[dict[str, Any]] = []
     for kind in KINDS:
-        blocks = [made[cell.key] for cell in cells if cell.parameters["posterior"] == kind]
+        blocks = [results[cell.key] for cell in cells if cell.parameters["posterior"] == kind]
         arrays = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
         for meat in MEATS:
             for method in METHODS:
                 name = method if method == "uncalibrated" else f"{method}_{meat}"
                 rows += _summaries(arrays[name], truth, posterior=kind, meat=meat, method=method)
-    import pandas as pd
-
     return pd.DataFrame(rows)
 
 

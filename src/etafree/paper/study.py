@@ -39,6 +39,8 @@ from etafree.foundation.storage import (
 from etafree.foundation.terminal import say
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
+
     import pandas as pd
     from matplotlib.figure import Figure
 
@@ -188,7 +190,7 @@ def _start_worker() -> None:
 def on_processes(tasks: Sequence[Task], workers: int | None) -> Outcomes:
     """Yield the outcomes of tasks on processes, which are started again when one dies."""
     import multiprocessing
-    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+    from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -199,17 +201,7 @@ def on_processes(tasks: Sequence[Task], workers: int | None) -> Outcomes:
         pool = ProcessPoolExecutor(workers, spawn, _start_worker)
         flying: dict[Future[Arrays], Task] = {}
         try:
-            while waiting or flying:
-                while waiting and len(flying) < 4 * workers:
-                    with _environment(NUMBA_NUM_THREADS="1", **BLAS):  # submitting starts workers
-                        flying[pool.submit(run_cell, *waiting[0])] = waiting[0]
-                    waiting.popleft()
-                done = wait(flying, 0.5, FIRST_COMPLETED).done
-                for future in sorted(done, key=lambda f: f.exception() is not None):
-                    error = future.exception()
-                    if isinstance(error, BrokenProcessPool):
-                        raise error
-                    yield flying.pop(future)[1], error or future.result()
+            yield from _on_pool(pool, waiting, flying, 4 * workers)
             return
         except BrokenProcessPool:
             waiting.extendleft(reversed(flying.values()))
@@ -227,6 +219,29 @@ def on_processes(tasks: Sequence[Task], workers: int | None) -> Outcomes:
             f"among those they ran: {advice}"
         ),
     )
+
+
+def _on_pool(
+    pool: ProcessPoolExecutor,
+    waiting: collections.deque[Task],
+    flying: dict[Future[Arrays], Task],
+    most: int,
+) -> Outcomes:
+    """Yield the outcomes of waiting tasks, `most` of them flying; raise where the pool breaks."""
+    from concurrent.futures import FIRST_COMPLETED, wait
+    from concurrent.futures.process import BrokenProcessPool
+
+    while waiting or flying:
+        while waiting and len(flying) < most:
+            with _environment(NUMBA_NUM_THREADS="1", **BLAS):  # submitting starts workers
+                flying[pool.submit(run_cell, *waiting[0])] = waiting[0]
+            waiting.popleft()
+        done = wait(flying, 0.5, FIRST_COMPLETED).done
+        for future in sorted(done, key=lambda f: f.exception() is not None):
+            error = future.exception()
+            if isinstance(error, BrokenProcessPool):
+                raise error
+            yield flying.pop(future)[1], error or future.result()
 
 
 def on_dask(tasks: Sequence[Task], client: Any, say: Callable[[str], None]) -> Outcomes:
@@ -329,33 +344,41 @@ def run_study(
     tasks: list[Task] = [(work, key, text, facts["seed"]) for key, text in texts.items()]
     try:
         with contextlib.ExitStack() as stack:
-            if tasks and scheduler is not None:
-                client = stack.enter_context(connected(scheduler))
-                check_workers(client, quiet)
-                outcomes = on_dask(tasks, client, quiet)
-            elif workers == 1 or not tasks:
-                outcomes = in_process(tasks)
-            else:
-                outcomes = on_processes(tasks, workers)
+            outcomes = _started(tasks, workers, scheduler, stack, quiet)
             if not begun:
                 _begin(folder, facts)
             advance = stack.enter_context(_shown(name, len(cells), len(results), progress, quiet))
             stack.enter_context(contextlib.closing(outcomes))
-            for key, found in outcomes:
-                if not isinstance(found, BaseException):
+            for key, outcome in outcomes:
+                if not isinstance(outcome, BaseException):
                     meta = {"key": key, "parameters": json.loads(texts[key]), "seed": facts["seed"]}
-                    found = _saved(_file(folder, key), found, meta)
-                if isinstance(found, BaseException):
-                    cause = f"cell {key!r} failed ({type(found).__name__}: {found})"
-                    cause = str(found) if isinstance(found, StudyError) else cause
+                    outcome = _saved(_file(folder, key), outcome, meta)
+                if isinstance(outcome, BaseException):
+                    cause = f"cell {key!r} failed ({type(outcome).__name__}: {outcome})"
+                    cause = str(outcome) if isinstance(outcome, StudyError) else cause
                     kept = f"{len(results)}/{len(cells)} cells are kept in {str(folder)!r}"
-                    raise StudyError(f"{cause}; {kept} and the same command resumes") from found
-                results[key] = found
+                    raise StudyError(f"{cause}; {kept} and the same command resumes") from outcome
+                results[key] = outcome
                 advance()
     except KeyboardInterrupt:
         say(f"stopped: {len(results)}/{len(cells)} cells are saved; the same command resumes")
         raise
     return {cell.key: results[cell.key] for cell in cells}
+
+
+def _started(
+    tasks: Sequence[Task],
+    workers: int | None,
+    scheduler: str | None,
+    stack: contextlib.ExitStack,
+    say: Callable[[str], None],
+) -> Outcomes:
+    """Return the outcomes of tasks on a cluster, here or on processes; `stack` ends the first."""
+    if tasks and scheduler is not None:
+        client = stack.enter_context(connected(scheduler))
+        check_workers(client, say)
+        return on_dask(tasks, client, say)
+    return in_process(tasks) if workers == 1 or not tasks else on_processes(tasks, workers)
 
 
 def _json(argument: str, value: Mapping[str, Any]) -> str:
@@ -395,17 +418,7 @@ def _checked(
     repeated = collections.Counter(cell.key.lower() for cell in cells).most_common(1)
     if repeated and repeated[0][1] > 1:  # file names may not tell capitals apart
         raise InputError("cells", f"has {repeated[0][0]!r} twice", "give each cell its own key")
-    module = sys.modules.get(getattr(work, "__module__", None) or "")
-    home: Any = module
-    for part in getattr(work, "__qualname__", "?").split("."):
-        home = getattr(home, part, None)
-    if home is not work or not callable(work):
-        advice = "define it with def at the top of a module and put what varies in the parameters"
-        raise InputError("work", f"{work!r:.80} cannot be found by name from a worker", advice)
-    typed_in = work.__module__ == "__main__" and not hasattr(module, "__file__")
-    if typed_in and workers != 1 and scheduler is None:
-        advice = "put it in a file, or pass workers=1"
-        raise InputError("work", "is typed in, so that processes cannot load it", advice)
+    _check_work(work, spawned=workers != 1 and scheduler is None)
     return {
         "etafree": "study",
         "name": name,
@@ -413,6 +426,20 @@ def _checked(
         "seed": int(seed),
         "made_with": made_with(),
     }
+
+
+def _check_work(work: Work, spawned: bool) -> None:
+    """Refuse a function that a worker, or a `spawned` process, cannot find by its name."""
+    module = sys.modules.get(getattr(work, "__module__", None) or "")
+    home: object = module
+    for part in getattr(work, "__qualname__", "?").split("."):
+        home = getattr(home, part, None)
+    if home is not work or not callable(work):
+        advice = "define it with def at the top of a module and put what varies in the parameters"
+        raise InputError("work", f"{work!r:.80} cannot be found by name from a worker", advice)
+    if spawned and work.__module__ == "__main__" and not hasattr(module, "__file__"):
+        advice = "put it in a file, or pass workers=1"
+        raise InputError("work", "is typed in, so that processes cannot load it", advice)
 
 
 def _file(folder: Path, key: str) -> Path:
