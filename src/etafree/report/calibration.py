@@ -28,6 +28,8 @@ from etafree.totals.linear import has_design
 if TYPE_CHECKING:
     import pandas as pd
 
+    from etafree.result import Calibration
+
 __all__ = ["DRAWS", "FACTORS", "SEED", "Sweep", "calibration_page", "learning_rates", "sweep"]
 
 #: Learning rates as multiples of the fit's.
@@ -56,20 +58,11 @@ def learning_rates(result: Any, etas: Sequence[float] | None = None) -> tuple[li
     wanted = None if etas is None else as_array(etas, "etas", ndim=1)
     if wanted is not None and len(wanted) == 0:
         return [], ""
-    c, posterior, why = result.criterion, result.posterior, ""
-    if c is None:
-        why = "no criterion is known here, only draws and a target"
-    elif posterior is None and isinstance(c.penalty, ActivePenalty):
-        why = "the posterior of the parameters that the penalty sets to zero is not known"
-    elif posterior is not None and posterior.log_prior is not None and c is posterior.energy:
-        why = "the target contains the log prior over η, and so moves with η itself"
-    elif result.fit is not None and result.original.eta != 1:
-        why = "η may multiply the model's prior or not, and this fit's is not 1"
+    c, own, why = result.criterion, result.original.eta, _not_drawable(result)
     if why and wanted is not None:
         raise InputError("etas", f"cannot be drawn at: {why}", "leave etas out")
     if c is None or why:
         return [], why
-    own = result.original.eta
     if wanted is not None:
         grid = {as_positive(eta, "etas") for eta in wanted}
         return sorted(grid | ({own} if own else set())), ""
@@ -77,6 +70,20 @@ def learning_rates(result: Any, etas: Sequence[float] | None = None) -> tuple[li
     if terms * c.p * DRAWS * len(FACTORS) > BUDGET:
         return [], "drawing the posterior again at every learning rate would take long"
     return [float(factor * (own or 1.0)) for factor in FACTORS], ""
+
+
+def _not_drawable(result: Calibration) -> str:
+    """Return why the posterior cannot be drawn at other learning rates; "" if it can."""
+    c, posterior = result.criterion, result.posterior
+    if c is None:
+        return "no criterion is known here, only draws and a target"
+    if posterior is None and isinstance(c.penalty, ActivePenalty):
+        return "the posterior of the parameters that the penalty sets to zero is not known"
+    if posterior is not None and posterior.log_prior is not None and c is posterior.energy:
+        return "the target contains the log prior over η, and so moves with η itself"
+    if result.fit is not None and result.original.eta != 1:
+        return "η may multiply the model's prior or not, and this fit's is not 1"
+    return ""
 
 
 def sweep(result: Any, etas: Sequence[float]) -> Sweep:
@@ -228,24 +235,14 @@ def _slider(result: Any, table: pd.DataFrame, made: Sweep, level: str) -> Sectio
     scales = [Scale.around(after[:, :, j], before[:, :, j]) for j in range(len(names))]
     units = result.shown.se[columns]
     steps: list[dict[str, Any]] = []
-    for k, eta in enumerate(made.etas):
-        label = f"η = {eta:.3g}" + (" (this fit's)" if eta == result.original.eta else "")
-        if made.reasons[k]:
-            steps.append({"label": label, "said": f"No draws here: {made.reasons[k]}."})
-            continue
-        old, new = before[kept.index(k)], after[kept.index(k)]
-        width, calibrated = old[2] - old[0], new[2] - new[0]
-        steps.append(
-            {
-                "label": label,
-                "said": f"As they come, intervals are {between(width / calibrated)} times as wide "
-                "as calibrated.",
-                "before": [
-                    s.bar(*b)._asdict() for s, *b in zip(scales, old.T, width / 4, strict=True)
-                ],
-                "after": [s.bar(*b)._asdict() for s, *b in zip(scales, new.T, units, strict=True)],
-            }
+    for k, (eta, reason) in enumerate(zip(made.etas, made.reasons, strict=True)):
+        step = (
+            {"said": f"No draws here: {reason}."}
+            if reason
+            else _step(scales, before[kept.index(k)], after[kept.index(k)], units)
         )
+        own = " (this fit's)" if eta == result.original.eta else ""
+        steps.append({"label": f"η = {eta:.3g}{own}", **step})
     start = min(kept, key=lambda k: abs(np.log(made.etas[k] / (result.original.eta or 1.0))))
     shown_first = zip(names, scales, steps[start]["before"], steps[start]["after"], strict=True)
     return Section(
@@ -261,6 +258,17 @@ def _slider(result: Any, table: pd.DataFrame, made: Sweep, level: str) -> Sectio
         rows=[Row(*parts) for parts in shown_first],
         slider={"steps": steps, "start": start},
     )
+
+
+def _step(scales: list[Scale], old: Array, new: Array, units: Array) -> dict[str, Any]:
+    """Return what the slider says and shows of intervals (3, k) at one learning rate."""
+    width, calibrated = old[2] - old[0], new[2] - new[0]
+    return {
+        "said": f"As they come, intervals are {between(width / calibrated)} times as wide "
+        "as calibrated.",
+        "before": [s.bar(*b)._asdict() for s, *b in zip(scales, old.T, width / 4, strict=True)],
+        "after": [s.bar(*b)._asdict() for s, *b in zip(scales, new.T, units, strict=True)],
+    }
 
 
 def _row(result: Any, name: str, row: Any) -> Row:
