@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.calibrate import calibrate
 from etafree.cli.csv_table import CsvTable
@@ -19,7 +20,7 @@ from etafree.errors import EtafreeError, InputError
 from etafree.fits import from_arviz
 from etafree.fits.stan import read_stan_csv
 from etafree.fits.trees import read_tree, write_netcdf
-from etafree.foundation.arguments import as_choice, as_level, as_positive, as_seeds
+from etafree.foundation.arguments import Array, as_choice, as_level, as_positive, as_seeds
 from etafree.foundation.storage import writable
 from etafree.foundation.terminal import say
 from etafree.learning_rates import METHODS, select
@@ -108,10 +109,10 @@ def select_file(
         variance = as_positive(prior_sd, "prior_sd") ** 2
         prior = LogPrior.normal(np.zeros(p), variance * np.eye(p))
     posterior = GeneralizedPosterior(criterion, 1.0, prior)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     tail = 0.5 * (1 - level)
     for method in METHODS:
-        row: dict[str, Any] = {"method": method}
+        row: dict[str, object] = {"method": method}
         try:
             rate = select(
                 posterior, method, clusters=labels, seed=seed, **_options(method, criterion, prior)
@@ -139,7 +140,9 @@ def select_file(
     return methods
 
 
-def _options(method: str, criterion: Criterion, prior: LogPrior | None) -> dict[str, Any]:
+def _options(
+    method: str, criterion: Criterion, prior: LogPrior | None
+) -> dict[str, GeneralizedPosterior]:
     """Return the reference of `kl_to_bayes` for a robust loss: the normal model's posterior.
 
     Its variance is that of the residuals of least squares, so that the units of y do not matter.
@@ -153,7 +156,7 @@ def _options(method: str, criterion: Criterion, prior: LogPrior | None) -> dict[
     return {"reference": GeneralizedPosterior(normal, 1 / variance, prior)}
 
 
-def _intervals(names: tuple[str, ...], limits: Any) -> dict[str, str]:
+def _intervals(names: tuple[str, ...], limits: Array) -> dict[str, str]:
     return {
         name: f"{low:.4g} to {high:.4g}" for name, low, high in zip(names, *limits, strict=True)
     }
@@ -214,9 +217,9 @@ def calibrate_files(
     if len(fit) > 1 and not csv:
         raise InputError("fit", f"is {len(fit)} files", "only CSV files of CmdStan come as several")
     _say(quiet, f"reading {', '.join(map(str, fit))}")
-    source: Any = read_stan_csv([str(path) for path in fit]) if csv else read_tree(fit[0])
+    source = read_stan_csv([str(path) for path in fit]) if csv else read_tree(fit[0])
     if var:
-        options["var_names"] = matching(var, list(source["posterior"].data_vars))
+        options["var_names"] = matching(var, list(source.children["posterior"].data_vars))
     if log_likelihood:
         options["log_likelihood"] = list(log_likelihood)
     _say(quiet, "calibrating")
@@ -254,7 +257,7 @@ def structure_of(
     found = {name.rpartition(":")[2]: column(name, "clusters") for name in clusters}
     if len(found) < len(clusters):
         raise InputError("clusters", "has two ways of the same name", "rename one")
-    labels: Any = next(iter(found.values()), None) if len(found) < 2 else found
+    labels = next(iter(found.values()), None) if len(found) < 2 else found
     if strata is None:
         return None if labels is None else Clusters(labels)
     if len(found) > 1:
@@ -274,7 +277,7 @@ def _check_output(path: Path | None, option: str, force: bool) -> None:
         raise InputError(option, f"{str(path)!r} exists", "pass --force to overwrite it")
 
 
-def column(name: str, option: str) -> Any:
+def column(name: str, option: str) -> str | NDArray[Any]:
     """Return a column ``file.csv:column`` as written, or a bare name for the fit to look up.
 
     Lines of a file stand in the order of the observations: their numbers are no index to go by.
@@ -293,7 +296,7 @@ def column(name: str, option: str) -> Any:
     return found.to_numpy()
 
 
-def matching(patterns: Sequence[str], names: Sequence[Any]) -> list[str]:
+def matching(patterns: Sequence[str], names: Sequence[Hashable]) -> list[str]:
     """Return the names that are one of the patterns, or match one as a regular expression.
 
     Examples
@@ -301,13 +304,13 @@ def matching(patterns: Sequence[str], names: Sequence[Any]) -> list[str]:
     >>> matching(["beta", "sigma.*"], ["alpha", "beta", "beta2", "sigma_y"])
     ['beta', 'sigma_y']
     """
-    found: list[str] = []
+    chosen: list[str] = []
     for pattern in patterns:
         try:
-            some = [str(n) for n in names if str(n) == pattern or re.fullmatch(pattern, str(n))]
+            matches = [n for n in map(str, names) if n == pattern or re.fullmatch(pattern, n)]
         except re.error as error:
             raise InputError("var", f"{pattern!r} is no regular expression ({error})") from None
-        if not some:
+        if not matches:
             raise InputError("var", f"{pattern!r} matches no variable", f"there are {list(names)}")
-        found += [name for name in some if name not in found]
-    return found
+        chosen += [name for name in matches if name not in chosen]
+    return chosen

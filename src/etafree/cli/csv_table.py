@@ -22,6 +22,8 @@ from etafree.foundation.arguments import Array
 from etafree.foundation.storage import check_room, lines_of, refuse_special
 
 if TYPE_CHECKING:
+    from _csv import Reader
+
     import pandas as pd
 
 __all__ = ["CsvTable"]
@@ -169,14 +171,14 @@ class CsvTable:
         import pandas as pd
 
         bare, inside = column_uses(formula, self.names)
-        columns: dict[str, Any] = {}
+        columns: dict[str, Array | pd.Categorical | pd.Series[Any]] = {}
         for name in self.names:
             fields = self.fields[name]
             numeric = any(NUMBER.fullmatch(field) for field in fields)
             if name in bare and numeric:
-                columns[name] = self.numbers(name, "formula")
+                columns[name] = values = self.numbers(name, "formula")
                 if name in inside:
-                    self._check_apart(name, columns[name])
+                    self._check_apart(name, values)
             elif name in bare or name in inside:
                 columns[name] = _categories(fields)
             else:
@@ -223,7 +225,9 @@ class CsvTable:
                 )
 
 
-def _records(reader: Any, path: Path, option: str) -> tuple[list[str], list[list[str]], list[int]]:
+def _records(
+    reader: Reader, path: Path, option: str
+) -> tuple[list[str], list[list[str]], list[int]]:
     """Return the header, the rows and the line each starts on; blank lines end a file."""
     header: list[str] = []
     rows: list[list[str]] = []
@@ -268,7 +272,7 @@ def _records(reader: Any, path: Path, option: str) -> tuple[list[str], list[list
     return header, rows, lines
 
 
-def _categories(fields: list[str]) -> Any:
+def _categories(fields: list[str]) -> pd.Categorical:
     """Return labels as a categorical, in the order of their numbers if all are numbers."""
     import pandas as pd
 

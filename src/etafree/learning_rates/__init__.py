@@ -33,7 +33,12 @@ METHODS: dict[str, Callable[..., LearningRate]] = {
 
 @own_settings
 def select(
-    source: Any, method: str = "gpc", *, clusters: Any = None, seed: Any = None, **options: Any
+    source: object,
+    method: str = "gpc",
+    *,
+    clusters: object = None,
+    seed: object = None,
+    **options: Any,
 ) -> LearningRate:
     r"""Choose the learning rate of a generalized posterior by one of the published methods.
 

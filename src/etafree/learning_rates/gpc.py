@@ -202,15 +202,15 @@ def gpc_limit(J: Array, K: Array, level: float = 0.95) -> float:
 
 def gpc(
     problem: Problem,
-    resamples: Any = 1000,
-    level: Any = 0.95,
-    functional: Any = None,
+    resamples: int = 1000,
+    level: float = 0.95,
+    functional: object = None,
     region: str = "laplace",
-    draws: Any = 1000,
+    draws: int = 1000,
     solver: str = "root",
-    start: Any = 1.0,
-    tolerance: Any = 0.005,
-    max_iter: Any = 1000,
+    start: float = 1.0,
+    tolerance: float = 0.005,
+    max_iter: int = 1000,
 ) -> LearningRate:
     r"""Return the learning rate at which bootstrap coverage is nominal.
 
@@ -294,7 +294,7 @@ def gpc(
     )
 
 
-def _contrast(problem: Problem, functional: Any) -> Array | None:
+def _contrast(problem: Problem, functional: object) -> Array | None:
     if functional is None:
         return None
     names = problem.criterion.names

@@ -3,7 +3,6 @@ r"""Equal expected information: how far the data lie from what the fitted likeli
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -60,7 +59,7 @@ def simulated(
     return made, np.full(count, 1.0 / count)
 
 
-def holmes_walker(problem: Problem, simulations: Any = 200) -> LearningRate:
+def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
     r"""Return the learning rate that makes expected and observed information gains equal.
 
     .. math:: \eta = \Bigl\{\frac{n^{-1}\sum_i\int f(y\mid x_i,\hat\theta)\Delta_i(y)\,dy}

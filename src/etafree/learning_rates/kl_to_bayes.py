@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
 from etafree.errors import InputError
@@ -26,7 +27,7 @@ ESS_ENOUGH, ESS_NOISY = 0.5, 0.1
 BATCHES = 20
 
 #: A divergence at a learning rate, from some of the draws.
-Divergence = Callable[[float, Any], float]
+Divergence = Callable[[float, NDArray[np.intp]], float]
 
 
 class _Found(NamedTuple):
@@ -63,11 +64,11 @@ def gaussian_rate(
 
 def kl_to_bayes(
     problem: Problem,
-    reference: Any = None,
-    window: Any = None,
+    reference: object = None,
+    window: int | None = None,
     direction: str = "forward",
     approximation: str = "auto",
-    draws: Any = 4000,
+    draws: int = 4000,
 ) -> LearningRate:
     r"""Return :math:`\arg\min_\eta\mathrm{KL}(\pi_\eta\,\|\,\pi_{\mathrm{ref}})`.
 
@@ -122,7 +123,7 @@ def kl_to_bayes(
         raise InputError(
             "approximation", "'normal' has a closed form without log_prior only", "use 'draws'"
         )
-    known: dict[str, Any] = {
+    known: dict[str, object] = {
         "direction": direction,
         "reference": repr(other.criterion.loss),
         "window": window,
@@ -145,7 +146,7 @@ def kl_to_bayes(
 
 
 def _windows(
-    problem: Problem, reference: Any, window: Any
+    problem: Problem, reference: object, window: int | None
 ) -> tuple[Criterion, GeneralizedPosterior]:
     """Return criterion and reference over the same first rows, checked."""
     criterion = problem.criterion
@@ -222,7 +223,7 @@ def _by_draws(
     return _Found(eta, status, error, share, np.array(trace))
 
 
-def _lowest(divergence: Divergence, base: float, rows: Any, reach: float) -> float:
+def _lowest(divergence: Divergence, base: float, rows: NDArray[np.intp], reach: float) -> float:
     """Return where the divergence of some draws is smallest, within a factor of `base`."""
     from scipy.optimize import minimize_scalar
 
@@ -242,7 +243,7 @@ def _forward(losses: Array, excess: Array, base: float) -> Divergence:
     `excess` is the log prior minus the reference's log density.
     """
 
-    def divergence(eta: float, rows: Any) -> float:
+    def divergence(eta: float, rows: NDArray[np.intp]) -> float:
         loss = losses[rows] - losses.mean()
         weights = reweighted(loss, eta - base)
         return float(weights @ (excess[rows] - eta * loss)) - _log_mean(loss, base - eta)
@@ -254,7 +255,7 @@ def _reverse(losses: Array, target_losses: Array, base: float) -> Divergence:
     """Return KL(reference | pi_eta) up to a constant, from draws of both."""
     centre = losses.mean()
 
-    def divergence(eta: float, rows: Any) -> float:
+    def divergence(eta: float, rows: NDArray[np.intp]) -> float:
         there = float(target_losses[rows % len(target_losses)].mean() - centre)
         return eta * there + _log_mean(losses[rows] - centre, base - eta)
 

@@ -2,8 +2,6 @@ r"""Score matching: the posterior closest in Fisher divergence to the bootstrap'
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from etafree.foundation.arguments import Array, as_count
@@ -43,7 +41,7 @@ def score_matching_rate(
     return eta, float(np.sqrt(residual @ residual) / below.sum())
 
 
-def matsubara(problem: Problem, resamples: Any = 1000) -> LearningRate:
+def matsubara(problem: Problem, resamples: int = 1000) -> LearningRate:
     r"""Return the learning rate that fits the bootstrap's minimisers by score matching.
 
     It changes with the units of the parameters. A `log_prior` enters by its gradient.

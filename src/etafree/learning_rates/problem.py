@@ -162,21 +162,20 @@ class Problem:
     seeds: np.random.SeedSequence
 
     @classmethod
-    def of(cls, source: Any, clusters: Any, seed: Any) -> Problem:
+    def of(cls, source: object, clusters: object, seed: object) -> Problem:
         """Return the problem of a criterion or posterior, checked."""
-        prior = None
-        if isinstance(source, GeneralizedPosterior):
-            source, prior = source.criterion, source.log_prior
-        if not isinstance(source, Criterion):
+        prior = source.log_prior if isinstance(source, GeneralizedPosterior) else None
+        criterion = source.criterion if isinstance(source, GeneralizedPosterior) else source
+        if not isinstance(criterion, Criterion):
             raise InputError(
                 "source",
                 f"is a {type(source).__name__}",
                 "pass an ef.Criterion or an ef.GeneralizedPosterior",
             )
-        refuse_kinks(source, "every learning-rate method")
+        refuse_kinks(criterion, "every learning-rate method")
         given = as_seeds(seed)  # a copy, whose children are the same in every call
         seeds = np.random.SeedSequence(given.entropy, spawn_key=given.spawn_key)
-        return cls(source, prior, cluster_groups(source, clusters), seeds)
+        return cls(criterion, prior, cluster_groups(criterion, clusters), seeds)
 
     @cached_property
     def fit(self) -> Minimum:
@@ -362,8 +361,8 @@ def learning_rate(
     *,
     status: str = "converged",
     mc_error: float = 0.0,
-    trace: Mapping[str, Any] | None = None,
-    diagnostics: Mapping[str, Any] | None = None,
+    trace: Mapping[str, object] | None = None,
+    diagnostics: Mapping[str, object] | None = None,
     units_matter: bool = False,
     level: float = 0.95,
 ) -> LearningRate:

@@ -129,11 +129,11 @@ VERSIONS = ("R", "I")
 def safebayes(
     problem: Problem,
     version: str = "R",
-    grid: Any = None,
+    grid: object = None,
     permute: bool = False,
     conjugate: NormalInverseGamma | None = None,
-    start: Any = None,
-    draws: Any = 500,
+    start: int | None = None,
+    draws: int = 500,
 ) -> LearningRate:
     r"""Return the learning rate on a grid with the smallest cumulative loss of predictions.
 
@@ -186,7 +186,7 @@ def safebayes(
     first = _training_rows(problem, start, proper=prior is not None or conjugate is not None)
     order_seed, draw_seed = problem.seeds.spawn(2)
     order = np.random.default_rng(order_seed).permutation(n) if permute else np.arange(n)
-    known: dict[str, Any] = {"version": version, "permuted": bool(permute), "start": first}
+    known: dict[str, object] = {"version": version, "permuted": bool(permute), "start": first}
     losses = _closed_form(problem, order, rates, version, conjugate, prior)
     if losses is not None:
         totals, error = losses[first:].sum(axis=0), np.zeros(len(rates))
@@ -221,7 +221,7 @@ def safebayes(
     )
 
 
-def _rates(grid: Any) -> Array:
+def _rates(grid: object) -> Array:
     """Return the learning rates to try, the largest first."""
     rates = 2.0 ** -np.arange(9.0) if grid is None else as_array(grid, "grid", ndim=1)
     if len(rates) < 2 or np.any(rates <= 0) or len(np.unique(rates)) < len(rates):
@@ -229,7 +229,7 @@ def _rates(grid: Any) -> Array:
     return np.sort(rates)[::-1]
 
 
-def _training_rows(problem: Problem, start: Any, proper: bool) -> int:
+def _training_rows(problem: Problem, start: int | None, proper: bool) -> int:
     """Return how many rows only train: those asked for, else none under a `proper` prior."""
     n, p = problem.criterion.n, problem.criterion.p
     if start is None:
@@ -245,7 +245,7 @@ def _training_rows(problem: Problem, start: Any, proper: bool) -> int:
     return first
 
 
-def _check(problem: Problem, conjugate: Any) -> None:
+def _check(problem: Problem, conjugate: object) -> None:
     criterion = problem.criterion
     if "rows" not in criterion.total.traits:
         raise InputError(

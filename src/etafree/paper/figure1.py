@@ -101,7 +101,13 @@ def figure1_picture(table: pd.DataFrame, published: pd.DataFrame) -> Figure:
 
 
 def _line(
-    ax: Axes, table: pd.DataFrame, kind: str, method: str, meat: str, metric: str, style: Any
+    ax: Axes,
+    table: pd.DataFrame,
+    kind: str,
+    method: str,
+    meat: str,
+    metric: str,
+    style: tuple[str, str, str, str],
 ) -> None:
     colour, dash, marker, label = style
     curve = table[
@@ -115,12 +121,14 @@ def _line(
 def ranges(table: pd.DataFrame) -> pd.DataFrame:
     """Return smallest and largest values over the learning rates, by posterior, meat, method."""
     grouped = table.groupby(["posterior", "meat", "method"])[["coverage", "width", "bias"]]
-    made = grouped.agg(["min", "max"])
-    made.columns = made.columns.map(" ".join)
-    return made
+    table = grouped.agg(["min", "max"])
+    table.columns = table.columns.map(" ".join)
+    return table
 
 
-def figure1_page(table: pd.DataFrame, z: pd.DataFrame, png: bytes, settings: dict[str, Any]) -> str:
+def figure1_page(
+    table: pd.DataFrame, z: pd.DataFrame, png: bytes, settings: dict[str, object]
+) -> str:
     """Return the self-contained page: the figure, what it shows, the deviations, the settings."""
     import pandas as pd
 
@@ -361,7 +369,7 @@ def _long_table(cells: list[Cell], results: Mapping[str, Arrays], truth: float) 
     """Return a row per posterior, meat, method and eta from the blocks of data sets."""
     import pandas as pd
 
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for kind in KINDS:
         blocks = [results[cell.key] for cell in cells if cell.parameters["posterior"] == kind]
         arrays = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
@@ -372,7 +380,7 @@ def _long_table(cells: list[Cell], results: Mapping[str, Arrays], truth: float) 
     return pd.DataFrame(rows)
 
 
-def _summaries(values: Array, truth: float, **labels: str) -> list[dict[str, Any]]:
+def _summaries(values: Array, truth: float, **labels: str) -> list[dict[str, object]]:
     """Return a row per eta from (data set, eta, 3) arrays."""
     n = len(values)
     covered = (values[:, :, 1] <= truth) & (truth <= values[:, :, 2])
@@ -395,7 +403,9 @@ def _summaries(values: Array, truth: float, **labels: str) -> list[dict[str, Any
     ]
 
 
-def deviations(table: pd.DataFrame, posterior: str = "published", meat: str = "printed") -> Any:
+def deviations(
+    table: pd.DataFrame, posterior: str = "published", meat: str = "printed"
+) -> pd.DataFrame:
     """Return our curves minus the published ones in standard errors of the difference.
 
     Both are Monte Carlo estimates; theirs has 200 data sets. Coverage errors come from the pooled

@@ -24,6 +24,7 @@ import numpy as np
 
 from etafree.calibrate import calibrate
 from etafree.criterion import Criterion, check_penalty
+from etafree.data.formula import Design as ModelMatrices
 from etafree.data.formula import design
 from etafree.data.groups import Groups
 from etafree.data.rows import Rows
@@ -244,10 +245,10 @@ class RandomIntercept:
         plain: Criterion,
         labels: Any,
         c: float,
-        tau2: Any,
-        sigma2: Any,
+        tau2: float | None,
+        sigma2: float | None,
         penalty: Penalty | None,
-        made: Any,
+        made: ModelMatrices | None,
     ) -> None:
         if (tau2 is None) != (sigma2 is None):
             raise InputError("tau2", "and sigma2 go together", "give both or none")
@@ -321,7 +322,7 @@ class RandomIntercept:
         kind: str = "huber",
         *,
         draws: int = 4000,
-        seed: Any = None,
+        seed: object = None,
         chains: int = 4,
         burn_in: int = 500,
         scaled: bool = False,

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
     from matplotlib.figure import Figure
+    from rich.progress import Progress
 
 __all__ = [
     "Arrays",
@@ -78,8 +79,8 @@ def write_outputs(
     name: str,
     table: pd.DataFrame,
     picture: Figure,
-    page: Callable[[bytes, dict[str, Any]], str],
-    settings: Mapping[str, Any],
+    page: Callable[[bytes, dict[str, object]], str],
+    settings: Mapping[str, object],
     *,
     digits: str | None = "%.6g",
     formats: Sequence[str] = ("png",),
@@ -296,7 +297,7 @@ class Cell:
 
 def run_study(
     name: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     cells: Sequence[Cell],
     work: Work,
     out: Path | str,
@@ -381,10 +382,10 @@ def _started(
     return in_process(tasks) if workers == 1 or not tasks else on_processes(tasks, workers)
 
 
-def _json(argument: str, value: Mapping[str, Any]) -> str:
+def _json(argument: str, value: Mapping[str, object]) -> str:
     """Return a mapping as text, the same for equal mappings, or refuse it."""
 
-    def plain(entry: Any) -> Any:
+    def plain(entry: object) -> object:
         if isinstance(entry, np.generic | np.ndarray):
             return entry.tolist()
         raise TypeError(f"{type(entry).__name__} {entry!r:.60}")
@@ -398,7 +399,7 @@ def _json(argument: str, value: Mapping[str, Any]) -> str:
 
 def _checked(
     name: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     cells: Sequence[Cell],
     work: Work,
     seed: int,
@@ -475,7 +476,7 @@ def _entries(facts: Mapping[str, Any]) -> dict[str, str]:
     return {entry: json.dumps(value, sort_keys=True) for entry, value in entries.items()}
 
 
-def _begin(folder: Path, facts: Mapping[str, Any]) -> None:
+def _begin(folder: Path, facts: Mapping[str, object]) -> None:
     """Make the folder, its description first and whole."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -486,7 +487,7 @@ def _begin(folder: Path, facts: Mapping[str, Any]) -> None:
         raise InputError("out", f"{str(folder)!r} cannot be written to ({error})") from None
 
 
-def _saved(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> Arrays | StudyError:
+def _saved(path: Path, arrays: Arrays, meta: Mapping[str, object]) -> Arrays | StudyError:
     """Write a cell's file; return its arrays, or why they could not be saved."""
     try:
         save_arrays(path, "cell", arrays, meta)
@@ -525,7 +526,7 @@ def _shown(
     """Give a function that counts a finished cell, in a bar or in a line now and then."""
     start = said = time.monotonic()
     done = before
-    bar: Any = None
+    bar: Progress | None = None
 
     def advance() -> None:
         nonlocal done, said

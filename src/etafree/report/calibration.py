@@ -53,7 +53,9 @@ class Sweep(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def learning_rates(result: Any, etas: Sequence[float] | None = None) -> tuple[list[float], str]:
+def learning_rates(
+    result: Calibration, etas: Sequence[float] | None = None
+) -> tuple[list[float], str]:
     """Return the slider's learning rates, or why there are none."""
     wanted = None if etas is None else as_array(etas, "etas", ndim=1)
     if wanted is not None and len(wanted) == 0:
@@ -86,7 +88,7 @@ def _not_drawable(result: Calibration) -> str:
     return ""
 
 
-def sweep(result: Any, etas: Sequence[float]) -> Sweep:
+def sweep(result: Calibration, etas: Sequence[float]) -> Sweep:
     """Draw the posterior at each learning rate and calibrate to the same target again.
 
     Fresh draws everywhere, with one seed; nothing is interpolated. The result needs a criterion.
@@ -141,7 +143,7 @@ def _limits(values: Array, middle: Array, tail: float) -> Array:
     return np.array([low, middle, high])
 
 
-def _variables(result: Any, theta: Array) -> Array:
+def _variables(result: Calibration, theta: Array) -> Array:
     """Return what the result shows (D, k) at parameters (D, p)."""
     if result.fit is None or result.fit.constrain is None:
         return theta
@@ -161,7 +163,7 @@ FITS = (
 )
 
 
-def calibration_page(result: Any, *, etas: Sequence[float] | None = None) -> str:
+def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None) -> str:
     """Return a calibration as one self-contained HTML page.
 
     Parameters
@@ -223,7 +225,7 @@ def calibration_page(result: Any, *, etas: Sequence[float] | None = None) -> str
     return render(title, _lead(result, table), sections, f"Made by etafree {__version__}.")
 
 
-def _slider(result: Any, table: pd.DataFrame, made: Sweep, level: str) -> Section:
+def _slider(result: Calibration, table: pd.DataFrame, made: Sweep, level: str) -> Section:
     kept = [k for k, reason in enumerate(made.reasons) if not reason]
     names = [name for name, _ in _drawn(table) if name in result.shown.names]
     if not kept or not names:
@@ -271,7 +273,7 @@ def _step(scales: list[Scale], old: Array, new: Array, units: Array) -> dict[str
     }
 
 
-def _row(result: Any, name: str, row: Any) -> Row:
+def _row(result: Calibration, name: str, row: Any) -> Row:
     """Return a parameter's intervals and densities before and after."""
     if name in result.inactive:
         return Row(name, note="No interval: exactly zero at this penalty.")
@@ -319,7 +321,7 @@ def _numbers(table: pd.DataFrame) -> pd.DataFrame:
     return made.rename_axis(None).rename_axis("parameter", axis=1)
 
 
-def _lead(result: Any, table: pd.DataFrame) -> str:
+def _lead(result: Calibration, table: pd.DataFrame) -> str:
     """Return in plain words what is covered and what calibration did."""
     off = [c.name for c in result.checks if c.verdict != "ok"]
     checks = f"Checks to look at: {', '.join(off)}." if off else "All checks passed."
@@ -330,7 +332,7 @@ def _lead(result: Any, table: pd.DataFrame) -> str:
     )
 
 
-def _facts(result: Any) -> list[tuple[str, str]]:
+def _facts(result: Calibration) -> list[tuple[str, str]]:
     """Return the provenance of target, map and draws."""
     t, s, draws = result.target, dict(result.settings), result.original
     facts = {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from etafree.foundation.arguments import Array
 from etafree.foundation.check import Check
@@ -64,11 +65,11 @@ class Scale(NamedTuple):
         least = np.clip(cut.min(), low - room, low)
         return cls.covering(float(least), float(np.clip(cut.max(), high, high + room)), 0.03)
 
-    def at(self, value: Any) -> Any:
+    def at(self, value: Array) -> Array:
         """Return values in per cent of the width."""
         return 100 * (value - self.low) / (self.high - self.low)
 
-    def bar(self, values: Any, unit: float) -> Bar:
+    def bar(self, values: Iterable[float], unit: float) -> Bar:
         """Return (lower, middle, upper) on this scale, cut at its edges; see `shown` for unit."""
         low, mid, high = (float(v) for v in values)
         ends = self.at(np.array([low, mid, high]))
@@ -125,7 +126,7 @@ class Section(NamedTuple):
     picture: str = ""
     caption: str = ""
     rows: Sequence[Row] = ()
-    slider: Mapping[str, Any] | None = None
+    slider: Mapping[str, object] | None = None
     checks: Sequence[Check] = ()
     facts: Sequence[tuple[str, str]] = ()
 
@@ -145,7 +146,7 @@ def shown(value: float, unit: float) -> str:
     return text.removeprefix("-") if float(text) == 0 else text
 
 
-def between(values: Any) -> str:
+def between(values: ArrayLike) -> str:
     """Return the range of some numbers to three digits.
 
     Examples

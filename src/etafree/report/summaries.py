@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from etafree.target import Target
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
+
+    from etafree.result import Calibration
 
 __all__ = [
     "Shown",
@@ -119,7 +122,7 @@ def flat_variables(fit: Fit, theta: Array) -> tuple[tuple[str, ...], Array, Mapp
     Of the variables that the fit was asked for, without those of one value per observation.
     """
     assert fit.constrain is not None
-    posterior: Any = fit.tree["posterior"].to_dataset()
+    posterior: xr.Dataset = fit.tree["posterior"].to_dataset()
     whole = {name: np.asarray(v) for name, v in fit.constrain(theta).items() if name in posterior}
     shown = [name for name in whole if is_shown(fit, name)]
     names = tuple(entry for name in shown for entry in flat_names(name, posterior[name]))
@@ -168,7 +171,7 @@ def constrained(fit: Fit, center: Array, target: Target, before: Array, after: A
     )
 
 
-def headline(result: Any) -> list[str]:
+def headline(result: Calibration) -> list[str]:
     """Return in lines what a Calibration did, what it covers and what to beware of."""
     s, t, fit = result.settings, result.target, result.fit
     center = "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind
@@ -196,7 +199,7 @@ def headline(result: Any) -> list[str]:
     return lines
 
 
-def record(result: Any) -> dict[str, Any]:
+def record(result: Calibration) -> dict[str, object]:
     """Return how a Calibration was made, as attributes that any file format takes."""
     t, told = result.target, {f"calibration_{k}": v for k, v in result.settings.items()}
     told["calibrated_by"] = f"etafree {told.pop('calibration_version')}"

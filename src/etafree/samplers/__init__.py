@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ ROUNDING = 0.1
 
 @own_settings
 def sample(
-    posterior: GeneralizedPosterior, draws: int = 4000, seed: Any = None, sampler: str = "auto"
+    posterior: GeneralizedPosterior, draws: int = 4000, seed: object = None, sampler: str = "auto"
 ) -> Draws:
     r"""Draw from a generalized posterior, :math:`\propto\exp\{-\eta L(\theta)\}\tilde\pi(\theta)`.
 

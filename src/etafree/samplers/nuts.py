@@ -10,9 +10,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.data.groups import row_blocks
 from etafree.data.pytrees import double_precision
@@ -21,10 +22,13 @@ from etafree.errors import CalibrationWarning, ConvergenceError, MissingExtraErr
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.foundation.threads import own_settings
-from etafree.penalties import Ridge
+from etafree.penalties import Penalty, Ridge
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
 from etafree.totals.linear import has_design
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 __all__ = ["nuts_draws"]
 
@@ -54,12 +58,12 @@ _NUMBERS = itertools.count()
 class _Target(NamedTuple):
     """Whitening and what the density is made of, besides the total: eta, a ridge, a job to ask."""
 
-    mean: Any
-    lower: Any
-    eta: Any
-    centre: Any
-    precision: Any
-    job: Any
+    mean: Array
+    lower: Array
+    eta: np.float64
+    centre: Array
+    precision: Array
+    job: np.float64
 
 
 @own_settings  # which JAX's own threads would wait for
@@ -130,7 +134,7 @@ def _starts(posterior: GeneralizedPosterior, normal: Normal, rng: np.random.Gene
 
 def _run(
     posterior: GeneralizedPosterior, normal: Normal, z: Array, length: int, seed: int
-) -> tuple[Array, dict[str, Any]]:
+) -> tuple[Array, dict[str, float]]:
     """Warm up and sample; return whitened draws (length, chain, p) and what happened.
 
     How many iterations go into one call of the program depends on the time they take; the draws do
@@ -259,7 +263,7 @@ def _program(total: Any, asks: bool) -> Any:
     return jax.jit(advance)
 
 
-def _answer(bits: Any) -> Any:
+def _answer(bits: object) -> NDArray[np.uint32]:
     """Give a compiled program the gradients and values at its points, all as bits."""
     points = np.asarray(bits).view(np.float64)[..., 0]
     rows = np.atleast_2d(points)
@@ -274,7 +278,7 @@ def _answer(bits: Any) -> Any:
     return out.reshape(points.shape)[..., None].view(np.uint32)
 
 
-def _asked(total: Any, native: bool, weight: float, penalty: Any) -> Energy:
+def _asked(total: Any, native: bool, weight: float, penalty: Penalty) -> Energy:
     """Return the total, unless JAX has it, plus the weighted penalty."""
 
     def linear(thetas: Array) -> tuple[Array, Array]:
@@ -317,7 +321,7 @@ def _shown(total: int) -> Iterator[Callable[[int], None]]:
     """Give a function that counts iterations: in a bar if they take long and a terminal looks."""
     looking = sys.stderr.isatty() and multiprocessing.parent_process() is None
     start, before, done = 0.0, 0, 0
-    bar: Any = None
+    bar: Progress | None = None
     with contextlib.ExitStack() as stack:
 
         def show(count: int) -> None:
