@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from etafree.fits.observations import stored_losses
 from etafree.fits.trees import SAMPLE_DIMS, flatten, unflatten
 from etafree.foundation.arguments import Array, as_positive
 from etafree.foundation.check import Finding
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["arviz_fit", "calibrated_tree", "chosen_names"]
 
@@ -36,11 +39,11 @@ KEPT = (
 
 
 def arviz_fit(
-    tree: Any,
+    tree: xr.DataTree,
     *,
-    var_names: Any = None,
+    var_names: object = None,
     filter_vars: str | None = None,
-    log_likelihood: Any = None,
+    log_likelihood: str | Sequence[str] | None = None,
     eta: float | None = None,
     stored: bool = True,
 ) -> Fit:
@@ -107,7 +110,7 @@ def arviz_fit(
     )
 
 
-def _every(posterior: Any, long: Sequence[str], names: Sequence[str]) -> Draws | None:
+def _every(posterior: xr.Dataset, long: Sequence[str], names: Sequence[str]) -> Draws | None:
     """Return the draws of all real variables but the long ones, None if these are those named."""
     real = [
         str(name)
@@ -124,7 +127,7 @@ def _left_out(names: Sequence[str], reason: str) -> list[Finding]:
     return [Finding(f"left out, {reason}", float(len(names)), {"advice": shown})]
 
 
-def _posterior(tree: Any) -> Any:
+def _posterior(tree: xr.DataTree) -> xr.Dataset:
     if "posterior" not in tree.children:
         raise InputError(
             "draws",
@@ -150,7 +153,7 @@ def _posterior(tree: Any) -> Any:
     return posterior
 
 
-def chosen_names(posterior: Any, var_names: Any, filter_vars: str | None) -> list[str]:
+def chosen_names(posterior: xr.Dataset, var_names: object, filter_vars: str | None) -> list[str]:
     """Return the variables that `var_names` asks for, with ArviZ's meaning of its parts."""
     from arviz_base.utils import _var_names
 
@@ -158,8 +161,11 @@ def chosen_names(posterior: Any, var_names: Any, filter_vars: str | None) -> lis
     if var_names is None:
         return names
     asked = [var_names] if isinstance(var_names, str) else var_names
-    several = isinstance(asked, Iterable) and getattr(asked, "ndim", 1) == 1
-    if not several or not all(isinstance(name, str) for name in asked):
+    if (
+        not isinstance(asked, Iterable)
+        or getattr(asked, "ndim", 1) != 1
+        or not all(isinstance(name, str) for name in asked)
+    ):
         raise InputError("var_names", f"is {var_names!r}", f"pass names out of {names}")
     try:
         found: Any = _var_names(list(asked), posterior, filter_vars)  # type: ignore[arg-type]
@@ -172,7 +178,7 @@ def chosen_names(posterior: Any, var_names: Any, filter_vars: str | None) -> lis
     return [str(name) for name in found]
 
 
-def _library(posterior: Any) -> str:
+def _library(posterior: xr.Dataset) -> str:
     return str(posterior.attrs.get("inference_library", "given"))
 
 
@@ -180,13 +186,13 @@ def _library(posterior: Any) -> str:
 class _Filled:
     """Puts back the entries that are constant or copies, as of a correlation matrix."""
 
-    posterior: Any
+    posterior: xr.Dataset
     names: tuple[str, ...]
     fixed: Mapping[str, float]
     copies: Mapping[str, str]
 
     @classmethod
-    def of(cls, draws: Draws, posterior: Any) -> _Filled | None:
+    def of(cls, draws: Draws, posterior: xr.Dataset) -> _Filled | None:
         """Return what fills the gaps of these draws, None if there are none."""
         fixed: dict[str, float] = {}
         copies: dict[str, str] = {}
@@ -217,7 +223,7 @@ class _Filled:
         return unflatten(self.posterior, columns)
 
 
-def calibrated_tree(draws: Draws, fit: Fit | None, record: Mapping[str, Any]) -> Any:
+def calibrated_tree(draws: Draws, fit: Fit | None, record: Mapping[str, object]) -> xr.DataTree:
     """Return calibrated draws as a tree like the one they came from.
 
     Variables keep names, dimensions and coordinates. The original posterior and every group that
@@ -262,7 +268,7 @@ def calibrated_tree(draws: Draws, fit: Fit | None, record: Mapping[str, Any]) ->
     return tree
 
 
-def _log_likelihood(fit: Fit, draws: Draws) -> Any:
+def _log_likelihood(fit: Fit, draws: Draws) -> xr.Dataset:
     """Return the log-likelihood of calibrated draws, along the dimensions of the original's."""
     import xarray as xr
 

@@ -25,14 +25,14 @@ __all__ = ["bambi_fit", "built", "kept_rows"]
 
 
 def bambi_fit(
-    fit: Any,
+    fit: object,
     model: Any,
     *,
     eta: float | None = None,
     prior: str | None = None,
     latent: str | None = "auto",
     log_likelihood: str | Sequence[str] | None = None,
-    **_: Any,
+    **_: object,
 ) -> Fit:
     """Return a Bambi fit with exact losses on the unconstrained scale.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from etafree.fits.trees import SAMPLE_DIMS, flatten
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import least_squares
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 __all__ = ["computed_along", "refuse_latent"]
 
 #: A variable this well explained by the other parameters is computed from them.
@@ -31,7 +34,7 @@ COMPUTED = 0.9
 LEVELS = 5
 
 
-def refuse_latent(tree: Any, losses: StoredLosses, dependence: Dependence) -> None:
+def refuse_latent(tree: xr.DataTree, losses: StoredLosses, dependence: Dependence) -> None:
     """Raise if the posterior has group effects that the stored log-likelihood is conditional on.
 
     Seen are variables named like ``1|school``, variables along a dimension of the observations
@@ -59,14 +62,16 @@ def refuse_latent(tree: Any, losses: StoredLosses, dependence: Dependence) -> No
     )
 
 
-def computed_along(posterior: Any, losses: StoredLosses, besides: Sequence[str]) -> list[str]:
+def computed_along(
+    posterior: xr.Dataset, losses: StoredLosses, besides: Sequence[str]
+) -> list[str]:
     """Return more variables along the observations' dimensions that other variables determine."""
     seen = [str(n) for n, a in posterior.data_vars.items() if _sizes_along(a, losses)]
     plain = [str(name) for name in posterior.data_vars if name not in seen]
     return [name for name in seen if name not in besides and _computed(posterior, name, plain)]
 
 
-def _sizes_along(array: Any, losses: StoredLosses) -> list[int]:
+def _sizes_along(array: xr.DataArray, losses: StoredLosses) -> list[int]:
     """Return the numbers of entries along dimensions that are the observations' own."""
     sizes = {str(dim): int(array.sizes[dim]) for dim in array.dims if dim not in SAMPLE_DIMS}
     return [
@@ -76,7 +81,7 @@ def _sizes_along(array: Any, losses: StoredLosses) -> list[int]:
     ]
 
 
-def _indices(tree: Any, losses: StoredLosses) -> list[Groups]:
+def _indices(tree: xr.DataTree, losses: StoredLosses) -> list[Groups]:
     """Return the groups of whole-number variables in constant_data along the observations."""
     if "constant_data" not in tree.children:
         return []
@@ -89,7 +94,9 @@ def _indices(tree: Any, losses: StoredLosses) -> list[Groups]:
     return found
 
 
-def _groups_along(name: str, array: Any, losses: StoredLosses, groups: list[Groups]) -> int:
+def _groups_along(
+    name: str, array: xr.DataArray, losses: StoredLosses, groups: list[Groups]
+) -> int:
     """Return the number of groups that a variable has an entry for each of, or zero."""
     along = _sizes_along(array, losses)
     if along:
@@ -108,7 +115,7 @@ def _groups_along(name: str, array: Any, losses: StoredLosses, groups: list[Grou
     return 0
 
 
-def _computed(posterior: Any, name: str, plain: list[str]) -> bool:
+def _computed(posterior: xr.Dataset, name: str, plain: list[str]) -> bool:
     """Return whether the other parameters determine a variable."""
     if posterior[name].dtype.kind not in "iuf":
         return False
@@ -149,7 +156,7 @@ def _explained(base: Array, wanted: Array) -> Array:
     return share
 
 
-def _consequence(posterior: Any, name: str, plain: list[str], n: int) -> str:
+def _consequence(posterior: xr.Dataset, name: str, plain: list[str], n: int) -> str:
     """Return by how much the standard errors would be wrong, in words."""
     scale = [
         other

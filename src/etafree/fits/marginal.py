@@ -36,6 +36,7 @@ from etafree.foundation.linalg import eigvalsh
 __all__ = [
     "EffectGroups",
     "GroupRows",
+    "Terms",
     "closed_form",
     "gauss_hermite",
     "group_effects",
@@ -181,7 +182,7 @@ def group_effects(touched: Any, n: int) -> EffectGroups:
     return EffectGroups(terms[:n], terms, effects, slots, len(first[0]))
 
 
-def _values(terms: Terms, groups: EffectGroups) -> Callable[[Any, Any], Any]:
+def _values(terms: Terms, groups: EffectGroups) -> Terms:
     """Return the function of theta and effects (k,) that gives each group's log density (G,)."""
     add = import_jax().ops.segment_sum
     return lambda theta, u: add(terms(theta, u), groups.terms, groups.count)

@@ -27,6 +27,7 @@ from etafree.fits import Fit
 from etafree.fits.marginal import (
     EffectGroups,
     GroupRows,
+    Terms,
     closed_form,
     gauss_hermite,
     group_effects,
@@ -104,12 +105,12 @@ def slices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
     return dict(zip(shapes, starmap(slice, pairwise(ends)), strict=True))
 
 
-def over_draws(function: Callable[[Any], Any], points: Any) -> dict[str, Array]:
+def over_draws(function: Function, points: Array | Mapping[str, Array]) -> dict[str, Array]:
     """Return by name what a JAX function makes of many points (D, ...), or of arrays by name."""
     jax = import_jax()
     with double_precision():
-        made = jax.jit(lambda all_: jax.lax.map(function, all_, batch_size=BATCH))(points)
-        return {name: np.asarray(value) for name, value in made.items()}
+        mapped = jax.jit(lambda all_: jax.lax.map(function, all_, batch_size=BATCH))(points)
+        return {name: np.asarray(value) for name, value in mapped.items()}
 
 
 def observations(
@@ -204,13 +205,13 @@ OVERRIDE = "latent=None takes them for parameters, which is right only if groups
 def fit_of(
     density: Density,
     samples: Mapping[str, Array],
-    tree: Any,
+    tree: object,
     *,
     eta: float | None = None,
     prior: str | None = None,
     latent: str | None = "auto",
     log_likelihood: str | Sequence[str] | None = None,
-    info: Mapping[str, Any] | None = None,
+    info: Mapping[str, object] | None = None,
 ) -> Fit:
     """Return the fit of a model from its density and its draws.
 
@@ -402,11 +403,11 @@ def _splits(density: Density, rows: Function, name: str, probe: Array) -> bool:
 
 
 def _marginal(
-    terms: Callable[[Any, Any], Any],
+    terms: Terms,
     n: int,
     effects: tuple[str, ...],
     points: tuple[Array, Array, Array],
-    places: tuple[Any, Any],
+    places: tuple[NDArray[np.intp], NDArray[np.intp]],
 ) -> tuple[Function, EffectGroups, Function | None]:
     """Return the groups' marginal losses, the groups, and a finer quadrature if it is one."""
     own, other = places
@@ -442,7 +443,7 @@ def _quadrature_error(criterion: Criterion, finer: Function) -> float:
     return float(np.abs(criterion.total.values(criterion.start) - other).max())
 
 
-def _moving(density: Density, joined: Callable[[Any], Any], effects: Array) -> set[str]:
+def _moving(density: Density, joined: Function, effects: Array) -> set[str]:
     """Return the variables that depend on the group effects."""
     jax, some = import_jax(), np.random.default_rng(2).standard_normal(len(effects))
     with double_precision():

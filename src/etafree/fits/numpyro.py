@@ -8,9 +8,10 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import InputError, MissingExtraError
@@ -19,6 +20,9 @@ from etafree.fits.model import Density, fit_of, slices
 from etafree.fits.pymc import check_data, posterior_samples
 from etafree.fits.trees import as_tree
 from etafree.foundation.arguments import Array
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["numpyro_density", "numpyro_fit"]
 
@@ -39,7 +43,7 @@ def numpyro_fit(
     prior: str | None = None,
     latent: str | None = "auto",
     log_likelihood: str | Sequence[str] | None = None,
-    **_: Any,
+    **_: object,
 ) -> Fit:
     """Return a NumPyro fit with exact losses on the unconstrained scale.
 
@@ -112,14 +116,14 @@ def _check_arguments(
                 raise InputError("args", f"have other data for {name} than mcmc.run", advice)
 
 
-def _by_name(model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+def _by_name(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return what a model is called with, by name."""
     while callable(getattr(model, "fn", None)):  # of a handler
         model = model.fn
     return dict(inspect.signature(model).bind(*args, **kwargs).arguments)
 
 
-def _as_tree(**groups: Mapping[str, Any]) -> Any:
+def _as_tree(**groups: Mapping[str, ArrayLike]) -> xr.DataTree:
     """Return groups of arrays (chain, draw, ...) as a DataTree."""
     import xarray as xr
 
@@ -136,7 +140,7 @@ def _as_tree(**groups: Mapping[str, Any]) -> Any:
     return xr.DataTree.from_dict(made)
 
 
-def _by_chain(samples: Mapping[str, Any], sites: Mapping[str, Any]) -> dict[str, Array]:
+def _by_chain(samples: Mapping[str, ArrayLike], sites: Mapping[str, Site]) -> dict[str, Array]:
     """Return samples as (chain, draw, ...), of samples with or without chains."""
     arrays = {name: np.asarray(value) for name, value in samples.items()}
     free = [name for name, site in sites.items() if not site["is_observed"]]
@@ -321,13 +325,13 @@ def _with_own_arrays(model: Any) -> Any:
     JAX keeps one copy of a NumPy array as long as a compiled function uses it: in float64 here, it
     would fail the sampler that runs in float32 later, as the sampler's fails what is done here.
     """
-    made: dict[int, Any] = {}
+    copies: dict[int, FunctionType] = {}
     if callable(getattr(model, "fn", None)):  # of a handler
         outer = copy.copy(model)
         outer.fn = _with_own_arrays(model.fn)
         return outer
 
-    def module(function: Any) -> str:
+    def module(function: FunctionType) -> str:
         return str(function.__globals__.get("__name__", "")).split(".")[0]
 
     def own(value: Any) -> Any:
@@ -337,17 +341,17 @@ def _with_own_arrays(model: Any) -> Any:
             return {name: own(part) for name, part in value.items()}
         if not isinstance(value, FunctionType) or module(value) != module(model):
             return value
-        if id(value) not in made:
+        if id(value) not in copies:
             space, cells = dict(value.__globals__), [CellType() for _ in value.__closure__ or ()]
             again = FunctionType(value.__code__, space, value.__name__, None, tuple(cells))
-            made[id(value)] = again  # before its own names, as it may call itself
+            copies[id(value)] = again  # before its own names, as it may call itself
             again.__defaults__, again.__kwdefaults__ = value.__defaults__, value.__kwdefaults__
             for name in set(_names(value.__code__)) & set(space):
                 space[name] = own(space[name])
             for cell, known in zip(cells, value.__closure__ or (), strict=True):
                 if known != CellType():  # which is empty
                     cell.cell_contents = own(known.cell_contents)
-        return made[id(value)]
+        return copies[id(value)]
 
     library = not isinstance(model, FunctionType) or module(model) in ("jax", "numpyro")
     return model if library else own(model)
@@ -371,7 +375,7 @@ def _labels(name: str, transform: Any, shape: tuple[int, ...]) -> tuple[str, ...
     return tuple(name + suffix + entry for entry in entries)
 
 
-def _refuse(trace: Mapping[str, Any]) -> None:
+def _refuse(trace: Mapping[str, Site]) -> None:
     """Refuse what has no losses observation by observation, by name."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, site in trace.items():

@@ -8,10 +8,10 @@ Pointwise log-likelihoods that a fit stores.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,10 @@ from etafree.errors import InputError
 from etafree.fits.trees import SAMPLE_DIMS, loaded
 from etafree.foundation.arguments import Array
 from etafree.foundation.check import Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
 
 __all__ = ["Observations", "StoredLosses", "find_observations", "stored_losses"]
 
@@ -35,10 +39,10 @@ class Observations:
         Of the observations' shape; its values do not matter.
     """
 
-    frame: Any
+    frame: xr.DataArray
 
     @classmethod
-    def of(cls, array: Any) -> Observations:
+    def of(cls, array: xr.DataArray) -> Observations:
         """Return the observations of an array that may have chains and draws too."""
         first = {dim: 0 for dim in SAMPLE_DIMS if dim in array.dims}
         return cls(array.isel(first, drop=True))
@@ -58,7 +62,7 @@ class Observations:
         """Number of observations."""
         return int(np.prod(self.shape))
 
-    def has(self, array: Any) -> bool:
+    def has(self, array: xr.DataArray) -> bool:
         """Return whether a DataArray is along the observations: their dimensions, or one unnamed.
 
         ArviZ calls the first dimension of a variable ``g`` without dimensions ``g_dim_0``.
@@ -67,10 +71,10 @@ class Observations:
             str(dim).endswith("_dim_0") for dim in (array.dims[0], self.dims[0])
         ):
             return bool(array.size == self.n)
-        sizes = dict(zip(self.dims, self.shape, strict=True))
+        sizes: dict[Hashable, int] = dict(zip(self.dims, self.shape, strict=True))
         return array.ndim > 0 and all(sizes.get(d) == size for d, size in array.sizes.items())
 
-    def spread(self, array: Any, argument: str = "clusters") -> NDArray[Any]:
+    def spread(self, array: xr.DataArray, argument: str = "clusters") -> NDArray[Any]:
         """Return a DataArray along some of the observations' dimensions as one value each (n,)."""
         if not self.has(array):
             raise InputError(
@@ -133,19 +137,19 @@ class Observations:
         array = xr.DataArray(values.reshape(shape), dims=dims)
         return type(labels)(self.spread(array, argument), name=labels.name)
 
-    def _coordinate(self, dim: str) -> Any:
+    def _coordinate(self, dim: str) -> pd.Index[Any]:
         """Return the labels along a dimension, 0, 1, ... if it has none."""
         import pandas as pd
 
         known = dim in self.frame.indexes
         return self.frame.indexes[dim] if known else pd.RangeIndex(self.frame.sizes[dim])
 
-    def _says(self, dim: str, index: Any) -> bool:
+    def _says(self, dim: str, index: pd.Index[Any]) -> bool:
         """Return whether an index and a coordinate can be compared: one may be a mere count."""
         here = self._coordinate(dim)
         return bool(index.isin(here).all() or not here.equals(_count(len(here))))
 
-    def _levels(self, index: Any, argument: str) -> list[str] | None:
+    def _levels(self, index: pd.Index[Any], argument: str) -> list[str] | None:
         """Return the dimensions that an index has labels of, None if it counts observations."""
         names = [None if name is None else str(name) for name in index.names]
         if all(name in self.dims for name in names):
@@ -165,7 +169,7 @@ class Observations:
             "give its levels these names",
         )
 
-    def _places(self, index: Any, dims: Sequence[str], argument: str) -> NDArray[np.intp]:
+    def _places(self, index: pd.Index[Any], dims: Sequence[str], argument: str) -> NDArray[np.intp]:
         """Return where an index has the label of every entry along some dimensions."""
         import pandas as pd
 
@@ -185,13 +189,13 @@ class Observations:
             )
         return where
 
-    def rows(self, tables: Iterable[Any]) -> Rows:
+    def rows(self, tables: Iterable[xr.Dataset]) -> Rows:
         """Return the rows, with variables and coordinates along them by name."""
         import pandas as pd
 
-        columns: dict[str, Any] = {}
+        columns: dict[str, NDArray[Any]] = {}
         elsewhere: dict[str, tuple[int, ...]] = {}
-        holders = (*tables, self.frame)
+        holders: tuple[xr.Dataset | xr.DataArray, ...] = (*tables, self.frame)
         for table in holders:
             variables = getattr(table, "data_vars", {})
             for key, array in (*variables.items(), *table.coords.items()):
@@ -210,7 +214,7 @@ class Observations:
             self.n, None, index, pd.DataFrame(columns, index=index), advice, elsewhere=other
         )
 
-    def _index(self, holders: Iterable[Any]) -> Any:
+    def _index(self, holders: Iterable[xr.Dataset | xr.DataArray]) -> pd.Index[Any]:
         """Return the observations' labels where some holder has them, else 0, 1, ..."""
         for holder in holders if len(self.dims) == 1 else ():
             if self.dims[0] in holder.coords and holder.sizes.get(self.dims[0]) == self.n:
@@ -218,7 +222,7 @@ class Observations:
         return _count(self.n)
 
 
-def find_observations(groups: Iterable[Any], n: int) -> Observations:
+def find_observations(groups: Iterable[xr.Dataset], n: int) -> Observations:
     """Return the dimensions of n observations in datasets that hold them, one unnamed if none does.
 
     Vectors that are observed have a dimension more than their log-likelihood.
@@ -237,21 +241,23 @@ def find_observations(groups: Iterable[Any], n: int) -> Observations:
     return Observations(next((frame for frame in frames if frame.size == n), unnamed))
 
 
-def _count(n: int) -> Any:
+def _count(n: int) -> pd.RangeIndex:
     import pandas as pd
 
     return pd.RangeIndex(n)
 
 
-def _is_xarray(value: Any) -> bool:
+def _is_xarray(value: object) -> bool:
     return hasattr(value, "dims") and hasattr(value, "coords")
 
 
-def _is_pandas(value: Any) -> bool:
+def _is_pandas(value: object) -> bool:
     return not callable(getattr(value, "index", len))  # lists and texts have a method
 
 
-def _ordered(array: Any, frame: Any, dim: Any, argument: str) -> Any:
+def _ordered(
+    array: xr.DataArray, frame: xr.DataArray, dim: Hashable, argument: str
+) -> xr.DataArray:
     """Return labels in the order of the log-likelihood's coordinate; refuse other coordinates."""
     here, wanted = array.indexes[dim], frame.indexes[dim]
     if here.equals(wanted):
@@ -312,8 +318,8 @@ class StoredLosses:
         Log-likelihoods of the same fit that are not among `arrays`: held fixed.
     """
 
-    arrays: tuple[Any, ...]
-    tables: tuple[Any, ...] = ()
+    arrays: tuple[xr.DataArray, ...]
+    tables: tuple[xr.Dataset, ...] = ()
     others: tuple[str, ...] = ()
 
     @property
@@ -366,9 +372,9 @@ class StoredLosses:
         return self.observations.rows(self.tables)
 
 
-def stored_losses(tree: Any, chosen: Any = None) -> StoredLosses:
+def stored_losses(tree: xr.DataTree, chosen: str | Sequence[str] | None = None) -> StoredLosses:
     """Return minus the log-likelihood that a tree stores, checked against its posterior."""
-    if "log_likelihood" not in tree.children or not tree["log_likelihood"].data_vars:
+    if "log_likelihood" not in tree.children or not tree.children["log_likelihood"].data_vars:
         raise InputError("log_likelihood", "is not stored in this fit", HOW)
     group = tree["log_likelihood"].to_dataset()
     names = [str(name) for name in group.data_vars]
@@ -413,7 +419,7 @@ def _asked_names(names: list[str], chosen: str | Sequence[str] | None) -> list[s
     return asked
 
 
-def _same_observations(arrays: Sequence[Any]) -> list[Any]:
+def _same_observations(arrays: Sequence[xr.DataArray]) -> list[xr.DataArray]:
     """Return log-likelihoods along the dimensions of the first; unnamed ones go by position."""
     first, out = arrays[0], []
     for array in arrays:
@@ -444,13 +450,13 @@ def _same_observations(arrays: Sequence[Any]) -> list[Any]:
     return out
 
 
-def _unnamed(array: Any) -> bool:
+def _unnamed(array: xr.DataArray) -> bool:
     """Return whether a log-likelihood's dimensions have the names ArviZ gives if it has none."""
     made = tuple(f"{array.name}_dim_{k}" for k in range(array.ndim - 2))
     return bool(array.dims[2:] == made)
 
 
-def _same_draws(posterior: Any, array: Any) -> None:
+def _same_draws(posterior: xr.Dataset, array: xr.DataArray) -> None:
     for dim in SAMPLE_DIMS:
         mine, theirs = posterior.sizes[dim], array.sizes.get(dim)
         if theirs != mine:

@@ -14,9 +14,10 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import EtafreeError, InputError, MissingExtraError
@@ -25,18 +26,21 @@ from etafree.fits.model import Density, fit_of, slices
 from etafree.fits.trees import as_tree
 from etafree.foundation.arguments import Array
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 __all__ = ["check_data", "check_model", "posterior_samples", "pymc_density", "pymc_fit"]
 
 
 def pymc_fit(
-    fit: Any,
+    fit: object,
     model: Any,
     *,
     eta: float | None = None,
     prior: str | None = None,
     latent: str | None = "auto",
     log_likelihood: str | Sequence[str] | None = None,
-    **_: Any,
+    **_: object,
 ) -> Fit:
     """Return a PyMC fit with exact losses on the unconstrained scale.
 
@@ -64,7 +68,7 @@ def pymc_fit(
     )
 
 
-def posterior_samples(tree: Any) -> tuple[dict[str, Array], dict[str, Any]]:
+def posterior_samples(tree: xr.DataTree) -> tuple[dict[str, Array], dict[str, object]]:
     """Return the posterior's variables (chain, draw, ...), and what the sampler said of itself."""
     if "posterior" not in tree.children:
         raise InputError("fit", "has no group 'posterior'", "pass what the sampler returned")
@@ -73,9 +77,10 @@ def posterior_samples(tree: Any) -> tuple[dict[str, Array], dict[str, Any]]:
         str(name): np.asarray(array.transpose("chain", "draw", ...).values)
         for name, array in posterior.data_vars.items()
     }
-    info: dict[str, Any] = {}
-    if "sample_stats" in tree.children and "diverging" in tree["sample_stats"].data_vars:
-        info["divergences"] = int(tree["sample_stats"]["diverging"].values.sum())
+    info: dict[str, object] = {}
+    stats = tree.children["sample_stats"].data_vars if "sample_stats" in tree.children else {}
+    if "diverging" in stats:
+        info["divergences"] = int(stats["diverging"].values.sum())
     return samples, info
 
 
@@ -224,7 +229,7 @@ def _erfcx(x: Any) -> Any:
     return jax.numpy.where(x > 20.0, series, near)
 
 
-def check_model(tree: Any, model: Any) -> None:
+def check_model(tree: xr.DataTree, model: Any) -> None:
     """Refuse what has no losses observation by observation, by name, and data of another fit."""
     if not hasattr(model, "free_RVs"):
         raise InputError("model", f"is a {type(model).__name__}", "pass the pymc.Model")
@@ -253,14 +258,14 @@ def check_model(tree: Any, model: Any) -> None:
         if names:
             raise InputError("model", f"{', '.join(names)} {problem}", advice)
     check_data(tree, _observed(model))
-    constants = tree["constant_data"].data_vars if "constant_data" in tree.children else {}
+    constants = tree.children["constant_data"].data_vars if "constant_data" in tree.children else {}
     for variable in model.data_vars:
         value = variable.get_value() if hasattr(variable, "get_value") else variable.data
         if variable.name in constants:
             _same_data(variable.name, value, constants[variable.name].values)
 
 
-def check_data(tree: Any, observed: Mapping[str, Any]) -> None:
+def check_data(tree: xr.DataTree, observed: Mapping[str, ArrayLike]) -> None:
     """Refuse a model whose observed variables are not those that the fit stores, if it does."""
     if "observed_data" not in tree.children:
         return
@@ -275,7 +280,7 @@ def check_data(tree: Any, observed: Mapping[str, Any]) -> None:
         _same_data(name, data, known[name].values)
 
 
-def _same_data(name: str, mine: Any, stored: Array) -> None:
+def _same_data(name: str, mine: ArrayLike, stored: NDArray[Any]) -> None:
     """Refuse data that differ from those of a fit by more than their storage may."""
     same = np.squeeze(mine).shape == np.squeeze(stored).shape
     numbers = stored.dtype.kind in "biuf" and np.asarray(mine).dtype.kind in "biuf"

@@ -12,9 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.draws import Draws
 from etafree.errors import InputError
@@ -23,6 +24,9 @@ from etafree.fits.arviz import arviz_fit, chosen_names
 from etafree.fits.trees import SAMPLE_DIMS
 from etafree.foundation.arguments import Array
 from etafree.foundation.storage import lines_of, refuse_special
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["pystan_fit", "read_stan_csv", "stan_tree"]
 
@@ -40,7 +44,7 @@ LIKELIHOOD = re.compile(r"log_lik(elihood)?(_\w+)?|\w+_log_lik")
 PREDICTIVE = re.compile(r"\w+_rep")
 
 
-def read_stan_csv(paths: Sequence[str | os.PathLike[str]]) -> Any:
+def read_stan_csv(paths: Sequence[str | os.PathLike[str]]) -> xr.DataTree:
     """Return the draws of CmdStan's CSV files, one chain each, as a DataTree.
 
     Warm-up draws that were saved are left out. A variable ``log_lik`` goes to the group
@@ -147,7 +151,7 @@ def _saved(settings: Mapping[str, str]) -> tuple[int, int | None]:
     return warmup, -(-int(settings["num_samples"]) // thin)
 
 
-def stan_tree(names: Sequence[str], values: Array) -> Any:
+def stan_tree(names: Sequence[str], values: Array) -> xr.DataTree:
     """Return the draws (chain, draw, column) of Stan's columns as a DataTree.
 
     Examples
@@ -158,7 +162,7 @@ def stan_tree(names: Sequence[str], values: Array) -> Any:
     """
     import xarray as xr
 
-    groups: dict[str, dict[str, Any]] = {"posterior": {}}
+    groups: dict[str, dict[str, xr.DataArray]] = {"posterior": {}}
     for name, where in _variables(names).items():
         group = "posterior"
         label = name
@@ -182,7 +186,7 @@ def stan_tree(names: Sequence[str], values: Array) -> Any:
     return xr.DataTree.from_dict(made)
 
 
-def _variables(names: Sequence[str]) -> dict[str, Any]:
+def _variables(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
     """Return for every variable the columns of its entries, in its shape."""
     entries: dict[str, dict[tuple[int, ...], int]] = {}
     for column, name in enumerate(names):
@@ -208,9 +212,9 @@ def pystan_fit(
     fit: Any,
     model: Any = None,
     *,
-    var_names: Any = None,
+    var_names: object = None,
     filter_vars: str | None = None,
-    log_likelihood: Any = None,
+    log_likelihood: str | Sequence[str] | None = None,
     eta: float | None = None,
     stored: bool | None = None,
 ) -> Fit:
@@ -227,17 +231,24 @@ def pystan_fit(
     values = np.stack([_column(fit, name) for name in columns], axis=-1)
     warmup = -(-fit.num_warmup // fit.num_thin) if fit.save_warmup else 0
     tree = stan_tree(columns, values[:, warmup:])
-    chosen = {"var_names": var_names, "filter_vars": filter_vars}
     if stored is None:
         stored = log_likelihood is not None or "log_likelihood" in tree.children
     if model is None:
-        return arviz_fit(tree, **chosen, log_likelihood=log_likelihood, eta=eta, stored=stored)
+        return arviz_fit(
+            tree,
+            var_names=var_names,
+            filter_vars=filter_vars,
+            log_likelihood=log_likelihood,
+            eta=eta,
+            stored=stored,
+        )
     if tuple(model.constrained_param_names) != tuple(fit.constrained_param_names):
         raise InputError("model", "has other parameters than the fit", "pass the model it is of")
     plain = arviz_fit(tree, log_likelihood=log_likelihood, eta=eta, stored=stored)
-    chosen_names(tree["posterior"].to_dataset(), **chosen)
+    posterior = tree["posterior"].to_dataset()
+    chosen_names(posterior, var_names, filter_vars)
     services = _Services(model)
-    free = services.unconstrain(tree["posterior"].to_dataset())
+    free = services.unconstrain(posterior)
     names = services.names(free.reshape(-1, free.shape[-1])[0])
     draws = Draws(free, names, plain.draws.eta, sampler="stan")
     return replace(plain, draws=draws, constrain=services.variables, findings=())
@@ -283,7 +294,7 @@ class _Services:
         ]
         return np.asarray(flat, dtype=np.float64).reshape(*theta.shape[:-1], -1)
 
-    def unconstrain(self, posterior: Any) -> Array:
+    def unconstrain(self, posterior: xr.Dataset) -> Array:
         """Return the unconstrained draws (chain, draw, p)."""
         arrays = {
             str(name): array.transpose(*SAMPLE_DIMS, ...).values

@@ -16,9 +16,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.errors import InputError, MissingExtraError
 from etafree.foundation.arguments import Array
@@ -31,6 +32,9 @@ from etafree.foundation.storage import (
     whole_path,
     writable,
 )
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = [
     "as_kind",
@@ -175,7 +179,7 @@ SAMPLE_DIMS = ("chain", "draw")
 LARGE = 10**7
 
 
-def as_tree(fit: Any) -> Any:
+def as_tree(fit: Any) -> xr.DataTree:
     """Return an InferenceData, DataTree or Dataset of draws as a DataTree.
 
     Examples
@@ -201,7 +205,7 @@ def as_tree(fit: Any) -> Any:
     return tree
 
 
-def with_own_draws(tree: Any) -> Any:
+def with_own_draws(tree: xr.DataTree) -> xr.DataTree:
     """Return a tree whose posterior the caller cannot change, but for arrays that are large."""
     if "posterior" not in tree.children:
         return tree
@@ -216,7 +220,7 @@ def with_own_draws(tree: Any) -> Any:
     return owner
 
 
-def as_kind(tree: Any, kind: str) -> Any:
+def as_kind(tree: xr.DataTree, kind: str) -> Any:
     """Return a tree as an "InferenceData", or as the "DataTree" it is."""
     if kind != "InferenceData":
         return tree
@@ -227,7 +231,7 @@ def as_kind(tree: Any, kind: str) -> Any:
         return arviz.InferenceData(attrs=dict(tree.attrs), **groups)
 
 
-def read_tree(path: str | os.PathLike[str]) -> Any:
+def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
     """Open a netCDF file or a zarr store as a DataTree; large arrays stay on disk until used."""
     import xarray as xr
 
@@ -260,18 +264,18 @@ def read_tree(path: str | os.PathLike[str]) -> Any:
     return tree
 
 
-def write_netcdf(tree: Any, path: str | os.PathLike[str]) -> Path:
+def write_netcdf(tree: object, path: str | os.PathLike[str]) -> Path:
     """Write a DataTree or InferenceData to a netCDF file, whole or not at all; return its path."""
     target = writable(path)
-    made = as_tree(tree)
+    whole = as_tree(tree)
     sweep(target.parent)
     with whole_path(target) as part:
-        reserve(part, made.nbytes)
-        made.to_netcdf(part, engine="h5netcdf")
+        reserve(part, whole.nbytes)
+        whole.to_netcdf(part, engine="h5netcdf")
     return target
 
 
-def loaded(array: Any) -> Any:
+def loaded(array: xr.DataArray) -> NDArray[Any]:
     """Return the values of an array that may still be on disk, where it may be damaged."""
     if not array.variable._in_memory:
         check_room(array.name, array.nbytes, "draws", "choose variables with var_names=, or thin")
@@ -285,7 +289,7 @@ def loaded(array: Any) -> Any:
         ) from None
 
 
-def flat_names(name: str, array: Any) -> list[str]:
+def flat_names(name: str, array: xr.DataArray) -> list[str]:
     """Return the names of a variable's entries as ArviZ writes them, ``beta[x, 0]``.
 
     Examples
@@ -302,7 +306,7 @@ def flat_names(name: str, array: Any) -> list[str]:
     return [f"{name}[{', '.join(map(str, entry))}]" for entry in product(*labels)]
 
 
-def flatten(posterior: Any, names: list[str]) -> tuple[Array, tuple[str, ...]]:
+def flatten(posterior: xr.Dataset, names: list[str]) -> tuple[Array, tuple[str, ...]]:
     """Return the draws (chain, draw, p) of some variables and the names of their entries."""
     parts: list[Array] = []
     flat: list[str] = []
@@ -320,7 +324,7 @@ def flatten(posterior: Any, names: list[str]) -> tuple[Array, tuple[str, ...]]:
     return np.concatenate(parts, axis=2), tuple(flat)
 
 
-def unflatten(posterior: Any, columns: Mapping[str, Array]) -> dict[str, Array]:
+def unflatten(posterior: xr.Dataset, columns: Mapping[str, Array]) -> dict[str, Array]:
     """Return variables (..., *shape) from their entries (...) by flat name, those that are whole.
 
     The shapes are those of the posterior, less chain and draw.
