@@ -563,17 +563,17 @@ class Criterion(FromTables):
         """Nuisance values that were estimated beforehand and are taken as known."""
         return {**self.total.loss.plug_ins(), **self.recorded}
 
-    @property
+    @cached_property
     def loss(self) -> Any:
         """The loss of one observation."""
         return self.total.loss
 
-    @property
+    @cached_property
     def n(self) -> int:
         """Number of rows."""
         return int(self.total.n)
 
-    @property
+    @cached_property
     def p(self) -> int:
         """Number of parameters."""
         return int(self.total.p)

@@ -161,12 +161,12 @@ class Draws:
             array, as_names(names, array.shape[2]), None if eta is None else as_positive(eta, "eta")
         )
 
-    @property
+    @cached_property
     def p(self) -> int:
         """Number of parameters."""
         return int(self.values.shape[2])
 
-    @property
+    @cached_property
     def array(self) -> Array:
         """All draws as one array (chain * draw, p)."""
         return self.values.reshape(-1, self.p)
@@ -202,11 +202,10 @@ class Draws:
         known = set(names) & set(self.names)
         return self.select(names) if known else replace(self, names=names)
 
-    @property
+    @cached_property
     def mean(self) -> Array:
         """Mean of every parameter (p,)."""
-        mean: Array = self.array.mean(axis=0)
-        return mean
+        return owned(self.array.mean(axis=0))
 
     def covariance(self) -> Array:
         """Return the covariance (p, p) with divisor D - 1, checked for use as a scale.
@@ -216,6 +215,10 @@ class Draws:
         InputError
             Draws are fewer than p + 2, constant, collinear or too large.
         """
+        return self._covariance
+
+    @cached_property
+    def _covariance(self) -> Array:
         if len(self) < self.p + 2:
             raise InputError(
                 "draws",
@@ -233,10 +236,13 @@ class Draws:
             raise InputError("draws", f"reach {size.max():.1g}", "change the units")
         deviation = array - self.mean
         covariance = deviation.T @ deviation / (len(self) - 1)
-        _, vectors = correlation_eigenvalues(covariance)
-        tied = [self.names[j] for j in np.flatnonzero(np.abs(vectors[:, 0]) > 0.1)][:8]
-        advice = f"the draws are collinear: drop or combine parameters, of {tied}"
-        return check_covariance(covariance, "draws", self.p, advice)
+
+        def advice() -> str:
+            _, vectors = correlation_eigenvalues(covariance)
+            tied = [self.names[j] for j in np.flatnonzero(np.abs(vectors[:, 0]) > 0.1)][:8]
+            return f"the draws are collinear: drop or combine parameters, of {tied}"
+
+        return owned(check_covariance(covariance, "draws", self.p, advice))
 
     def effective_size(self) -> float:
         """Return the effective number of draws: the sampler's, or estimated from the chains.

@@ -612,10 +612,16 @@ def jackknife_target(
             f"moves {still[:8]} by no more than the noise of the draws",
             f"{FEWER}, or draw more",
         )
-    tied = np.abs(correlation_eigenvalues(covariance)[1][:, 0]) > 0.1
-    names = [name for name, is_tied in zip(draws.names, tied, strict=True) if is_tied][:8]
-    advice = f"{names} are computed from one another, or the draws are too few: {FEWER}"
-    covariance = check_covariance(covariance, NAME, p, f"{advice}, or draw more")
+
+    def advice() -> str:
+        tied = np.abs(correlation_eigenvalues(covariance)[1][:, 0]) > 0.1
+        names = [name for name, is_tied in zip(draws.names, tied, strict=True) if is_tied][:8]
+        return (
+            f"{names} are computed from one another, or the draws are too few: {FEWER}, or draw "
+            "more"
+        )
+
+    covariance = check_covariance(covariance, NAME, p, advice)
     return Target(
         center=draws.mean,
         covariance=covariance,

@@ -147,27 +147,23 @@ def pack_variables(
         return {}, {}
     posterior: Any = fit.tree["posterior"].to_dataset()
     thetas = original.array, draws.array, neighbours(center, se)
-    before, after, near = (fit.constrain(theta) for theta in thetas)
-    shown = [name for name in before if name in posterior and is_shown(fit, name)]
+    places = dict(zip(PLACES, map(fit.constrain, thetas), strict=True))
+    known = [name for name in places["before"] if name in posterior]
+    shown = [name for name in known if is_shown(fit, name)]
+    kept = [name for name in known if name in shown or np.size(places["before"][name]) <= LARGE]
     arrays: dict[str, Any] = {"own_near": thetas[2]}
-    for dim in posterior.coords.keys() & set(SAMPLE_DIMS):
-        arrays[f"own_{dim}"] = _storable(posterior[dim].values)
-    kept = [
-        name
-        for name, values in before.items()
-        if name in posterior and (name in shown or np.size(values) <= LARGE)
-    ]
+    labels = {f"own_{dim}": dim for dim in SAMPLE_DIMS}
     variables: list[list[Any]] = []
     for j, name in enumerate(kept):
         dims = [d for d in posterior[name].dims if d not in SAMPLE_DIMS]
-        for part, values in zip(PLACES, (before, after, near), strict=True):
-            arrays[f"own_{j}_{part}"] = np.asarray(values[name])
-        for k, dim in enumerate(dims):
-            if dim in posterior.coords:
-                arrays[f"own_{j}_dim{k}"] = _storable(posterior[dim].values)
+        arrays |= {f"own_{j}_{part}": np.asarray(values[name]) for part, values in places.items()}
+        labels |= {f"own_{j}_dim{k}": dim for k, dim in enumerate(dims)}
         variables.append([name, [str(dim) for dim in dims]])
-    known = {"shown": shown, "latent": list(fit.latent), "kind": fit.kind}
-    return arrays, {"own": {"variables": variables, **known}}
+    for key, dim in labels.items():
+        if dim in posterior.coords:
+            arrays[key] = _storable(posterior[dim].values)
+    told = {"shown": shown, "latent": list(fit.latent), "kind": fit.kind}
+    return arrays, {"own": {"variables": variables, **told}}
 
 
 def unpack_variables(

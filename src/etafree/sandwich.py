@@ -260,14 +260,14 @@ def target_of(
         total = criterion.total.cluster_totals(theta, summed)
     silence = _silence(criterion, total)
     A = _curvature(criterion, theta, total.hessian, hessian, silence)
-    at = Point(criterion, theta, A, total.gradient, centered)
+    at = Point(criterion, theta, A, linalg.whitener(A), total.gradient, centered)
     if meat is not None:
         made = dependence.given(*_given_meat(at, meat))
     elif isinstance(total, ClusterTotals):
         made = dependence.meat(group_scores(at, total, _intercept(criterion)), correction)
     else:
         made = dependence.by_leverage(at, correction)
-    _refuse_flat(made, A, criterion, dependence, silence)
+    _refuse_flat(made, at, dependence, silence)
     default: float | Array = made.dof
     if made.satterthwaite is not None:
         default = np.array([made.satterthwaite.dof(row) for row in np.eye(p)])
@@ -318,34 +318,33 @@ def _curvature(
     return check_covariance(matrix, "hessian", criterion.p, silence or flat)
 
 
-def _refuse_flat(
-    made: Meat, A: Array, criterion: Criterion, dependence: Dependence, silence: str
-) -> None:
+def _refuse_flat(made: Meat, at: Point, dependence: Dependence, silence: str) -> None:
     """Refuse a score variance without full rank, and say along what scores do not vary.
 
     `silence` is the advice about parameters that no loss depends on, if there are any.
     """
-    p = criterion.p
-    whiten = linalg.whitener(A)
-    values, vectors = linalg.eigh(whiten @ made.matrix @ whiten.T, "meat")
+    criterion, p = at.criterion, at.criterion.p
+    values, vectors = linalg.eigh(at.whiten @ made.matrix @ at.whiten.T, "meat")
     flat = values <= linalg.rounding(p) * values[-1]
     units = int(criterion.total.count) if dependence.independent else made.clusters
-    if silence:
-        advice = silence
-    elif made.correction == "custom":
-        advice = "meat= must give a matrix of full rank"
-    elif not flat.any() or (units is not None and units > p):
-        along = loaded(vectors[:, flat if flat.any() else [0]], whiten, criterion.names)
-        advice = (
+
+    def advice() -> str:
+        if silence:
+            return silence
+        if made.correction == "custom":
+            return "meat= must give a matrix of full rank"
+        if flat.any() and (units is None or units <= p):
+            return f"fit at most {int(p - flat.sum())} parameter(s): scores span no more"
+        along = loaded(vectors[:, flat if flat.any() else [0]], at.whiten, criterion.names)
+        if criterion.strength > 0:
+            return f"scores do not vary along {along}, which are collinear: drop one of them"
+        return (
             f"scores do not vary along {along}: drop these columns with the rows or clusters that "
             "alone determine them, or add a penalty"
         )
-        if criterion.strength > 0:
-            advice = f"scores do not vary along {along}, which are collinear: drop one of them"
-    else:
-        advice = f"fit at most {int(p - flat.sum())} parameter(s): scores span no more"
+
     if flat.any():
-        raise NotPositiveDefiniteError("meat", float(values[0]), advice)
+        raise NotPositiveDefiniteError("meat", float(values[0]), advice())
     check_covariance(made.matrix, "meat", p, advice)
 
 

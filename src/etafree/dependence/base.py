@@ -89,6 +89,8 @@ class Point(NamedTuple):
     theta : (p,) array
     hessian : (p, p) array
         A, the Hessian of the penalized total loss.
+    whiten : (p, p) array
+        W with WAW' = I.
     gradient : (p,) array
         Gradient of the unpenalized total loss.
     centered : bool
@@ -98,6 +100,7 @@ class Point(NamedTuple):
     criterion: Criterion
     theta: Array
     hessian: Array
+    whiten: Array
     gradient: Array
     centered: bool = True
 

@@ -296,7 +296,7 @@ def independent(at: Point, correction: str) -> Meat:
     total, p = criterion.total, criterion.p
     if not is_linear(total):
         return _row_by_row(at, correction)
-    whiten: Array = linalg.whitener(at.hessian)
+    whiten = at.whiten
     share = whiten @ criterion.penalty_share(theta) @ whiten.T
     shrink, turn = linalg.eigh(0.5 * (share + share.T), "penalty's Hessian")
     whiten = turn.T @ whiten  # coordinates in which the penalty's share is diagonal too
@@ -333,7 +333,7 @@ def _row_by_row(at: Point, correction: str) -> Meat:
             f"{correction!r} takes no frequency weights here",
             "use 'HC1', or repeat the rows",
         )
-    whiten = linalg.whitener(at.hessian)
+    whiten = at.whiten
     mean = mean_score(criterion, scores.sum(axis=0), at.centered)
     if leverage:  # as other packages: a weight is an inverse variance in HC2
         rows, name = Groups(np.arange(n), np.arange(n)), "CR" + correction[2]
@@ -389,7 +389,7 @@ def _adjust_rows(
 
 def group_scores(at: Point, totals: ClusterTotals, intercept: int | None) -> GroupScores:
     """Return centred score sums of groups, where the Hessian is the identity."""
-    whiten = linalg.whitener(at.hessian)
+    whiten = at.whiten
     mean = mean_score(at.criterion, totals.sums.sum(axis=0), at.centered)
     sums = (totals.sums - totals.weights[:, None] * mean) @ whiten.T
     return GroupScores(sums, whiten, totals.weights, at.criterion.total.count, intercept)
@@ -398,7 +398,7 @@ def group_scores(at: Point, totals: ClusterTotals, intercept: int | None) -> Gro
 def clustered_by_leverage(at: Point, groups: Groups, correction: str) -> Meat:
     """Return the meat of one-way clusters corrected for leverage: CR2 or CR3."""
     criterion, theta = at.criterion, at.theta
-    whiten = linalg.whitener(at.hessian)
+    whiten = at.whiten
     mean = mean_score(criterion, at.gradient, at.centered)
     adjusted: tuple[Array, int, Satterthwaite | None] | None = None
     if correction == "CR2" and not criterion.total.frequency:

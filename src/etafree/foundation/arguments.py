@@ -8,6 +8,7 @@ missing, unknown or there twice is refused. Labels 0, 1, ... are positions and n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -43,6 +44,9 @@ T = TypeVar("T", bound=np.generic)
 
 #: Largest count of draws and the like, and largest number whose square is one too.
 MOST, FAR = 10**9, 1e150
+
+#: Half a character.
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def as_array(
@@ -94,6 +98,8 @@ def refuse_masked(value: object, argument: str) -> None:
 
 def _has_masked(value: object, depth: int = 32) -> bool:
     """Return whether an entry is masked, in lists of masked arrays too."""
+    if type(value) is np.ndarray and value.dtype != object:
+        return False
     inside: Iterable[object] = ()
     if isinstance(value, list | tuple) and depth:
         inside = (part for part in value if isinstance(part, list | tuple | np.ndarray))
@@ -249,7 +255,7 @@ def as_names(
         )
     if len(set(names)) != len(names):
         raise InputError("names", "has duplicates", "give every parameter its own name")
-    if any("\ud800" <= character <= "\udfff" for name in names for character in name):
+    if SURROGATE.search("".join(names)):
         raise InputError("names", "has half a character, which no file can hold")
     return names
 

@@ -177,19 +177,8 @@ def rounding(size: int) -> float:
     return 10 * size * float(np.finfo(np.float64).eps)
 
 
-def check_covariance(
-    value: object, argument: str, size: int | None = None, advice: str = ""
-) -> Array:
-    """Return `value` as a symmetric positive definite matrix, or say which eigenvalue is wrong.
-
-    Warns above a correlation condition number of 1e8 and refuses above 1e12.
-
-    Examples
-    --------
-    >>> check_covariance([[2.0, 0.0], [0.0, 1.0]], "covariance")
-    array([[2., 0.],
-           [0., 1.]])
-    """
+def _symmetric(value: object, argument: str, size: int | None) -> Array:
+    """Return `value` as a symmetric matrix."""
     matrix = as_array(value, argument)
     if matrix.ndim == 0 and size in (None, 1):
         matrix = matrix.reshape(1, 1)
@@ -209,17 +198,36 @@ def check_covariance(
             f"is not symmetric (largest difference {gap.max():.3g})",
             "pass (M + M.T) / 2 if the difference is rounding",
         )
-    matrix = 0.5 * (matrix + matrix.T)
+    return 0.5 * (matrix + matrix.T)
+
+
+def check_covariance(
+    value: object, argument: str, size: int | None = None, advice: str | Callable[[], str] = ""
+) -> Array:
+    """Return `value` as a symmetric positive definite matrix, or say which eigenvalue is wrong.
+
+    Warns above a correlation condition number of 1e8 and refuses above 1e12. Advice that takes work
+    is a function, called if it is needed.
+
+    Examples
+    --------
+    >>> check_covariance([[2.0, 0.0], [0.0, 1.0]], "covariance")
+    array([[2., 0.],
+           [0., 1.]])
+    """
+    matrix = _symmetric(value, argument, size)
     eigenvalues, _ = correlation_eigenvalues(matrix)
     smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
     if smallest <= rounding(len(matrix)) * largest:
-        raise NotPositiveDefiniteError(argument, float(eigvalsh(matrix)[0]), advice)
+        told = advice() if callable(advice) else advice
+        raise NotPositiveDefiniteError(argument, float(eigvalsh(matrix)[0]), told)
     condition = largest / smallest
     if condition > CONDITION_FAIL:
+        told = advice() if callable(advice) else advice
         raise InputError(
             argument,
             f"has correlation condition number {condition:.2g}, above {CONDITION_FAIL:.0e}",
-            advice or "drop or combine the parameters that determine each other",
+            told or "drop or combine the parameters that determine each other",
         )
     if condition > CONDITION_WARN:
         warnings.warn(

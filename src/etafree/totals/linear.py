@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple, Self, TypeGuard
 
 import numpy as np
@@ -125,12 +125,12 @@ class LinearTotal(PredictorTotal):
     frequency: bool = True
     first: int = 0
 
-    @property
+    @cached_property
     def n(self) -> int:
         """Number of rows."""
         return len(self.X)
 
-    @property
+    @cached_property
     def p(self) -> int:
         """Number of parameters."""
         return int(self.X.shape[1])
