@@ -92,7 +92,7 @@ def _kinks(quick: bool) -> Row:
         seconds = cpu_seconds(
             lambda: made.append(ef.sample(posterior, draws=draws, seed=1, sampler=sampler))
         )
-        return seconds / made[0].effective_size()
+        return seconds / made[0].ess
 
     cost("importance")
     ratios = interleaved_ratios(

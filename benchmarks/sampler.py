@@ -50,7 +50,7 @@ def _compare(p: int, eta: float, draws: int, warm_up: int) -> Row:
     def cost() -> float:
         seeds = range(len(ours), len(ours) + CALLS)
         seconds = cpu_seconds(lambda: ours.extend(ef.sample(posterior, draws, k) for k in seeds))
-        return seconds / sum(one.effective_size() for one in ours[-CALLS:])
+        return seconds / sum(one.ess for one in ours[-CALLS:])
 
     def cost_of_nuts() -> float:
         key = jax.random.key(10 + len(theirs))
@@ -60,7 +60,7 @@ def _compare(p: int, eta: float, draws: int, warm_up: int) -> Row:
     cost()  # imports and caches, outside the timing
     ratios = interleaved_ratios(name, cost_of_nuts, cost)
     _check_same(normal, ours, theirs)
-    share = np.mean([one.effective_size() for one in ours]) / draws
+    share = np.mean([one.ess for one in ours]) / draws
     share_of_nuts = np.mean([_effective_size(one) for one in theirs]) / draws
     squares = np.mean([_effective_size((one - one.mean(axis=0)) ** 2) for one in theirs]) / draws
     note = (
@@ -144,7 +144,7 @@ def _check_same(normal: Normal, ours: list[ef.Draws], theirs: list[np.ndarray]) 
     inverse = np.linalg.inv(normal.lower).T
     one = np.concatenate([draws.array for draws in ours]) @ inverse
     other = np.concatenate(theirs) @ inverse
-    one_size = sum(draws.effective_size() for draws in ours)
+    one_size = sum(draws.ess for draws in ours)
     other_size = sum(_effective_size(draws) for draws in theirs)
     noise = np.sqrt(1 / one_size + 1 / other_size)
     shift = float(np.max(np.abs(one.mean(axis=0) - other.mean(axis=0))))

@@ -205,7 +205,7 @@ def _sample(case: Case, truth: Truth, step: str) -> float:
     sd = theta.std(axis=0)
     z = (theta - theta.mean(axis=0)) / sd
     terms = np.stack([slopes * sd, slopes * sd * z])
-    noise = terms.std(axis=1) / np.sqrt(case.draws.effective_size())
+    noise = terms.std(axis=1) / np.sqrt(case.draws.ess)
     return float(np.max(np.abs(terms.mean(axis=1) - [[0.0], [-1.0]]) / noise))
 
 

@@ -138,7 +138,7 @@ def test_the_posterior_keeps_its_kink_at_p_1(strength: float, eta: float) -> Non
     for sampler in ("quadrature", "importance", "elliptical"):
         draws = ef.sample(posterior, draws=8000, seed=6, sampler=sampler)
         z = (draws.array[:, 0] - mean) / sd
-        ess = draws.effective_size()
+        ess = draws.ess
         fourth = np.sqrt(density @ (((grid - mean) / sd) ** 2 - 1) ** 2)
         assert abs(z.mean()) * np.sqrt(ess) < 4
         assert abs((z**2).mean() - 1) / fourth * np.sqrt(ess) < 5
@@ -180,7 +180,7 @@ def test_the_posterior_keeps_its_kink_at_p_2(name: str, eta: float) -> None:
         mass /= mass.sum()
         mean = mass @ points
         sd = np.sqrt(mass @ (points - mean) ** 2)
-        ess = draws.effective_size()
+        ess = draws.ess
         assert ess > 1500
         assert np.abs((draws.mean - mean) / sd).max() * np.sqrt(ess) < 4
         exact, found = (second_moments(x, mean, sd) for x in (points, draws.array))
@@ -200,7 +200,7 @@ def test_a_normal_law_times_kinks_has_the_density_it_says() -> None:
         draws = ef.sample(ef.GeneralizedPosterior(criterion, eta), draws=2000, seed=1)
         assert draws.sampler == "importance"
         assert draws.info["pareto_k"] < 0.3
-        assert draws.effective_size() > 500
+        assert draws.ess > 500
 
 
 def test_coverage_of_the_soft_thresholds() -> None:

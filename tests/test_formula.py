@@ -192,3 +192,13 @@ def test_columns_of_the_same_name_are_refused() -> None:
         "several columns named ['x']",
         lambda: ef.Criterion.from_formula("y ~ x", table, ef.losses.Squared()),
     )
+
+
+def test_columns_named_by_numbers_are_left_alone():
+    """No formula can name them, whatever they hold."""
+    table = pd.DataFrame({"y": [1.0, 2.0, 4.0, 3.0], "x": [0, 1, 2, 3]})
+    plain = ef.Criterion.from_formula("y ~ x + I(x * x)", table, ef.losses.Squared())
+    table[7] = pd.Categorical(["a", "b", "a", "b"], categories=["a", "b", "c"])
+    table[8] = [1, 2, 3, 4]
+    more = ef.Criterion.from_formula("y ~ x + I(x * x)", table, ef.losses.Squared())
+    np.testing.assert_array_equal(more.total.X, plain.total.X)

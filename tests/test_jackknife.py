@@ -378,7 +378,9 @@ def test_batches_are_parts_of_chains():
 
     def edges(chains, length, size=1, ess=None):
         draws = Draws.of(rng.standard_normal((chains, length, 1)))
-        return batch_edges(replace(draws, ess=float(ess or chains * length)), size).tolist()
+        return batch_edges(
+            replace(draws, info={"ess": float(ess or chains * length)}), size
+        ).tolist()
 
     assert edges(4, 1000) == list(range(0, 4001, 100))  # forty of them
     assert edges(4, 1000, ess=200) == list(range(0, 4001, 200))  # of ten effective draws each
@@ -440,7 +442,7 @@ def test_noise_that_is_taken_off_is_the_variance_of_a_mean():
 
 def test_checks_have_their_formulas():
     _, draws, losses = linear(np.random.default_rng(14), n=150, draws=1500)
-    draws = replace(draws, ess=800.0)
+    draws = replace(draws, info={"ess": 800.0})
     made = jackknife_target(draws, losses, eta=0.5)
     found = checks_of(made, draws)
     assert found["jackknife: eta n"].value == 75.0
@@ -453,7 +455,9 @@ def test_checks_have_their_formulas():
 
 def test_draws_are_held_against_the_curvature_of_their_log_likelihood():
     """Wider in a direction: its variance ratio; narrower: the one in the middle."""
-    draws = replace(Draws.of(np.random.default_rng(27).standard_normal((50, 3))), ess=300.0)
+    draws = replace(
+        Draws.of(np.random.default_rng(27).standard_normal((50, 3))), info={"ess": 300.0}
+    )
 
     def agreement(*eigenvalues):
         values = np.array(eigenvalues)

@@ -138,7 +138,7 @@ def test_gibbs_draws_agree_with_the_exact_normal_laplace_posterior(
     draws = model.sample(
         eta, "appendix", draws=40_000, seed=int(1000 * eta) + scaled, chains=8, scaled=scaled
     )
-    ess = draws.effective_size()
+    ess = draws.ess
     standard = (draws.array[:, 0] - mean) / sd
     assert abs(standard.mean()) * np.sqrt(ess) < 4
     from arviz_stats.base.array import array_stats
@@ -146,7 +146,7 @@ def test_gibbs_draws_agree_with_the_exact_normal_laplace_posterior(
     squares = (draws.values - mean) ** 2 / sd**2
     square_ess = float(np.min(array_stats.ess(squares, chain_axis=0, draw_axis=1)))
     assert abs(squares.mean() - 1) / (squares.std() / np.sqrt(square_ess)) < 4
-    assert draws.r_hat() < 1.01
+    assert draws.r_hat < 1.01
 
 
 def test_gibbs_agrees_with_another_sampler_of_the_same_density_at_p_5() -> None:
@@ -161,7 +161,7 @@ def test_gibbs_agrees_with_another_sampler_of_the_same_density_at_p_5() -> None:
         draws = model.sample(eta, "appendix", draws=40_000, seed=6, chains=8)
         other = ef.sample(model.posterior(eta, "appendix"), draws=20_000, seed=7)
         sd = other.array.std(axis=0)
-        noise = np.sqrt(1 / draws.effective_size() + 1 / other.ess)
+        noise = np.sqrt(1 / draws.ess + 1 / other.ess)
         assert np.abs((draws.mean - other.mean) / sd / noise).max() < 4
         ratio = draws.array.std(axis=0) / sd
         assert np.abs(np.log(ratio)).max() < 4 * noise

@@ -233,7 +233,7 @@ def test_seeds_make_draws_whatever_the_pace(monkeypatch: pytest.MonkeyPatch) -> 
     assert one.values.dtype == np.float64
     assert (one.sampler, one.eta, one.names) == ("nuts", 0.5, posterior.criterion.names)
     assert one.ess > 5
-    assert one.r_hat() == one.info["r_hat"] < 1.1
+    assert one.r_hat == one.info["r_hat"] < 1.1
     assert one.info["divergences"] == 0
     assert 0.5 < one.info["step_size"] < 2.5
     assert 0.65 < one.info["acceptance"] < 0.97

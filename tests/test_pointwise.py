@@ -125,7 +125,7 @@ def test_the_no_u_turn_sampler_draws_from_it():
     draws = ef.sample(ef.GeneralizedPosterior(mine, eta=0.5), 2000, sampler="nuts", seed=1)
     fit = ef.minimise(known)
     sd = np.sqrt(np.diagonal(np.linalg.inv(0.5 * fit.hessian)))
-    z = (draws.mean - fit.theta) / sd * np.sqrt(draws.effective_size())
+    z = (draws.mean - fit.theta) / sd * np.sqrt(draws.ess)
     assert np.abs(z).max() < 4.5
     assert np.abs(np.log(draws.array.std(axis=0) / sd)).max() < 0.15
 

@@ -172,7 +172,7 @@ def resamples(
 
 
 def loss_likelihood_bootstrap(
-    criterion: Criterion, draws: int = 1000, *, clusters: object = None, seed: object = None
+    criterion: Criterion, draws: int = 1000, *, clusters: object = None, seed: object = 0
 ) -> Draws:
     r"""Draw minimisers under Dirichlet weights: a posterior that needs no learning rate.
 
@@ -190,7 +190,7 @@ def loss_likelihood_bootstrap(
         How many, at least 2.
     clusters : (n,) labels or column name, optional
         One way only.
-    seed : int, SeedSequence or Generator, optional
+    seed : int, SeedSequence or Generator
         The same seed gives the same draws.
 
     Returns
@@ -227,7 +227,7 @@ def loss_likelihood_bootstrap(
 
 
 def bootstrap(
-    criterion: Criterion, draws: int = 1000, *, clusters: object = None, seed: object = None
+    criterion: Criterion, draws: int = 1000, *, clusters: object = None, seed: object = 0
 ) -> Draws:
     r"""Draw minimisers of data resampled with replacement.
 
@@ -244,7 +244,7 @@ def bootstrap(
         How many, at least 2.
     clusters : (n,) labels or column name, optional
         One way only.
-    seed : int, SeedSequence or Generator, optional
+    seed : int, SeedSequence or Generator
         The same seed gives the same draws.
 
     Returns
@@ -295,8 +295,9 @@ def _drawn(criterion: Criterion, draws: int, clusters: object, seed: object, kin
             stacklevel=3,
         )
     info = {
+        "ess": float(len(made.thetas)),
         "failed": made.failed,
         "clusters": None if groups is None else len(groups),
         "seed": told_seed(seed, seeds),
     }
-    return Draws(made.thetas[None], criterion.names, None, float(len(made.thetas)), name, info)
+    return Draws(made.thetas[None], criterion.names, None, name, info)

@@ -169,7 +169,7 @@ def _spread(largest: float, middle: float, eta: float, original: Draws) -> Check
     """
     name, likely = "draws against log-likelihood", eta / max(middle, 1e-300)
     wider, narrower = np.log(max(largest, 1e-300)), -np.log(max(middle, 1e-300))
-    room = 3 * np.sqrt(original.p / original.effective_size())
+    room = 3 * np.sqrt(original.p / original.ess)
     if wider > THRESHOLDS[name].warn + room or narrower < THRESHOLDS[NARROWER].warn:
         advice = (
             f"the draws' variance is up to {largest:.2g} times what eta = {eta:g} and this "
@@ -187,7 +187,7 @@ def _spread(largest: float, middle: float, eta: float, original: Draws) -> Check
 def jackknife_error(original: Draws, error: Array) -> tuple[Check, Check]:
     """Return the checks of the Monte Carlo error of the jackknife's standard errors."""
     worst = int(np.argmax(error))
-    need, ess = max(1000.0, 20.0 * original.p), original.effective_size()
+    need, ess = max(1000.0, 20.0 * original.p), original.ess
     return (
         judge(
             "jackknife: Monte Carlo error of se",
@@ -286,7 +286,7 @@ def _of_draws(
 
 def effective_draws(original: Draws) -> Check:
     """Compare the number of effective draws with what quantiles need."""
-    need, ess = max(400.0, 20.0 * original.p), original.effective_size()
+    need, ess = max(400.0, 20.0 * original.p), original.ess
     return judge(
         "draws: needed over effective",
         need / ess,
@@ -304,7 +304,7 @@ def heavy_weights(original: Draws) -> tuple[Check, ...]:
 
 def disagreeing_chains(original: Draws) -> tuple[Check, ...]:
     """Return the check of R-hat, of draws that have chains."""
-    r_hat = original.r_hat()
+    r_hat = original.r_hat
     if r_hat is None:
         return ()
     return (judge("draws: R-hat", r_hat, "the chains disagree; draw more"),)
@@ -321,7 +321,7 @@ def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Chec
     z = (mapped - offset) / target.se
     gap = np.abs(np.quantile(z, TAILS, axis=0) - ndtri(TAILS)[:, None])
     worst = int(np.argmax(gap.max(axis=0)))
-    noise = float(np.sqrt(4.2 / original.effective_size()))
+    noise = float(np.sqrt(4.2 / original.ess))
     return judge(
         "shape",
         float(gap.max()),
@@ -341,7 +341,7 @@ def curvature_agreement(original: Draws, hessian: Array, eta: float) -> Check:
         f"the draws' variance is off 1/(eta x Hessian) by up to a factor {np.exp(value):.2g}: "
         "check eta=, the penalty and the loss; a prior not scaled by eta does this too, and so "
         "does a posterior far from normal (see shape)",
-        room=2 * np.sqrt(original.p / original.effective_size()),
+        room=2 * np.sqrt(original.p / original.ess),
     )
 
 

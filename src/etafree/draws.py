@@ -44,12 +44,10 @@ class Draws:
         Parameter names.
     eta : float or None
         Learning rate of the posterior they came from, if known.
-    ess : float or None
-        Effective number of draws, the smallest over parameters.
     sampler : str
         What drew them.
     info : mapping
-        What the sampler reports of itself (Pareto k, R-hat, evaluations, ...).
+        What the sampler reports of itself (ess, Pareto k, R-hat, evaluations, ...).
     source : GeneralizedPosterior or None
         The posterior they were drawn from by `sample`.
 
@@ -71,7 +69,7 @@ class Draws:
     >>> d.covariance().round(3)
     array([[0.667, 0.667],
            [0.667, 2.667]])
-    >>> d.effective_size(), d.r_hat()  # too few to estimate
+    >>> d.ess, d.r_hat  # too few to estimate
     (4.0, None)
     >>> d.select(["b"]).to_frame().head(2)
                   b
@@ -83,7 +81,6 @@ class Draws:
     values: Array
     names: tuple[str, ...]
     eta: float | None = None
-    ess: float | None = None
     sampler: str = "given"
     info: Mapping[str, Any] = field(default_factory=dict)
     source: GeneralizedPosterior | None = field(default=None, repr=False)
@@ -97,8 +94,6 @@ class Draws:
         as_names(self.names, self.p)
         if self.eta is not None:
             as_positive(self.eta, "eta")
-        if self.ess is not None:
-            as_number(self.ess, "ess")
         if not isinstance(self.sampler, str):
             raise InputError("sampler", f"is a {type(self.sampler).__name__}", "pass its name")
         if not isinstance(self.source, GeneralizedPosterior | None):
@@ -109,6 +104,9 @@ class Draws:
             )
         object.__setattr__(self, "values", owned(self.values))
         object.__setattr__(self, "info", as_mapping(self.info, "info"))
+        for name in ("ess", "r_hat", "pareto_k"):
+            if self.info.get(name) is not None:
+                as_number(self.info[name], name)
 
     @classmethod
     def of(
@@ -244,24 +242,24 @@ class Draws:
 
         return owned(check_covariance(covariance, "draws", self.p, advice))
 
-    def effective_size(self) -> float:
-        """Return the effective number of draws: the sampler's, or estimated from the chains.
+    @cached_property
+    def ess(self) -> float:
+        """Effective number of draws: the sampler's, or estimated from the chains.
 
         The smallest over parameters.
         """
-        return self._estimated_ess if self.ess is None else float(self.ess)
-
-    @cached_property
-    def _estimated_ess(self) -> float:
-        from arviz_stats.base.array import array_stats
-
+        if self.info.get("ess") is not None:
+            return float(self.info["ess"])
         if self.values.shape[1] < 8:
             return float(len(self))
+        from arviz_stats.base.array import array_stats
+
         return float(np.min(array_stats.ess(self.values, chain_axis=0, draw_axis=1)))
 
+    @cached_property
     def r_hat(self) -> float | None:
-        """Return the largest R-hat of the parameters, None for a single chain."""
-        if "r_hat" in self.info:
+        """Largest R-hat of the parameters, None for a single chain."""
+        if self.info.get("r_hat") is not None:
             return float(self.info["r_hat"])
         if self.values.shape[0] < 2 or self.values.shape[1] < 8:
             return None
@@ -280,7 +278,7 @@ class Draws:
 
     def __repr__(self) -> str:
         made = "" if self.eta is None else f", eta={self.eta:g}"
-        size = "" if self.ess is None else f", ess={self.ess:.0f}"
+        size = f", ess={self.ess:.0f}" if "ess" in self.info else ""
         k = self.info.get("pareto_k")
         tail = "" if k is None else f", pareto_k={k:.2f}"
         return (

@@ -303,7 +303,7 @@ def batch_edges(draws: Draws, size: int) -> NDArray[np.intp]:
     `size` is how many numbers a batch has to hold.
     """
     chains, length, _ = draws.values.shape
-    room = min(BATCHES, draws.effective_size() / PER_BATCH, HELD / size)
+    room = min(BATCHES, draws.ess / PER_BATCH, HELD / size)
     each = min(max(int(room) // chains, -(-FEWEST // chains)), max(1, length // 2))
     if each * chains < 2:
         raise InputError("draws", f"are {length} in {chains} chain(s)", "draw more")
@@ -465,7 +465,7 @@ def find_slopes(
         edges = batch_edges(full, held * full.p)
         lower = linalg.cholesky(full.covariance(), "draws")
         z = (full.array - full.mean) @ linalg.inv(lower, "draws").T
-        found = curvature(z, energy, edges, full.effective_size())
+        found = curvature(z, energy, edges, full.ess)
         if found is not None and found.agrees:
             break
     if found is None or not found.agrees:

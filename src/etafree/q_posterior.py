@@ -135,7 +135,7 @@ def q_posterior(
     *,
     log_prior: LogPrior | None = None,
     clusters: object = None,
-    seed: object = None,
+    seed: object = 0,
 ) -> Draws:
     r"""Draw from the Q-posterior, which needs no learning rate.
 
@@ -157,7 +157,7 @@ def q_posterior(
         Added to the log density; flat if not given.
     clusters : (n,) labels or column name, optional
         Scores are summed over clusters in W.
-    seed : int, SeedSequence or Generator, optional
+    seed : int, SeedSequence or Generator
         The same seed gives the same draws.
 
     Returns

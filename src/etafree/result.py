@@ -216,7 +216,7 @@ TOLD = (
     "estimand",
     "method",
 )
-SAMPLER = ("eta", "ess", "sampler", "info")
+SAMPLER = ("eta", "sampler", "info")
 SETTINGS = ("kind", "root", "working", "level", "seed", "version", "made_with")
 #: What `pack` may store.
 ARRAYS = (
@@ -271,7 +271,6 @@ def pack(
         "settings": {key: _plain(value) for key, value in settings.items()},
         "sampler": {
             "eta": o.eta,
-            "ess": o.ess,
             "sampler": o.sampler,
             "info": {key: _plain(value) for key, value in o.info.items()},
         },
@@ -330,7 +329,7 @@ def _check_description(meta: dict[str, Any]) -> None:
         as_choice(settings[name], name, options)
     as_level(settings["level"])
     sampler = meta["sampler"]
-    known = {"ess": sampler["ess"], **{k: sampler["info"].get(k) for k in ("pareto_k", "r_hat")}}
+    known = {name: sampler["info"].get(name) for name in ("ess", "pareto_k", "r_hat")}
     for name, value in known.items():
         if value is not None and np.isnan(as_number(value, name)):
             raise ValueError(f"{name} is no number")

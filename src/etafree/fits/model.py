@@ -295,7 +295,7 @@ def fit_of(
         return {k: v.reshape((*theta.shape[:-1], *v.shape[1:])) for k, v in flat.items()}
 
     return Fit(
-        draws=Draws(z[:, :, own], names, eta, None, density.package, dict(info or {})),
+        draws=Draws(z[:, :, own], names, eta, density.package, dict(info or {})),
         tree=tree,
         criterion=criterion,
         constrain=constrain,

@@ -37,7 +37,7 @@ def select(
     method: str = "gpc",
     *,
     clusters: object = None,
-    seed: object = None,
+    seed: object = 0,
     **options: Any,
 ) -> LearningRate:
     r"""Choose the learning rate of a generalized posterior by one of the published methods.
@@ -67,7 +67,7 @@ def select(
     clusters : (n,) labels or column name, optional
         Rows with the same label may depend on each other. K sums scores over clusters, bootstraps
         resample clusters; safebayes, holmes_walker and kl_to_bayes use them for K only.
-    seed : int, SeedSequence or Generator, optional
+    seed : int, SeedSequence or Generator
         For the methods that resample or draw.
     **options : optional
         Of the method: ``help(etafree.learning_rates.METHODS[method])`` explains them. gpc has

@@ -322,7 +322,7 @@ class RandomIntercept:
         kind: str = "huber",
         *,
         draws: int = 4000,
-        seed: object = None,
+        seed: object = 0,
         chains: int = 4,
         burn_in: int = 500,
         scaled: bool = False,
@@ -338,7 +338,7 @@ class RandomIntercept:
             one scales the prior by eta, as the figure did).
         draws : int
             At least this many; chains have the same length.
-        seed : int, SeedSequence or Generator, optional
+        seed : int, SeedSequence or Generator
             The same seed gives the same draws.
         chains, burn_in : int
             Of Gibbs sampling: how many, and iterations that each drops.
@@ -378,7 +378,7 @@ class RandomIntercept:
             seed=as_seeds(seed),
             rule=kind,
         )
-        return Draws(made, criterion.names, eta, None, f"Gibbs, {kind}")
+        return Draws(made, criterion.names, eta, f"Gibbs, {kind}")
 
     def target(self, **options: Any) -> Target:
         """Return the sandwich target; groups are clusters; `options` as for `etafree.target`."""

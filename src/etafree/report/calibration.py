@@ -347,7 +347,7 @@ def _facts(result: Calibration) -> list[tuple[str, str]]:
         "taken as known": ", ".join(f"{k} = {v:.4g}" for k, v in t.plug_ins.items()),
         "without interval": ", ".join(result.inactive),
         "left as they were": "" if result.fit is None else ", ".join(result.fit.latent),
-        "draws": f"{len(draws)} ({draws.sampler}), {draws.effective_size():.0f} effective",
+        "draws": f"{len(draws)} ({draws.sampler}), {draws.ess:.0f} effective",
         "learning rate": "not known" if draws.eta is None else f"η = {draws.eta:g}",
         "seed of the draws": str(draws.info.get("seed", "")),
         "calibrated with": s.pop("made_with", f"etafree {s['version']}"),

@@ -35,7 +35,7 @@ ROUNDING = 0.1
 
 @own_settings
 def sample(
-    posterior: GeneralizedPosterior, draws: int = 4000, seed: object = None, sampler: str = "auto"
+    posterior: GeneralizedPosterior, draws: int = 4000, seed: object = 0, sampler: str = "auto"
 ) -> Draws:
     r"""Draw from a generalized posterior, :math:`\propto\exp\{-\eta L(\theta)\}\tilde\pi(\theta)`.
 
@@ -45,7 +45,7 @@ def sample(
         A criterion at a learning rate.
     draws : int
         At least this many; the slice sampler rounds up to whole chains.
-    seed : int, SeedSequence or Generator, optional
+    seed : int, SeedSequence or Generator
         The same seed gives the same draws.
     sampler : {"auto", "importance", "elliptical", "quadrature", "nuts"}
         ``auto``: quadrature for one parameter, otherwise importance sampling around the

@@ -75,8 +75,8 @@ def elliptical_draws(
             f"no sampler reaches the whole posterior at eta = {posterior.eta:g} (R-hat "
             f"{r_hat:.2f}): it is far from normal there; {posterior.remedy}"
         )
-    info = {"r_hat": r_hat, "evaluations": evaluations}
-    return Draws(out, posterior.criterion.names, posterior.eta, ess, "elliptical slice", info)
+    info = {"ess": ess, "r_hat": r_hat, "evaluations": evaluations}
+    return Draws(out, posterior.criterion.names, posterior.eta, "elliptical slice", info)
 
 
 def _sweep(

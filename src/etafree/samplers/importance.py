@@ -76,10 +76,8 @@ def importance_draws(
     edges[-1] = 1.0
     picked = np.searchsorted(edges, (np.arange(draws) + rng.random()) / draws)
     rng.shuffle(picked)
-    info = {"pareto_k": pareto_k, "weights_ess": share / float(weights @ weights)}
-    return Draws(
-        theta[picked][None], posterior.criterion.names, posterior.eta, ess, "importance", info
-    )
+    info = {"ess": ess, "pareto_k": pareto_k, "weights_ess": share / float(weights @ weights)}
+    return Draws(theta[picked][None], posterior.criterion.names, posterior.eta, "importance", info)
 
 
 def trustworthy(draws: Draws) -> bool:

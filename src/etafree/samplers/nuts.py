@@ -112,8 +112,8 @@ def nuts_draws(
             CalibrationWarning,
             stacklevel=2,
         )
-    info["r_hat"] = r_hat
-    return Draws(out, posterior.criterion.names, posterior.eta, ess, "nuts", info)
+    info |= {"ess": ess, "r_hat": r_hat}
+    return Draws(out, posterior.criterion.names, posterior.eta, "nuts", info)
 
 
 def _starts(posterior: GeneralizedPosterior, normal: Normal, rng: np.random.Generator) -> Array:

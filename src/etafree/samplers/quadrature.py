@@ -88,9 +88,8 @@ def quadrature_draws(
         theta[None, :, None],
         posterior.criterion.names,
         posterior.eta,
-        float(draws),
         "quadrature",
-        {"grid": len(grid)},
+        {"ess": float(draws), "grid": len(grid)},
     )
 
 
