@@ -155,7 +155,7 @@ def measures() -> list[Measure]:
         Measure("kinds of total asked for", outside("totals", TOTALS), 0, 0),
         Measure("kinds of dependence asked for", outside("dependence", STRUCTURES), 0, 0),
         Measure("largest complexity", max(map(complexity, functions)), 15, 15),
-        Measure("functions of one calibrate()", len(entered), 500, 400),
+        Measure("functions of one calibrate()", len(entered), 505, 400),
         Measure("files of one calibrate()", len(set(entered)), 23, 12),
         Measure("changes of file in it", changes, 195, 60),
     ]

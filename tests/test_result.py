@@ -254,14 +254,14 @@ class TestDiagnostics:
             assert self.verdicts(made)["unscaled prior"] == verdict
             np.testing.assert_allclose(made.center, ef.minimise(criterion).theta)
 
-    def test_few_and_dominant_clusters_are_named(self, robust: Case) -> None:
+    def test_clusters_that_carry_an_estimate_are_named(self, robust: Case) -> None:
         draws = ef.sample(ef.GeneralizedPosterior(robust.criterion(), 1.0), seed=4)
         groups = np.where(np.arange(300) < 150, "giant", (np.arange(300) // 10).astype(str))
         made = ef.calibrate(draws, robust.criterion(), clusters=groups)
         table = made.diagnostics()
-        assert table.loc["clusters", "verdict"] == "warn"
-        assert table.loc["cluster leverage", "verdict"] == "warn"
-        assert "giant" in table.loc["cluster leverage", "advice"]
+        assert table.loc["implied coverage", "verdict"] == "warn"
+        assert table.loc["implied coverage", "warns"] == "below"
+        assert "clusters giant (" in table.loc["implied coverage", "advice"]
 
     def test_serial_dependence_is_seen_in_the_order_of_rows(self) -> None:
         rng = np.random.default_rng(5)
@@ -341,12 +341,13 @@ class TestDiagnostics:
         draws = ef.sample(ef.GeneralizedPosterior(criterion, 0.5, strong), seed=3)
         assert self.verdicts(ef.calibrate(draws, criterion))["unscaled prior"] == "warn"
         goal = ef.target(criterion, clusters=np.arange(300) // 15)
-        assert self.verdicts(ef.calibrate(draws, goal))["clusters"] == "warn"
+        assert self.verdicts(ef.calibrate(draws, goal))["implied coverage"] == "ok"
 
     def test_advice_stands_in_the_repr(self, robust: Case) -> None:
         draws = ef.sample(ef.GeneralizedPosterior(robust.criterion(), 1.0), seed=4)
-        text = repr(ef.calibrate(draws, robust.criterion(), clusters=np.arange(300) // 15))
-        assert "20 clusters are few" in text
+        groups = np.where(np.arange(300) < 150, "giant", (np.arange(300) // 10).astype(str))
+        text = repr(ef.calibrate(draws, robust.criterion(), clusters=groups))
+        assert "implied coverage: the 95 % interval of" in text
 
 
 def test_small_conveniences(robust: Case, tmp_path: Path) -> None:

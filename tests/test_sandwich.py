@@ -11,7 +11,7 @@ import statsmodels.api as sm
 import etafree as ef
 from conftest import Case, make_case
 from etafree.data.groups import Groups
-from etafree.dependence.clusters import cluster_leverages, cluster_parts, effective_clusters
+from etafree.dependence.clusters import cluster_leverages, cluster_parts
 from etafree.errors import InputError
 from etafree.inference import student_quantile
 from etafree.target import sampling_adjustment, working_covariance_of_residuals
@@ -482,12 +482,6 @@ def test_what_clusters_contribute_is_their_definition(size: int, monkeypatch) ->
     leverages = [np.linalg.eigvals(one).real.max() for one in quotients]
     found = cluster_leverages(criterion, theta, A, groups)
     np.testing.assert_allclose(found, leverages, atol=1e-12)
-    traces = np.trace(quotients, axis1=1, axis2=2)
-    expected = traces.sum() ** 2 / np.square(traces).sum()
-    assert effective_clusters(criterion, theta, A, groups) == pytest.approx(expected)
-    equal = ef.Criterion(ef.losses.Squared(), (np.ones((90, 1)), y))
-    nine = Groups.of(np.arange(90) % 9, 90)
-    assert effective_clusters(equal, np.zeros(1), equal.hessian([0.0]), nine) == pytest.approx(9.0)
 
 
 def test_the_residuals_of_weighted_rows_have_their_working_covariance() -> None:

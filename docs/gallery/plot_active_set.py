@@ -82,7 +82,7 @@ for ax, (eta, made) in zip(axes, results.items(), strict=True):
 # Intervals are conditional on the selection. At λ = 0.05 every active coefficient is more than
 # three standard errors from zero, and at λ = 0.1 two are not: another sample might drop them, and
 # no interval knows of that. The check ``selection`` warns. At η = 0.1 the kink skews the draws,
-# which moves ends of intervals by up to a third of a standard error; the check ``shape`` warns.
+# which moves ends of intervals by up to a third of a standard error, though hardly what they cover.
 print("η = 0.1:", results[0.1].flags())
 for strength in (0.05, 0.1):
     criterion = sparse.with_penalty(ef.penalties.L1(strength))

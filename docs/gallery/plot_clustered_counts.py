@@ -86,9 +86,9 @@ ax.spines[["top", "right"]].set_visible(False)
 # When not to believe it
 # ----------------------
 # With chicks as independent units every check passes, at less than half the standard error: checks
-# cannot replace knowing how data were collected. The 63 locations hold several broods each and
-# would be safer still, but so unevenly that they are worth 28 equal ones. And with broods the
-# check of the Hessian warns: a few broods with many ticks carry the fit.
+# cannot replace knowing how data were collected. The 63 locations hold several broods each and are
+# safer still, at hardly a wider interval. And with broods the check of the Hessian warns: a few
+# broods with many ticks carry the fit.
 rows = {}
 for name, clusters in (("chicks", None), ("broods", "BROOD"), ("locations", "LOCATION")):
     labels = None if clusters is None else chicks[clusters]

@@ -80,8 +80,8 @@ print(pd.DataFrame(known, index=robust.names).round(4))
 # When not to believe it
 # ----------------------
 # Hours as independent units: the check of neighbouring rows is 55 standard errors off. Days pass
-# every check, but weather lasts longer than a day. Taking the rows as one time series makes the
-# standard error of the wind a quarter larger than days do.
+# every check but one: weather lasts longer than a day, and neighbouring days are correlated. Taking
+# the rows as one time series makes the standard error of the wind a quarter larger than days do.
 print("hours:", results["Huber", "hours"].flags())
 print("days: ", robust.flags())
 series = ef.calibrate(

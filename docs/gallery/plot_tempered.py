@@ -74,9 +74,9 @@ print(pd.DataFrame(known).round(4))
 # When not to believe it
 # ----------------------
 # At η = 0.01 the data count as 21 rows. The posterior is skewed, the affine map keeps the
-# skewness, and the interval from the draws is shifted by 0.03. The check ``shape`` warns, and the
-# Wald interval does without the shape. No check says that wheezing and smoking have no common
-# cause.
+# skewness, and the interval from the draws is shifted by 0.03, a sixth of a standard error: too
+# little for the check ``shape``, which asks what an interval covers. The Wald interval does without
+# the shape. No check says that wheezing and smoking have no common cause.
 for eta, result in results.items():
     print(f"η = {eta:g}: {result.flags()}")
 small = results[0.01]

@@ -22,7 +22,7 @@ import numpy as np
 
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
-from etafree.dependence.clusters import cluster_leverages, effective_clusters
+from etafree.dependence.clusters import carriers, contrast_laws, point_of
 from etafree.dependence.ways import POSITIVE
 from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
@@ -30,6 +30,7 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.foundation.check import Check, Finding, run_checks, unknown
 from etafree.foundation.linalg import relative_eigenvalues
+from etafree.inference import student_quantile
 from etafree.losses import ResidualLoss
 from etafree.losses.residual import MEDIAN
 from etafree.optimize import minimise, subset_starts
@@ -66,16 +67,16 @@ THRESHOLDS = {
     "unscaled prior": Threshold(0.1),  # in standard errors, or of the Hessian
     "quadrature": Threshold(1e-6, fail=1e-2),  # of a group's loss
     # what may depend on what
-    "clusters": Threshold(40.0, below=True),
-    "effective clusters": Threshold(40.0, below=True),
-    "cluster leverage": Threshold(0.25),
-    "serial dependence": Threshold(3.5),  # z-score of lag-1 products
+    "implied coverage": Threshold(0.935, below=True),  # of the 95 % intervals shown
+    "clusters": Threshold(40.0, below=True),  # where leverage is not known
+    "serial dependence": Threshold(3.5),  # z-score of lag-1 products, for one coefficient
+    "neighbouring clusters": Threshold(3.5),  # the same for score totals of clusters
     "persistence": Threshold(0.1),  # relative bias of the long-run variance
     "time gaps": Threshold(0.0),
     "multiway eigenvalue": Threshold(POSITIVE, below=True),
     "log-likelihoods held fixed": Threshold(0.0),
     # the draws
-    "shape": Threshold(0.1),  # of quantiles, in standard errors
+    "shape": Threshold(0.01),  # of the draws' 95 % interval, in coverage
     "draws against curvature": Threshold(0.25),  # log ratio of variances
     "draws against log-likelihood": Threshold(0.25, fail=0.95),  # the same, wider
     NARROWER: Threshold(np.log(2.0)),  # the same, narrower
@@ -127,7 +128,8 @@ def every_check(
     if criterion is None or target.hessian is None:
         return checks
     checks = _of_criterion(criterion, target, offset) + checks
-    if posterior is not None and posterior.energy is not criterion:
+    unscaled = posterior is not None and posterior.log_prior is not None
+    if posterior is not None and unscaled and posterior.energy is not criterion:
         checks += run_checks([("unscaled prior", partial(prior_weight, posterior, target))])
     return checks
 
@@ -260,7 +262,7 @@ def _of_the_median(total: LinearTotal, theta: Array, m: float) -> tuple[Array, A
     return influence, slope
 
 
-TAILS = (0.025, 0.5, 0.975)
+TAILS = (0.025, 0.975)
 
 
 #: The name of a check, and what computes it.
@@ -272,10 +274,13 @@ def _of_draws(
 ) -> list[Check]:
     """Return the checks that need draws and target only."""
     planned: list[Planned] = []
-    if target.clusters is not None:
+    criterion = target.criterion
+    if target.clusters is not None and (
+        criterion is None or "leverage" not in criterion.total.traits
+    ):
         planned.append(("clusters", partial(few_clusters, target)))
     planned.append(("shape", lambda: shape(mapping(original.array), target, offset, original)))
-    if target.hessian is not None and original.eta is not None:
+    if target.hessian is not None and original.eta is not None and original.source is None:
         agreement = partial(curvature_agreement, original, target.hessian, original.eta)
         planned.append(("draws against curvature", agreement))
     planned.append(("draws: needed over effective", partial(effective_draws, original)))
@@ -311,23 +316,25 @@ def disagreeing_chains(original: Draws) -> tuple[Check, ...]:
 
 
 def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Check:
-    """Compare quantiles of the mapped draws with the normal's, in standard errors.
+    """Return how far the draws' 95 % interval is from what it covers under the normal.
 
-    `mapped` are the draws after the affine map. The threshold is 0.1 plus the Monte Carlo error of
-    a standardised tail quantile.
+    `mapped` are the draws after the affine map. The room is for the Monte Carlo error of two tail
+    quantiles, the worst of p of them.
     """
-    from scipy.special import ndtri
+    from scipy.special import ndtr, ndtri
 
     z = (mapped - offset) / target.se
-    gap = np.abs(np.quantile(z, TAILS, axis=0) - ndtri(TAILS)[:, None])
-    worst = int(np.argmax(gap.max(axis=0)))
-    noise = float(np.sqrt(4.2 / original.ess))
+    low, high = ndtr(np.quantile(z, TAILS, axis=0))
+    off = np.abs(high - low - 0.95)
+    worst = int(np.argmax(off))
+    error = np.sqrt(2 * 0.025 * 0.975 / original.ess)
     return judge(
         "shape",
-        float(gap.max()),
+        float(off[worst]),
         f"the draws of {target.names[worst]!r} are not near normal at this learning rate (eta n is "
-        "small): use interval(kind='wald'), or draw at a larger eta",
-        room=max(noise, 3.5 * noise - THRESHOLDS["shape"].warn),
+        f"small): their 95 % interval covers {high[worst] - low[worst]:.1%} of a normal law; use "
+        "interval(kind='wald'), or draw at a larger eta",
+        room=float(ndtri(1 - 0.0228 / target.p)) * error,
     )
 
 
@@ -350,10 +357,12 @@ def _of_criterion(criterion: Criterion, target: Target, offset: Array) -> list[C
     planned: list[Planned] = [("Newton offset", partial(newton_offset, criterion, target, offset))]
     dependence, leverage = target.dependence, "leverage" in criterion.total.traits
     named = {} if dependence is None else dependence.row_groups()
-    for kind, groups in named.items() if leverage else ():
-        parts = criterion, target, kind, groups
-        planned.append((f"effective {kind}s", partial(uneven_clusters, *parts)))
-        planned.append((f"{kind} leverage", partial(dominant_clusters, *parts)))
+    if leverage:
+        planned.append(("implied coverage", partial(implied_coverage, criterion, target)))
+    clusters = None if dependence is None else dependence.clusters
+    if clusters is not None and "memory" in criterion.total.traits:  # else no row has a place
+        neighbours = partial(fine_clusters, criterion, target, clusters)
+        planned.append(("neighbouring clusters", neighbours))
     coarsest = min(named.values(), key=len, default=None)
     if leverage:  # else a row has no Hessian of its own
         planned.append(("curvature noise", partial(curvature_noise, criterion, target, coarsest)))
@@ -387,54 +396,101 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
 
 def few_clusters(target: Target) -> Check:
     """Return the check of the number of clusters."""
-    count = target.clusters
-    assert count is not None
-    better = _better(target)
-    advice = f"{count} clusters are few: {better}keep t quantiles, and trust joint regions least"
-    return judge("clusters", float(count), advice)
+    assert target.clusters is not None
+    better = "" if target.criterion is not None else "pass model= or a criterion, which have CR3; "
+    advice = (
+        f"{target.clusters} clusters are few: {better}keep t quantiles, and trust joint regions "
+        "least"
+    )
+    return judge("clusters", float(target.clusters), advice)
 
 
-def _better(target: Target) -> str:
-    """Return the advice to correct for leverage, nothing where that is done or cannot be."""
-    if target.method != "sandwich":
-        return "pass model= or a criterion, which have correction='CR3'; "
-    plain = target.correction in ("CR0", "CR1", "CR1S")
-    return "take correction='CR3'; " if plain and _one_way(target) else ""
+def implied_coverage(criterion: Criterion, target: Target) -> tuple[Check, ...]:
+    """Return how often the 95 % interval least to be trusted covers if the model is right.
+
+    Nothing where neither rows nor clusters are independent of each other. Few of them may carry a
+    coefficient whatever their number: its variance is then known to few degrees of freedom.
+    """
+    if target.dependence is None or target.hessian is None:
+        return ()
+    sets: dict[str, Groups | None] = dict(target.dependence.row_groups())
+    if target.dependence.independent:
+        sets = {"row": None}
+    at = point_of(target)
+    quantile = student_quantile(0.975, target.dof)
+    worst: tuple[float, int, str, Groups | None, float] | None = None
+    for kind, groups in sets.items():
+        law = contrast_laws(at, groups, _leverage_of(target, groups), np.eye(target.p))
+        covered = law.coverage(quantile)
+        j = int(np.argmin(covered))
+        if worst is None or covered[j] < worst[0]:
+            worst = float(covered[j]), j, kind, groups, float(law.dof[j])
+    if worst is None:
+        return ()
+    value, j, kind, groups, dof = worst
+    if value >= THRESHOLDS["implied coverage"].warn:
+        return (judge("implied coverage", value, ""),)
+    named = ""
+    if groups is not None or "memory" in criterion.total.traits:
+        share = carriers(at, groups, _leverage_of(target, groups), np.eye(target.p)[j])
+        labels = np.arange(len(share)) if groups is None else groups.labels
+        most = np.argsort(share)[::-1][:3]
+        told = ", ".join(f"{labels[g]!s} ({share[g]:.0%})" for g in most)
+        named = f": {kind}s {told} carry most of its variance"
+    advice = (
+        f"the 95 % interval of {target.names[j]!r} covers about {value:.1%} even if the model is "
+        f"right, for it rests on {dof:.1f} degrees of freedom{named}; {_remedy(target)}"
+    )
+    return (judge("implied coverage", value, advice),)
+
+
+def _leverage_of(target: Target, groups: Groups | None) -> str:
+    """Return the correction that an estimated variance is judged by, for rows or for clusters."""
+    known = ("HC0", "HC1", "HC2", "HC3") if groups is None else ("CR0", "CR1", "CR1S", "CR2", "CR3")
+    return target.correction if target.correction in known else ("HC1", "CR1")[groups is not None]
+
+
+def _remedy(target: Target) -> str:
+    """Return what to do about few degrees of freedom, of what is not done yet."""
+    if target.correction in ("CR0", "CR1", "CR1S") and _one_way(target):
+        return "take correction='CR2', whose degrees of freedom know of it"
+    if target.correction == "CR3" and _one_way(target):
+        return "compare correction='CR2', whose degrees of freedom know of it, or wild_bootstrap()"
+    return "see corrections(), and a fit without them"
 
 
 def _one_way(target: Target) -> bool:
     return target.design == f"{target.clusters} clusters"
 
 
-def uneven_clusters(criterion: Criterion, target: Target, kind: str, groups: Groups) -> Check:
-    """Return the check of how many equal clusters these unequal ones are worth."""
-    assert target.hessian is not None
-    value = effective_clusters(criterion, target.center, target.hessian, groups)
-    law = "the normal" if np.isinf(target.dof).all() else "t with G - 1"
-    told = f"{law} is optimistic, and so are the intervals"
-    if _one_way(target):  # CR2's degrees of freedom know of it
-        known = target.correction == "CR2"
-        told = "" if known else f"{law} is optimistic; compare correction='CR2', or "
-        told += "compare wild_bootstrap()" if known else "wild_bootstrap()"
+def fine_clusters(criterion: Criterion, target: Target, groups: Groups) -> tuple[Check, ...]:
+    """Return the largest z-score of lag-1 products of clusters' score totals, in row order.
+
+    Left out are coefficients by whose scores the clusters are sorted, as tables often are: totals
+    are then alike at any distance, where those of parts of larger units are alike nearby, or rise
+    or stay as they are for long, where others turn at two places in three.
+    """
+    total = criterion.total.cluster_totals(target.center, groups)
+    mean = total.sums.sum(axis=0) / total.weights.sum()
+    order = groups.in_row_order()
+    sums = (total.sums - total.weights[:, None] * mean)[order][total.weights[order] > 0]
+    far = len(sums) // 4
+    if far < 2:
+        return ()
+    product = sums[far:] * sums[:-far]
+    distant = product.sum(axis=0) / np.sqrt(np.maximum(np.square(product).sum(axis=0), 1e-300))
+    steps = np.diff(sums, axis=0)
+    turning = np.mean(steps[1:] * steps[:-1] < 0, axis=0)
+    mixed = (distant < THRESHOLDS["neighbouring clusters"].warn) & (turning > 0.3)
+    if not mixed.any():
+        return ()
+    products = LagProducts(int(mixed.sum()))
+    products.add(sums[:, mixed])
     advice = (
-        f"the {len(groups)} {kind}s hold the data as unevenly as {value:.0f} equal ones: {told}"
+        "totals of neighbouring clusters are correlated: are they parts of larger units (classes "
+        "of schools, say)? Then pass these as clusters="
     )
-    return judge(f"effective {kind}s", value, advice, kind="effective clusters")
-
-
-def dominant_clusters(criterion: Criterion, target: Target, kind: str, groups: Groups) -> Check:
-    """Return the check of the largest cluster leverage, the worst clusters by name."""
-    assert target.hessian is not None
-    leverage = cluster_leverages(criterion, target.center, target.hessian, groups)
-    worst = np.argsort(leverage)[::-1][:3]
-    named = ", ".join(f"{groups.labels[g]!s} ({leverage[g]:.2f})" for g in worst)
-    better = _better(target) or "estimates rest on them; "
-    return judge(
-        f"{kind} leverage",
-        float(leverage[worst[0]]),
-        f"a few clusters dominate: {named}; {better}see cluster_table() and a fit without them",
-        kind="cluster leverage",
-    )
+    return (_lagged("neighbouring clusters", products, advice),)
 
 
 def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None) -> Check:
@@ -495,6 +551,12 @@ def _squared_weights(total: LinearTotal, weights: Array) -> Array:
     return weights if total.frequency else np.square(weights)
 
 
+SERIAL = (
+    "neighbouring rows are correlated: if the order of rows is time or groups, independent "
+    "observations is the wrong assumption; pass clusters=, or dependence=ef.TimeSeries(...)"
+)
+
+
 def serial_dependence(criterion: Criterion, target: Target) -> Check:
     r"""Return the largest z-score of lag-1 products of the scores in row order.
 
@@ -508,7 +570,7 @@ def serial_dependence(criterion: Criterion, target: Target) -> Check:
         centred = scores - w[:, None] * (scores.sum(axis=0) / total.weight)
         products = LagProducts(criterion.p)
         products.add(centred[w > 0])
-        return _serial(products)
+        return _lagged("serial dependence", products, SERIAL)
     center = target.center
     mean = total.derivatives(center).gradient / total.weight
 
@@ -518,7 +580,8 @@ def serial_dependence(criterion: Criterion, target: Target) -> Check:
             scores = block.slope[there, None] * block.rows[there] - mean
             products.add(scores * block.weights[there, None])
 
-    return _serial(*total.fold(add, LagProducts(criterion.p)))
+    (products,) = total.fold(add, LagProducts(criterion.p))
+    return _lagged("serial dependence", products, SERIAL)
 
 
 class LagProducts:
@@ -545,14 +608,14 @@ class LagProducts:
         return self
 
 
-def _serial(products: LagProducts) -> Check:
+def _lagged(name: str, products: LagProducts, advice: str) -> Check:
+    """Return the check of the largest of p z-scores, as improbable by chance as that of one."""
+    from scipy.special import ndtr, ndtri
+
     value = np.max(np.abs(products.lagged) / np.sqrt(np.maximum(products.square, 1e-300)))
-    return judge(
-        "serial dependence",
-        float(value),
-        "neighbouring rows are correlated: if the order of rows is time or groups, independent "
-        "observations is the wrong assumption; pass clusters=, or dependence=ef.TimeSeries(...)",
-    )
+    one = THRESHOLDS[name].warn
+    room = float(ndtri(1 - (1 - ndtr(one)) / len(products.lagged))) - one
+    return judge(name, float(value), advice, room=room)
 
 
 def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:

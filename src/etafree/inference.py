@@ -40,6 +40,7 @@ __all__ = [
     "constraints",
     "image",
     "student_quantile",
+    "student_tail",
     "wald_test",
     "wild_bootstrap",
 ]
@@ -251,6 +252,22 @@ def image(
             "work on arrays: one value per draw",
         )
     return values
+
+
+def student_tail(value: Array, dof: Array) -> Array:
+    """Return the probability beyond values of a t distribution, the normal's if dof is infinite.
+
+    Examples
+    --------
+    >>> student_tail(np.array([2.7764, 1.96]), np.array([4.0, np.inf])).round(3)
+    array([0.025, 0.025])
+    """
+    from scipy.special import ndtr, stdtr
+
+    tail: Array = np.where(
+        np.isfinite(dof), stdtr(np.where(np.isfinite(dof), dof, 1.0), -value), ndtr(-value)
+    )
+    return tail
 
 
 def student_quantile(probability: float, dof: Array) -> Array:

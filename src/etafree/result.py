@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
 from etafree.dependence.base import Dependence
-from etafree.dependence.clusters import cluster_table
+from etafree.dependence.clusters import cluster_table, contrast_laws, point_of
 from etafree.diagnostics import every_check
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, InputError
@@ -57,6 +57,8 @@ from etafree.inference import (
     WildBootstrap,
     constraints,
     image,
+    student_quantile,
+    student_tail,
     wald_test,
     wild_bootstrap,
 )
@@ -79,6 +81,7 @@ from etafree.report.summaries import (
     record,
     summary_table,
 )
+from etafree.sandwich import target_of
 from etafree.target import Satterthwaite, Target
 
 if TYPE_CHECKING:
@@ -215,6 +218,7 @@ TOLD = (
     "size",
     "estimand",
     "method",
+    "joint_dof",
 )
 SAMPLER = ("eta", "sampler", "info")
 SETTINGS = ("kind", "root", "working", "level", "seed", "version", "made_with")
@@ -226,7 +230,7 @@ ARRAYS = (
 )
 #: What is a number or nothing in the description of a target and the settings; the rest is text,
 #: except for these.
-NUMBERS = ("clusters", "n", "size", "level")
+NUMBERS = ("clusters", "n", "size", "level", "joint_dof")
 TYPES: dict[str, tuple[type, ...]] = {"centered": (bool,), "seed": (int, str)}
 #: Share by which matrices, and standard errors by which draws, may differ: other processors round
 #: otherwise, and a covariance near the limit of what is accepted makes much of it.
@@ -686,6 +690,85 @@ class Answers:
             as_rng(seed),
         )
 
+    def corrections(
+        self, level: float | None = None, *, draws: int = 999, seed: object = 0
+    ) -> pd.DataFrame:
+        r"""Return every correction that applies, side by side, for each coefficient.
+
+        Parameters
+        ----------
+        level : float, optional
+            Default: the level the calibration was asked for, 0.95.
+        draws : int
+            Bootstrap draws of the wild bootstrap, at least 99.
+        seed : int, SeedSequence or Generator
+            Of the wild bootstrap.
+
+        Returns
+        -------
+        DataFrame
+            A row per coefficient and correction: standard error, degrees of freedom, limits and the
+            p-value of no effect. "HC3, Satterthwaite" and its like take quantiles of
+            :math:`t_\nu/\sqrt\kappa`, the law that few rows or clusters leave a coefficient. The
+            wild bootstrap, for one-way clusters, has limits and a p-value only.
+
+        Raises
+        ------
+        InputError
+            There is no criterion: the jackknife and covariances of your own have no others.
+
+        References
+        ----------
+        Imbens, G. W. and Kolesar, M. (2016). Robust standard errors in small samples: some
+        practical advice. Rev. Econ. Statist. 98, 701-712.
+
+        Examples
+        --------
+        >>> import etafree as ef
+        >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+        >>> post = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), (X, y)), eta=1.0)
+        >>> ef.calibrate(ef.sample(post, seed=1), post).corrections().round(2).loc["theta[0]"]
+                              se  dof  lower  upper  p_value
+        correction
+        HC0                 0.94  inf   0.17   3.83     0.03
+        HC1                 1.08  inf  -0.12   4.12     0.06
+        HC2                 1.08  inf  -0.12   4.12     0.06
+        HC2, Satterthwaite  1.08  3.0  -1.44   5.44     0.16
+        HC3                 1.25  inf  -0.44   4.44     0.11
+        HC3, Satterthwaite  1.25  3.0  -1.44   5.44     0.16
+        """
+        import pandas as pd
+
+        criterion, dependence, known = self.criterion, self.dependence, self.target
+        if criterion is None or dependence is None or known.meat is None:
+            raise InputError("target", "has no other corrections", "calibrate with a Criterion")
+        level, columns = self._level(level), ["se", "dof", "lower", "upper", "p_value"]
+        rows: dict[tuple[str, str], Array] = {}
+        for name in dependence.corrections:
+            try:
+                goal = target_of(criterion, dependence, center=known.center, correction=name)
+            except InputError:  # there is no leverage, or it is one
+                continue
+            laws = {name: (goal.dof, goal.se)}
+            if name in ("HC2", "HC3", "CR3"):  # CR2's are Satterthwaite's anyway
+                law = contrast_laws(point_of(goal), dependence.clusters, name, np.eye(goal.p))
+                laws[f"{name}, Satterthwaite"] = law.dof, goal.se / np.sqrt(law.inflation)
+            for told, (dof, se) in laws.items():
+                half = student_quantile(0.5 + 0.5 * level, dof) * se
+                p_value = 2 * student_tail(np.abs(goal.center) / se, dof)
+                found = np.column_stack(
+                    [goal.se, dof, goal.center - half, goal.center + half, p_value]
+                )
+                rows |= {(n, told): row for n, row in zip(goal.names, found, strict=True)}
+        if dependence.clusters is not None:
+            for n in known.names:
+                wild = self.wild_bootstrap(n, level=level, draws=draws, seed=seed)
+                found = np.array([np.nan, np.nan, wild.lower, wild.upper, wild.p_value])
+                rows[n, "wild bootstrap"] = found
+        index = pd.MultiIndex.from_tuples([*rows], names=["parameter", "correction"])
+        table = pd.DataFrame(np.array([*rows.values()]), index, columns)
+        return table.loc[list(known.names)]
+
     def cluster_table(self, way: str | None = None) -> pd.DataFrame:
         """Return a row per cluster, largest leverage first.
 
@@ -794,8 +877,8 @@ class Calibration(Answers):
     parameter
     a              0.87  0.24   2.48
     b              2.47  0.21   2.15
-    >>> result.flags(), result.diagnostics().loc["cluster leverage", "verdict"]
-    ('effective clusters, cluster leverage', 'warn')
+    >>> result.flags(), result.diagnostics().loc["implied coverage", "verdict"]
+    ('all ok', 'ok')
     >>> result.cluster_table().head(2).round(2)
              rows  weight  leverage  shift
     cluster

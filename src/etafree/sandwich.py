@@ -287,6 +287,7 @@ def target_of(
         size=criterion.size,
         estimand=criterion.describe(),
         plug_ins=dict(criterion.plug_ins),
+        joint_dof=made.joint_dof if dof is None else None,
         satterthwaite=made.satterthwaite if dof is None else None,
         findings=(*missing_rows(criterion.rows.missing, criterion.rows.original), *made.findings),
         criterion=criterion,

@@ -202,6 +202,9 @@ class Target:
         "sandwich" from a criterion's derivatives, or "infinitesimal jackknife" from draws.
     se_error : (p,) array or None
         Relative Monte Carlo error of the standard errors, where draws made them.
+    joint_dof : float or None
+        Degrees of freedom of Hotelling's law for several contrasts, where it is not that of single
+        ones.
     satterthwaite : Satterthwaite or None
         What the degrees of freedom of a contrast come from (CR2).
     findings : tuple of Finding
@@ -248,6 +251,7 @@ class Target:
     plug_ins: Mapping[str, float] = field(default_factory=dict)
     method: str = "sandwich"
     se_error: Array | None = None
+    joint_dof: float | None = None
     satterthwaite: Satterthwaite | None = field(default=None, repr=False)
     findings: tuple[Finding, ...] = field(default=(), repr=False)
     criterion: Criterion | None = field(default=None, repr=False)
@@ -298,7 +302,7 @@ class Target:
         for name in ("center_kind", "correction", "design", "estimand", "method"):
             if not isinstance(getattr(self, name), str):
                 raise InputError(name, f"is a {type(getattr(self, name)).__name__}", "pass text")
-        for name in ("clusters", "n", "size"):
+        for name in ("clusters", "n", "size", "joint_dof"):
             if getattr(self, name) is not None:
                 as_positive(getattr(self, name), name)
         as_bool(self.centered, "centered")
@@ -324,7 +328,8 @@ class Target:
         """Return the degrees of freedom for a `contrast` (p,), or for several at once (q, p)."""
         if self.satterthwaite is not None:
             return self.satterthwaite.dof(contrast)
-        return float(self.dof.min())
+        several = len(np.atleast_2d(as_array(contrast, "contrast"))) > 1
+        return self.joint_dof if several and self.joint_dof is not None else float(self.dof.min())
 
     def describe(self) -> str:
         """Return in words how the covariance was made."""

@@ -213,6 +213,11 @@ class Groups:
         """Return the groups of rows when these groups belong to larger ones."""
         return Groups(into.codes[self.codes], into.labels)
 
+    def in_row_order(self) -> NDArray[np.intp]:
+        """Return the groups in the order of their first rows."""
+        _, first = np.unique(self.codes, return_index=True)
+        return np.argsort(first, kind="stable")
+
     def order(self) -> tuple[NDArray[np.intp] | None, NDArray[np.intp]]:
         """Return the rows sorted by group (None if they are) and where each group starts."""
         starts = np.zeros(len(self) + 1, dtype=np.intp)

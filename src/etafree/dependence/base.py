@@ -64,6 +64,8 @@ class Meat:
     clusters : int or None
         Number of independent clusters, the smallest if there are several ways.
     satterthwaite : Satterthwaite or None
+    joint_dof : float or None
+        Degrees of freedom of joint regions and tests, where they are not `dof`.
     design : str
         The structure of dependence in words.
     findings : tuple of Finding
@@ -78,6 +80,7 @@ class Meat:
     satterthwaite: Satterthwaite | None = None
     design: str = "independent observations"
     findings: tuple[Finding, ...] = ()
+    joint_dof: float | None = None
 
 
 class Point(NamedTuple):

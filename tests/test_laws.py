@@ -1,0 +1,233 @@
+"""Reference laws of contrasts: degrees of freedom and bias of estimated variances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import etafree as ef
+from conftest import checks_of, refused
+from etafree.data.groups import Groups
+from etafree.dependence.clusters import carriers, contrast_laws, point_of
+from etafree.inference import Region, student_quantile
+
+RNG = np.random.default_rng(0)
+N = 40
+X = np.column_stack([np.ones(N), RNG.exponential(size=N), RNG.standard_normal(N)])
+Y = RNG.standard_normal(N)
+POWERS = {"HC0": 0.0, "HC1": 0.0, "HC2": 0.5, "HC3": 1.0}
+CLUSTERS = {"CR0": 0.0, "CR1": 0.0, "CR1S": 0.0, "CR2": 0.5, "CR3": 1.0}
+WEIGHTS = {
+    "none": {},
+    "copies": {"weights": RNG.integers(0, 4, N).astype(float), "weight_kind": "frequency"},
+    "sampling": {"weights": RNG.uniform(0.5, 3.0, N), "weight_kind": "sampling"},
+}
+
+
+def by_hand(weights, sampling, power, contrast):
+    """Return nu and kappa of a contrast of least squares from n x n matrices."""
+    design = X
+    if not sampling:  # copies of a row are rows
+        design, weights = np.repeat(X, weights.astype(int), axis=0), np.ones(int(weights.sum()))
+    bread = np.linalg.inv(design.T * weights @ design)
+    residual = np.eye(len(design)) - design @ bread @ (design.T * weights)
+    spread = residual @ residual.T
+    leverage = weights * np.einsum("ij,jk,ik->i", design, bread, design)
+    each = np.square(weights * (design @ bread @ contrast)) * (1 - leverage) ** (-2 * power)
+    truth = contrast @ bread @ (design.T * weights**2 @ design) @ bread @ contrast
+    trace = each @ np.diagonal(spread)
+    return trace**2 / (each @ np.square(spread) @ each), trace / truth
+
+
+@pytest.mark.parametrize("correction", POWERS)
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_laws_of_rows_are_those_of_matrices_by_hand(kind, correction):
+    given = WEIGHTS[kind]
+    criterion = ef.Criterion(ef.losses.Squared(), (X, Y), **given)
+    goal = ef.target(criterion, correction=correction)
+    contrasts = np.vstack([np.eye(3), [0.0, 1.0, -1.0]])
+    law = contrast_laws(point_of(goal), None, correction, contrasts)
+    weights = given.get("weights", np.ones(N))
+    expected = [by_hand(weights, kind == "sampling", POWERS[correction], c) for c in contrasts]
+    factor = criterion.total.small_sample_factor() if correction == "HC1" else 1.0
+    np.testing.assert_allclose(law.dof, [nu for nu, _ in expected], rtol=1e-10)
+    np.testing.assert_allclose(law.inflation, [factor * kappa for _, kappa in expected], rtol=1e-10)
+
+
+@pytest.mark.parametrize("correction", CLUSTERS)
+def test_laws_of_clusters_are_those_of_matrices_by_hand(correction):
+    labels = np.sort(RNG.integers(0, 9, N))
+    groups = Groups.of(labels, N)
+    criterion = ef.Criterion(ef.losses.Squared(), (X, Y))
+    goal = ef.target(criterion, clusters=labels, correction=correction)
+    law = contrast_laws(point_of(goal), groups, correction, np.eye(3))
+    bread = np.linalg.inv(X.T @ X)
+    spread, power = np.eye(N) - X @ bread @ X.T, CLUSTERS[correction]
+    for j, contrast in enumerate(np.eye(3)):
+        towards = np.zeros((len(groups), N))
+        for g in range(len(groups)):
+            rows = groups.codes == g
+            values, vectors = np.linalg.eigh(np.eye(rows.sum()) - X[rows] @ bread @ X[rows].T)
+            adjust = (vectors * values**-power) @ vectors.T
+            towards[g, rows] = adjust @ X[rows] @ bread @ contrast
+        turned = towards @ spread @ towards.T
+        factor = len(groups) / (len(groups) - 1) if correction in ("CR1", "CR1S") else 1.0
+        factor *= (N - 1) / (N - 3) if correction == "CR1S" else 1.0
+        assert law.dof[j] == pytest.approx(np.trace(turned) ** 2 / np.square(turned).sum())
+        truth = contrast @ bread @ contrast
+        assert law.inflation[j] == pytest.approx(factor * np.trace(turned) / truth)
+        share = carriers(point_of(goal), groups, correction, contrast)
+        assert share.sum() == pytest.approx(1.0)
+    if correction == "CR2":  # as in clubSandwich
+        np.testing.assert_allclose(law.dof, goal.dof, rtol=1e-9)
+        np.testing.assert_allclose(law.inflation, 1.0, rtol=1e-9)
+
+
+def test_rows_are_clusters_of_one_and_parts_are_the_whole(tmp_path):
+    import pandas as pd
+
+    table = pd.DataFrame({"y": np.abs(Y), "x": X[:, 1], "z": X[:, 2]})
+    loss = ef.losses.Poisson()
+    counts = table.assign(y=np.round(3 * table.y))
+    memory = ef.Criterion.from_formula("y ~ x + z", counts, loss, ef.penalties.Ridge(0.05))
+    parts = [counts.iloc[:13], counts.iloc[13:]]
+    streamed = ef.Criterion.from_parts(loss, parts, "y ~ x + z", ef.penalties.Ridge(0.05))
+    for correction in ("HC2", "HC3"):
+        goals = [ef.target(c, correction=correction) for c in (memory, streamed)]
+        one, other = (contrast_laws(point_of(g), None, correction, np.eye(3)) for g in goals)
+        np.testing.assert_allclose(one, other, rtol=1e-8)
+    plain = ef.target(memory.with_penalty(ef.penalties.NoPenalty()))
+    at, single = point_of(plain), Groups(np.arange(N), np.arange(N))
+    rows = contrast_laws(at, None, "HC3", np.eye(3))
+    np.testing.assert_allclose(rows, contrast_laws(at, single, "CR3", np.eye(3)), rtol=1e-8)
+
+
+def test_the_coverage_that_a_law_implies_is_that_of_a_simulation():
+    """Five of fifty rows are treated: normal quantiles with HC3 cover nine times in ten."""
+    design = np.column_stack([np.ones(50), np.arange(50) < 5])
+    rng, hits, many = np.random.default_rng(1), 0, 4000
+    bread = np.linalg.inv(design.T @ design)
+    leverage = np.einsum("ij,jk,ik->i", design, bread, design)
+    noise = rng.standard_normal((many, 50))
+    estimate = noise @ design @ bread
+    residual = (noise - estimate @ design.T) / (1 - leverage)
+    se = np.sqrt(np.square(residual) @ np.square(design @ bread[1]))
+    hits = np.mean(np.abs(estimate[:, 1]) < 1.96 * se)
+    criterion = ef.Criterion(ef.losses.Squared(), (design, noise[0]))
+    law = contrast_laws(point_of(ef.target(criterion)), None, "HC3", np.eye(2))
+    implied = law.coverage(student_quantile(0.975, np.full(2, np.inf)))[1]
+    assert implied < 0.93
+    assert abs(implied - hits) < 0.01 + 4 * np.sqrt(hits * (1 - hits) / many)
+
+
+def treated(clusters, many, rng, n=400):
+    group = np.arange(n) // (n // clusters)
+    design = np.column_stack([np.ones(n), group < many, rng.standard_normal((n, 4))])
+    y = 0.5 * rng.standard_normal(clusters)[group] + rng.standard_normal(n)
+    return ef.Criterion(ef.losses.Squared(), (design, y)), group
+
+
+def test_few_treated_clusters_are_flagged_and_many_are_not():
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        few, group = treated(50, 4, rng)
+        told = checks_of(ef.target(few, clusters=group))["implied coverage"]
+        assert told.verdict == "warn"
+        assert "'theta[1]'" in told.advice
+        assert "clusters " in told.advice
+        half, group = treated(50, 25, rng)
+        told = checks_of(ef.target(half, clusters=group))
+        assert told["implied coverage"].verdict == "ok"
+        assert told["neighbouring clusters"].verdict == "ok"
+        # of its own degrees of freedom CR2 knows
+        told = checks_of(ef.target(few, clusters=group, correction="CR2"))
+        assert told["implied coverage"].verdict == "ok"
+
+
+def test_parts_of_larger_clusters_are_flagged():
+    rng = np.random.default_rng(3)
+    school, lesson = np.arange(600) // 20, np.arange(600) // 5
+    x = rng.standard_normal(30)[school]
+    y = x + rng.standard_normal(30)[school] + rng.standard_normal(600)
+    criterion = ef.Criterion(ef.losses.Squared(), (np.column_stack([np.ones(600), x]), y))
+    fine = checks_of(ef.target(criterion, clusters=lesson))["neighbouring clusters"]
+    right = checks_of(ef.target(criterion, clusters=school))["neighbouring clusters"]
+    assert (fine.verdict, right.verdict) == ("warn", "ok")
+    assert "larger units" in fine.advice
+    order = rng.permutation(600)  # the order of rows says it, not that of labels
+    mixed = ef.Criterion(ef.losses.Squared(), (criterion.total.X[order], criterion.total.y[order]))
+    moved = checks_of(ef.target(mixed, clusters=lesson[order]))["neighbouring clusters"]
+    assert moved.verdict == "ok"
+
+
+def test_many_coefficients_are_no_reason_to_warn():
+    """The largest of p z-scores is held against what is as improbable as 3.5 of one."""
+    rng = np.random.default_rng(4)
+    design = rng.standard_normal((1000, 200))
+    criterion = ef.Criterion(ef.losses.Squared(), (design, rng.standard_normal(1000)))
+    told = checks_of(ef.target(criterion, correction="HC1"))["serial dependence"]
+    assert told.verdict == "ok"
+    assert told.threshold == pytest.approx(4.73, abs=0.01)
+
+
+@pytest.mark.parametrize(("n", "p"), [(60, 10), (100, 10), (300, 5)])
+def test_joint_regions_of_independent_rows_cover(n, p):
+    hits, many, rng = 0, 600, np.random.default_rng(5)
+    for _ in range(many):
+        design = np.column_stack([np.ones(n), rng.standard_normal((n, p - 1))])
+        criterion = ef.Criterion(ef.losses.Squared(), (design, rng.standard_normal(n)))
+        goal = ef.target(criterion)
+        hits += Region.of(goal.center, goal, level=0.95).contains(np.zeros(p))
+    assert goal.dof_of(np.eye(p)) == n - p
+    assert goal.dof_of(np.eye(p)[0]) == np.inf
+    assert abs(hits / many - 0.95) < 0.012 + 3 * np.sqrt(0.95 * 0.05 / many)
+
+
+def test_corrections_stand_side_by_side():
+    rng = np.random.default_rng(6)
+    criterion, group = treated(40, 4, rng)
+    posterior = ef.GeneralizedPosterior(criterion, 1.0)
+    result = ef.calibrate(ef.sample(posterior, draws=500), posterior, clusters=group)
+    table = result.corrections()
+    assert table.index.names == ["parameter", "correction"]
+    names = ["CR0", "CR1", "CR1S", "CR2", "CR3", "CR3, Satterthwaite", "wild bootstrap"]
+    assert table.loc["theta[1]"].index.tolist() == names
+    for name in names[:5]:
+        goal = ef.target(criterion, clusters=group, correction=name)
+        own = table.xs(name, level="correction")
+        np.testing.assert_allclose(own["se"], goal.se, rtol=1e-9)
+        np.testing.assert_allclose(own["dof"], goal.dof, rtol=1e-9)
+    shown = result.interval(kind="wald")
+    np.testing.assert_allclose(table.xs("CR3", level=1)[["lower", "upper"]], shown, rtol=1e-9)
+    p_value = result.test("theta[1] = 0").p_value
+    assert table.loc[("theta[1]", "CR3"), "p_value"] == pytest.approx(p_value)
+    width = table["upper"] - table["lower"]
+    two = width["theta[1]", "CR2"], width["theta[1]", "CR3, Satterthwaite"]
+    assert two[0] == pytest.approx(two[1], rel=0.05)
+    assert two[0] > 1.2 * width["theta[1]", "CR3"]
+    given = ef.calibrate(rng.standard_normal((100, 1)), center=[0.0], covariance=np.eye(1))
+    refused("target", "Criterion", given.corrections)
+
+
+def test_corrections_of_independent_rows():
+    criterion = ef.Criterion(ef.losses.Huber(), (X, Y), names=["one", "dose", "x"])
+    posterior = ef.GeneralizedPosterior(criterion, 1.0)
+    table = ef.calibrate(ef.sample(posterior, draws=500), posterior).corrections(level=0.9)
+    names = ["HC0", "HC1", "HC2", "HC2, Satterthwaite", "HC3", "HC3, Satterthwaite"]
+    assert table.loc["dose"].index.tolist() == names
+    assert np.all(table["lower"] < table["upper"])
+    assert table["p_value"].between(0, 1).all()
+
+
+def test_tables_sorted_by_their_outcome_are_no_larger_units():
+    """Totals of clusters then rise or stay as they are; so it is in many a published table."""
+    rng = np.random.default_rng(7)
+    group, y = np.repeat(np.arange(120), 3), rng.poisson(2.0, 360)
+    order = np.argsort(np.bincount(group, y), kind="stable")
+    rows = np.concatenate([np.flatnonzero(group == g) for g in order])
+    design = np.column_stack([np.ones(360), rng.standard_normal(360)])
+    criterion = ef.Criterion(ef.losses.Poisson(), (design[rows], y[rows]))
+    goal = ef.target(criterion, clusters=group[rows])
+    assert checks_of(goal)["neighbouring clusters"].verdict == "ok"  # of the other coefficient
+    alone = ef.Criterion(ef.losses.Poisson(), (design[rows, :1], y[rows]))
+    assert "neighbouring clusters" not in checks_of(ef.target(alone, clusters=group[rows]))
