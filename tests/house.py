@@ -1,7 +1,7 @@
 """Measure the shape of the code and hold it to its limits: ``make lint`` prints the table.
 
-A limit that stands above its goal is where the code is today: lower it when the code gets better,
-never raise it.
+A limit that stands above its goal is where the code is today: lower it when the code gets better.
+Lines may grow with what a user can do; nothing else is ever raised.
 """
 
 from __future__ import annotations
@@ -148,10 +148,10 @@ def measures() -> list[Measure]:
     return [
         Measure("files in the root", roots, 18, 18),
         Measure("modules", len(modules), 100, 100),
-        Measure("lines", total, 29500, 23000),
+        Measure("lines", total, 29350, 23000),
         Measure("parameters of calibrate()", parameters, 14, 14),
         Measure("formatter switched off", skips, 0, 0),
-        Measure("Any per 1,000 lines of code", 1000 * anything / lines, 41, 25),
+        Measure("Any per 1,000 lines of code", 1000 * anything / lines, 40, 25),
         Measure("kinds of total asked for", outside("totals", TOTALS), 0, 0),
         Measure("kinds of dependence asked for", outside("dependence", STRUCTURES), 0, 0),
         Measure("largest complexity", max(map(complexity, functions)), 15, 15),

@@ -24,16 +24,6 @@ from etafree.optimize import Minimum, minimise
 from etafree.optimize.many import minimisers
 from etafree.penalties import KinkedPenalty
 
-__all__ = [
-    "Resamples",
-    "bootstrap",
-    "cluster_groups",
-    "loss_likelihood_bootstrap",
-    "refuse_kinks",
-    "resamples",
-    "weight_blocks",
-]
-
 #: Numbers in a block of weights, and the fewest resamples in one.
 NUMBERS, FEWEST = 1 << 18, 8
 

@@ -43,8 +43,6 @@ from etafree.sandwich import active_block, find_center, target_of
 from etafree.target import Target
 from etafree.totals.linear import is_linear
 
-__all__ = ["calibrate"]
-
 #: What calibrate() takes as draws.
 DRAWS = (
     "draws as an array (draw, p) or (chain, draw, p), or a fit: InferenceData, DataTree, its file, "

@@ -40,8 +40,6 @@ from etafree.totals.base import Derivatives, GeneralLoss, Total
 from etafree.totals.chunked import Reader, StreamedTotal, find_recipe
 from etafree.totals.linear import LinearTotal, has_design, is_linear
 
-__all__ = ["Criterion", "FromTables", "check_penalty"]
-
 
 class FromTables:
     """The ways from a table to a `Criterion`, which inherits them."""

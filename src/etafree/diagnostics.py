@@ -40,8 +40,6 @@ from etafree.target import Target
 from etafree.totals.base import Total
 from etafree.totals.linear import LinearTotal, has_design, is_linear
 
-__all__ = ["THRESHOLDS", "Threshold", "every_check", "judge", "scale_effect"]
-
 
 class Threshold(NamedTuple):
     """Where a check warns and where it fails, on which side."""

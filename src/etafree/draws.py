@@ -26,8 +26,6 @@ from etafree.posterior import GeneralizedPosterior
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Draws"]
-
 
 @dataclass(frozen=True, eq=False)
 class Draws:

@@ -32,19 +32,6 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_count, as_level, in_order
 from etafree.target import Target
 
-__all__ = [
-    "Functional",
-    "Region",
-    "WaldTest",
-    "WildBootstrap",
-    "constraints",
-    "image",
-    "student_quantile",
-    "student_tail",
-    "wald_test",
-    "wild_bootstrap",
-]
-
 WEBB = np.sqrt([1.5, 1.0, 0.5])
 WEBB = np.concatenate([-WEBB, WEBB])
 #: Random numbers per block.

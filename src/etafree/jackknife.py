@@ -63,22 +63,6 @@ from etafree.foundation.threads import own_settings
 from etafree.target import Target
 from etafree.totals.linear import LinearTotal, PredictorTotal
 
-__all__ = [
-    "PointwiseArray",
-    "PointwiseLosses",
-    "RowLosses",
-    "Slopes",
-    "batch_edges",
-    "batch_products",
-    "curvature",
-    "find_slopes",
-    "influences",
-    "jackknife_target",
-    "scores_by_batch",
-    "total_losses",
-    "without_noise",
-]
-
 #: Losses that are held at a time: what fits the outer cache.
 HELD_LOSSES = 1 << 17
 

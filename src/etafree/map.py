@@ -29,19 +29,6 @@ from etafree.foundation.storage import damaged, load_arrays, save_arrays
 from etafree.foundation.threads import own_settings
 from etafree.target import Target
 
-__all__ = [
-    "KINDS",
-    "WORKING",
-    "LocationScaleMap",
-    "Map",
-    "PaperMatrices",
-    "as_map",
-    "move_draws",
-    "student_factor_grid",
-    "student_factors",
-    "working_covariance",
-]
-
 KINDS = ("location-scale", "scale")
 WORKING = ("draws", "curvature")
 

@@ -22,8 +22,6 @@ from etafree.foundation.linalg import check_covariance
 from etafree.penalties import KinkedPenalty, Penalty
 from etafree.totals.linear import LinearTotal
 
-__all__ = ["GeneralizedPosterior", "LogPrior"]
-
 #: Random directions in which the tail of a redescending loss is checked.
 DIRECTIONS = 50
 

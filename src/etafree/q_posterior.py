@@ -26,8 +26,6 @@ from etafree.samplers.variational import Normal
 from etafree.sandwich import target
 from etafree.totals.linear import LinearTotal, has_design
 
-__all__ = ["QPosterior", "q_posterior"]
-
 
 @dataclass(frozen=True, eq=False)
 class QPosterior(GeneralizedPosterior):

@@ -88,17 +88,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = [
-    "ARRAYS",
-    "Answers",
-    "Calibration",
-    "is_own",
-    "pack",
-    "pack_variables",
-    "unpack",
-    "unpack_variables",
-]
-
 PLACES = ("before", "after", "near")
 OWN = re.compile(r"own_(near|chain|draw|\d+_(before|after|near|dim\d+))")
 

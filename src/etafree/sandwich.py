@@ -31,8 +31,6 @@ from etafree.target import Target, degrees_of_freedom
 from etafree.totals.base import ClusterTotals, Derivatives
 from etafree.totals.linear import has_design, is_linear
 
-__all__ = ["CENTERS", "active_block", "find_center", "one_step", "target", "target_of"]
-
 
 def active_block(criterion: Criterion) -> Criterion:
     """Return the criterion of the coefficients that are not zero, itself if there is no kink."""

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from etafree.criterion import Criterion
     from etafree.dependence.base import Dependence
 
-__all__ = ["Satterthwaite", "Target", "degrees_of_freedom", "sampling_adjustment"]
-
 
 @dataclass(frozen=True, eq=False)
 class Satterthwaite:

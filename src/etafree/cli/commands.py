@@ -43,8 +43,6 @@ from etafree.samplers import sample
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LOSSES", "calibrate_files", "column", "matching", "select_file", "structure_of"]
-
 #: Losses by the name on the command line.
 LOSSES: dict[str, LinearLoss] = {
     "squared": Squared(),

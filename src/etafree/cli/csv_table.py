@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-__all__ = ["CsvTable"]
-
 NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 #: What stands for a missing number; a missing label is an empty field only.

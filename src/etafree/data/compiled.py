@@ -9,8 +9,6 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["jit", "kinked_sweeps", "moments", "scatter"]
-
 #: Rows that `moments` takes at a time.
 STRIP = 512
 

@@ -31,21 +31,6 @@ from etafree.foundation.storage import memory
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Design",
-    "Recipe",
-    "check_columns",
-    "check_expressions",
-    "check_kinds",
-    "column_uses",
-    "design",
-    "expanded",
-    "formula_columns",
-    "matrices",
-    "plain_text",
-    "screened",
-]
-
 #: What a formula from a file or the command line may call, and the keywords it may pass.
 CALLS = {
     "C",

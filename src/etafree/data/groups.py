@@ -11,16 +11,6 @@ from numpy.typing import NDArray
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, refuse_masked
 
-__all__ = [
-    "Groups",
-    "add_group_sums",
-    "add_moments",
-    "outer_sums",
-    "row_blocks",
-    "symmetric",
-    "weighted",
-]
-
 #: Numbers per block: half a megabyte, so that a block is read from memory once.
 BLOCK = 1 << 16
 #: From this many numbers on, loading compiled code pays for itself.

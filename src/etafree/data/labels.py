@@ -24,29 +24,6 @@ from etafree.foundation.arguments import Array, as_array
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "SMALL",
-    "Cells",
-    "Column",
-    "Columns",
-    "Merged",
-    "StreamedGroups",
-    "StreamedRows",
-    "Tally",
-    "as_frame",
-    "as_plain",
-    "column_name",
-    "column_names",
-    "factorized",
-    "joined",
-    "needs_rows",
-    "numbers",
-    "plain_type",
-    "raw",
-    "together",
-    "unified",
-]
-
 #: Labels of rows or groups: numbers, text or times.
 Labels = NDArray[Any]
 #: Types of whole numbers that are counted in a table, and where floating point loses some.

@@ -14,15 +14,6 @@ from numpy.typing import NDArray
 from etafree.errors import InputError, MissingExtraError
 from etafree.foundation.arguments import Array, as_array, refuse_masked
 
-__all__ = [
-    "as_columns",
-    "as_parameters",
-    "double_precision",
-    "import_jax",
-    "rebuild",
-    "refuse_other_rows",
-]
-
 
 def import_jax() -> ModuleType:
     """Return JAX, or say how to install it."""

@@ -18,8 +18,6 @@ from etafree.foundation.arguments import Array, as_array, as_choice, owned, refu
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Rows", "checked_arrays", "checked_weights", "shared_index"]
-
 
 @dataclass(frozen=True, eq=False)
 class Rows:

@@ -29,20 +29,6 @@ from etafree.errors import InputError, MissingExtraError
 from etafree.foundation.machines import PATIENCE, check_workers, connected, in_order
 from etafree.foundation.storage import check_claim, refuse_special
 
-__all__ = [
-    "BATCH",
-    "File",
-    "Sent",
-    "Source",
-    "as_source",
-    "check_pages",
-    "files_of",
-    "module",
-    "parquet",
-    "reading",
-    "schema_of",
-]
-
 #: Bytes of a number in memory.
 NUMBER = 8
 #: What two names of one file have in common: its device and node, or its real path.

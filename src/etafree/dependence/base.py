@@ -26,18 +26,6 @@ from etafree.target import Satterthwaite
 if TYPE_CHECKING:
     from etafree.criterion import Criterion
 
-__all__ = [
-    "CORRECTIONS",
-    "Dependence",
-    "Form",
-    "GroupScores",
-    "Meat",
-    "Point",
-    "Structure",
-    "finish",
-    "small_sample_factor",
-]
-
 #: From score sums (G, p), where the Hessian is the identity, to a covariance; quadratic.
 Form = Callable[[Array], Array]
 #: Every correction there is, and those that need each row's, or cluster's, share of the Hessian.

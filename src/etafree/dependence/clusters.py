@@ -65,25 +65,6 @@ from etafree.totals.linear import LinearTotal, is_linear
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Clusters",
-    "Independent",
-    "Law",
-    "OneWay",
-    "carriers",
-    "check_count",
-    "cluster_leverages",
-    "cluster_parts",
-    "cluster_table",
-    "clustered_by_leverage",
-    "contrast_laws",
-    "group_scores",
-    "independent",
-    "loaded",
-    "mean_score",
-    "point_of",
-]
-
 #: Smallest eigenvalue of I - A_g A^{-1} that leaves something to estimate from.
 SINGULAR = 1e-10
 

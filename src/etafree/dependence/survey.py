@@ -29,8 +29,6 @@ from etafree.dependence.base import Dependence, GroupScores, Meat, Structure, fi
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_choice
 
-__all__ = ["LONELY", "Strata", "Survey"]
-
 LONELY = ("error", "center")
 
 

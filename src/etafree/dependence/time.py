@@ -35,8 +35,6 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_number
 from etafree.foundation.check import Finding
 
-__all__ = ["Panel", "Periods", "TimeSeries", "bartlett", "cosines", "newey_west_lag"]
-
 AUTOMATIC = "newey-west"
 
 

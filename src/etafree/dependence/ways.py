@@ -24,8 +24,6 @@ from etafree.foundation.arguments import Array
 from etafree.foundation.check import Finding
 from etafree.foundation.linalg import check_covariance, relative_eigenvalues
 
-__all__ = ["Ways"]
-
 #: Smallest eigenvalue, relative to the sum of the ways alone, that counts as positive.
 POSITIVE = 1e-8
 

@@ -21,8 +21,6 @@ from etafree.foundation.check import Finding
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["arviz_fit", "calibrated_tree", "chosen_names"]
-
 #: Posterior attribute that says that draws are calibrated.
 MARK = "calibrated_by"
 #: What stands for the slash of ``I(x / z)`` in names of variables.

@@ -21,8 +21,6 @@ from etafree.fits.pymc import check_model, posterior_samples, pymc_density
 from etafree.fits.trees import as_tree
 from etafree.foundation.arguments import Array
 
-__all__ = ["bambi_fit", "built", "kept_rows"]
-
 
 def bambi_fit(
     fit: object,

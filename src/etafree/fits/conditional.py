@@ -26,8 +26,6 @@ from etafree.foundation.linalg import least_squares
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["computed_along", "refuse_latent"]
-
 #: A variable this well explained by the other parameters is computed from them.
 COMPUTED = 0.9
 #: Levels of a group index from which on its dimension counts as groups.

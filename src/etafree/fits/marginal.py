@@ -33,17 +33,6 @@ from etafree.errors import InputError
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import eigvalsh
 
-__all__ = [
-    "EffectGroups",
-    "GroupRows",
-    "Terms",
-    "closed_form",
-    "gauss_hermite",
-    "group_effects",
-    "is_quadratic",
-    "touch",
-]
-
 #: Terms (N,) of a joint log density, of parameters (p,) and effects (k,), written in JAX.
 Terms = Callable[[Any, Any], Any]
 #: Numbers that the passes of one bundle write.

@@ -38,8 +38,6 @@ from etafree.foundation.arguments import Array, as_choice, as_positive
 from etafree.foundation.check import find
 from etafree.totals.vector import JaxPenalty, PointwiseLoss
 
-__all__ = ["Density", "Function", "fit_of", "observations", "over_draws", "refuse_silent", "slices"]
-
 #: z (q,) to a number or a vector, written in JAX.
 Function = Callable[[Any], Any]
 #: Names of the dimensions of a variable, if it has any.

@@ -24,8 +24,6 @@ from etafree.foundation.arguments import Array
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["numpyro_density", "numpyro_fit"]
-
 #: What NumPyro's trace tells of a site: its type, distribution, value and so on.
 Site = dict[str, Any]
 NUMBERS = (np.float32, np.float64, np.int32, np.int64)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-__all__ = ["Observations", "StoredLosses", "find_observations", "stored_losses"]
-
 
 @dataclass(frozen=True, eq=False)
 class Observations:

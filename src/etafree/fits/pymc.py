@@ -29,8 +29,6 @@ from etafree.foundation.arguments import Array
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["check_data", "check_model", "posterior_samples", "pymc_density", "pymc_fit"]
-
 
 def pymc_fit(
     fit: object,

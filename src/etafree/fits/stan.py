@@ -28,8 +28,6 @@ from etafree.foundation.storage import lines_of, refuse_special
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["pystan_fit", "read_stan_csv", "stan_tree"]
-
 #: ArviZ's names of what the sampler says of itself.
 STATISTICS = {
     "lp__": "lp",

@@ -36,20 +36,6 @@ from etafree.foundation.storage import (
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = [
-    "as_kind",
-    "as_tree",
-    "check_netcdf",
-    "check_zarr",
-    "flat_names",
-    "flatten",
-    "loaded",
-    "read_tree",
-    "unflatten",
-    "with_own_draws",
-    "write_netcdf",
-]
-
 #: Groups, groups inside one another and variables of a fit; opening them takes milliseconds each.
 GROUPS, DEPTH, VARIABLES = 1_000, 32, 20_000
 #: Bytes of labels that are read at a time.

@@ -17,28 +17,6 @@ from numpy.typing import NDArray
 
 from etafree.errors import InputError
 
-__all__ = [
-    "Array",
-    "as_array",
-    "as_bool",
-    "as_choice",
-    "as_count",
-    "as_level",
-    "as_mapping",
-    "as_names",
-    "as_number",
-    "as_positive",
-    "as_rng",
-    "as_seeds",
-    "axis_names",
-    "check_finite",
-    "in_order",
-    "in_shape_of",
-    "owned",
-    "refuse_masked",
-    "renamed",
-]
-
 Array = NDArray[np.floating[Any]]
 T = TypeVar("T", bound=np.generic)
 

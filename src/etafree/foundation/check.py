@@ -14,8 +14,6 @@ import numpy as np
 
 from etafree.foundation.threads import own_settings
 
-__all__ = ["VERDICTS", "Check", "Finding", "find", "missing_rows", "run_checks", "unknown"]
-
 T = TypeVar("T")
 #: Verdicts, the worst first.
 VERDICTS = ("fail", "unknown", "warn", "ok")

@@ -17,29 +17,6 @@ import numpy as np
 from etafree.errors import CalibrationWarning, InputError, NotPositiveDefiniteError
 from etafree.foundation.arguments import Array, as_array, as_choice
 
-__all__ = [
-    "ROOTS",
-    "absolute",
-    "check_covariance",
-    "cholesky",
-    "cholesky_or_none",
-    "correlation_eigenvalues",
-    "eigh",
-    "eigvalsh",
-    "inv",
-    "least_squares",
-    "majorized",
-    "null_direction",
-    "rank",
-    "relative_eigenvalues",
-    "rounding",
-    "safe_factor",
-    "solve",
-    "symmetric_root",
-    "transport",
-    "whitener",
-]
-
 T = TypeVar("T")
 
 ROOTS = ("affine", "paper", "cholesky")

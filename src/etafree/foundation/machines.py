@@ -19,8 +19,6 @@ from etafree._version import __version__
 from etafree.errors import EtafreeError, InputError, MissingExtraError
 from etafree.foundation import terminal
 
-__all__ = ["PATIENCE", "TIMEOUT", "awaited", "check_workers", "connected", "in_order", "say"]
-
 #: Seconds that a scheduler has to answer.
 PATIENCE = 10.0
 #: Seconds between looks at the workers, and seconds after which a wait is told.

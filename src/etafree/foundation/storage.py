@@ -32,24 +32,6 @@ from numpy.typing import NDArray
 from etafree._version import __version__
 from etafree.errors import InputError
 
-__all__ = [
-    "amount",
-    "check_claim",
-    "check_room",
-    "damaged",
-    "lines_of",
-    "load_arrays",
-    "made_with",
-    "memory",
-    "refuse_special",
-    "reserve",
-    "save_arrays",
-    "sweep",
-    "whole_file",
-    "whole_path",
-    "writable",
-]
-
 #: Times its own size that a file may take in memory, and the part of memory that any file may.
 DENSEST, SHARE = 100, 16
 REWRITE = "if it is what you meant, write it again without compression"

@@ -6,8 +6,6 @@ import os
 import re
 import sys
 
-__all__ = ["plain", "say", "silence", "stand_in"]
-
 #: Characters that move the cursor, change colours or the direction of text.
 CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"

@@ -19,8 +19,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-__all__ = ["own_settings"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -36,8 +36,6 @@ from etafree.foundation.linalg import relative_eigenvalues
 from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
 from etafree.samplers import sample
 
-__all__ = ["DrawnRegions", "gpc", "gpc_limit", "reweighted", "weighted_chi_square_quantile"]
-
 TOO_FEW = "reweighting leaves too few draws of a posterior: pass more draws="
 
 

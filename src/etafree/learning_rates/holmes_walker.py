@@ -12,8 +12,6 @@ from etafree.learning_rates.problem import LearningRate, Problem, learning_rate,
 from etafree.losses import Gamma, LinearLoss, Logistic, NegativeBinomial, Poisson, Squared, StudentT
 from etafree.totals.linear import has_design
 
-__all__ = ["LIKELIHOODS", "holmes_walker", "simulated"]
-
 #: Losses that are negative log-likelihoods and know how to simulate.
 LIKELIHOODS = (Squared, StudentT, Logistic, Poisson, Gamma, NegativeBinomial)
 NODES = 40

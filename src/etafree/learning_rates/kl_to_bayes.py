@@ -19,8 +19,6 @@ from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
 
-__all__ = ["gaussian_rate", "kl_to_bayes"]
-
 #: Rounds of drawing anew at the last answer, how far one round may move, and ESS shares.
 ROUNDS, REACH = 8, 4.0
 ESS_ENOUGH, ESS_NOISY = 0.5, 0.1

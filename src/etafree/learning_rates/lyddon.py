@@ -8,8 +8,6 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
 
-__all__ = ["lyddon", "lyddon_rate"]
-
 
 def lyddon_rate(J: Array, K: Array) -> float:
     r"""Return :math:`\eta = \mathrm{tr}(JK^{-1}J)/\mathrm{tr}J`.

@@ -8,8 +8,6 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
 
-__all__ = ["magnitude", "magnitude_rate"]
-
 
 def magnitude_rate(J: Array, K: Array) -> float:
     r"""Return :math:`\eta = p / \mathrm{tr}(J^{-1}K)`.

@@ -8,8 +8,6 @@ from etafree.foundation.arguments import Array, as_count
 from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
 from etafree.optimize.many import batch
 
-__all__ = ["matsubara", "score_matching_rate"]
-
 
 def score_matching_rate(
     gradients: Array, traces: Array, prior_gradients: Array

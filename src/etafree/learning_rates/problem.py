@@ -29,18 +29,6 @@ from etafree.optimize import Minimum, minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.sandwich import target
 
-__all__ = [
-    "ADEQUATE",
-    "AIMS",
-    "STATUSES",
-    "Information",
-    "LearningRate",
-    "Problem",
-    "information",
-    "learning_rate",
-    "normal_prior",
-]
-
 #: Extreme eigenvalues of J^{-1}K further apart than this call for calibration instead.
 ADEQUATE = 2.0
 

@@ -32,8 +32,6 @@ from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.samplers import sample
 from etafree.totals.linear import has_design
 
-__all__ = ["NormalInverseGamma", "prequential_losses", "safebayes"]
-
 
 @dataclass(frozen=True, eq=False)
 class NormalInverseGamma:

@@ -8,8 +8,6 @@ import numpy as np
 
 from etafree.foundation.arguments import Array
 
-__all__ = ["LinearLoss", "Loss"]
-
 
 class Loss:
     r"""Base of every loss: what the rest of the library asks of :math:`\ell`.

@@ -11,8 +11,6 @@ from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_positive
 from etafree.losses.base import LinearLoss
 
-__all__ = ["Gamma", "Logistic", "NegativeBinomial", "Poisson"]
-
 
 @dataclass(frozen=True)
 class Logistic(LinearLoss):

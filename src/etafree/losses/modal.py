@@ -11,8 +11,6 @@ from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_choice, as_positive
 from etafree.losses.residual import ResidualLoss
 
-__all__ = ["Modal"]
-
 #: The Hessian of the mode is taken at this multiple of the bandwidth.
 WIDER = 1.5
 

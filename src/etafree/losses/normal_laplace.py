@@ -9,8 +9,6 @@ import numpy as np
 from etafree.foundation.arguments import Array, as_positive
 from etafree.losses.residual import ResidualLoss
 
-__all__ = ["NormalLaplace"]
-
 
 @dataclass(frozen=True)
 class NormalLaplace(ResidualLoss):

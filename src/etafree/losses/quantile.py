@@ -9,8 +9,6 @@ import numpy as np
 from etafree.foundation.arguments import Array, as_level, as_positive
 from etafree.losses.base import LinearLoss
 
-__all__ = ["Quantile"]
-
 
 @dataclass(frozen=True)
 class Quantile(LinearLoss):

@@ -15,8 +15,6 @@ from etafree.foundation.arguments import Array, as_choice, as_positive
 from etafree.foundation.linalg import least_squares
 from etafree.losses.base import LinearLoss
 
-__all__ = ["MEDIAN", "Huber", "PseudoHuber", "ResidualLoss", "Squared", "StudentT", "mad_scale"]
-
 #: Median absolute value of a standard normal.
 MEDIAN = 0.6744897501960817
 

@@ -23,8 +23,6 @@ from etafree.foundation.linalg import CONDITION_FAIL
 from etafree.optimize import Minimum, minimise
 from etafree.totals.linear import has_design
 
-__all__ = ["Batch", "Minimisers", "batch", "minimisers", "outer_products", "unpacked"]
-
 #: A relative gradient after which one more Newton step leaves rounding errors only.
 NEARLY = 1e-7
 STEPS = 15

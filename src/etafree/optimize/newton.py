@@ -22,17 +22,6 @@ from etafree.losses import Huber, ResidualLoss
 from etafree.totals.base import Derivatives
 from etafree.totals.linear import is_linear
 
-__all__ = [
-    "MAX_ITERATIONS",
-    "TOLERANCE",
-    "Minimum",
-    "check_collinear",
-    "finite_moments",
-    "newton_minimise",
-    "separated",
-    "subset_starts",
-]
-
 #: A gradient this small against the terms it sums is zero.
 TOLERANCE = 1e-12
 MAX_ITERATIONS = 200

@@ -47,8 +47,6 @@ from etafree.penalties.kinked import GroupNorms
 from etafree.totals.base import Derivatives
 from etafree.totals.linear import has_design
 
-__all__ = ["QuadraticModel", "proximal_minimise"]
-
 #: Gaps below this are zero.
 ENOUGH = 0.1 * TOLERANCE
 #: Rounds of descent, Newton steps in each, and groups that a round lets in at least.

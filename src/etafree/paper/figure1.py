@@ -36,18 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "ETAS",
-    "METHODS",
-    "deviations",
-    "figure1_page",
-    "figure1_picture",
-    "published_curves",
-    "ranges",
-    "run_figure1",
-    "write_figure1",
-]
-
 PANELS = {
     "coverage": "(a) coverage of 95 % intervals",
     "width": "(b) mean interval width",

@@ -48,8 +48,6 @@ from etafree.samplers import sample
 from etafree.sandwich import target
 from etafree.target import Target
 
-__all__ = ["KINDS", "Design", "RandomIntercept", "pseudo_true", "robust_variances", "whiten"]
-
 
 def whiten(values: Array, groups: Groups, tau2: float, sigma2: float) -> Array:
     r"""Return :math:`\Sigma_i^{-1/2}` times every group's rows, (n,) or (n, p), in closed form.

@@ -45,21 +45,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.progress import Progress
 
-__all__ = [
-    "Arrays",
-    "Cell",
-    "StudyError",
-    "Task",
-    "Work",
-    "cell_seed",
-    "coverage",
-    "in_process",
-    "on_dask",
-    "on_processes",
-    "run_study",
-    "write_outputs",
-]
-
 
 def coverage(low: Array, high: Array, truth: Array) -> tuple[float, float]:
     """Return the share of intervals that hold the truth, and its Monte Carlo error, never zero.

@@ -23,8 +23,6 @@ from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_array, as_number
 from etafree.penalties.smooth import Penalty, Strength
 
-__all__ = ["L1", "ActivePenalty", "ElasticNet", "GroupL1", "GroupNorms", "KinkedPenalty"]
-
 
 @dataclass(frozen=True, eq=False)
 class GroupNorms:

@@ -16,8 +16,6 @@ from etafree.errors import InputError, NotPositiveDefiniteError
 from etafree.foundation.arguments import Array, as_array, as_number, as_positive, owned
 from etafree.foundation.linalg import eigvalsh
 
-__all__ = ["NoPenalty", "Penalty", "Ridge", "SmoothPenalty", "huberized_l1"]
-
 Strength = float | Callable[[float], float]
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from etafree.result import Calibration
 
-__all__ = ["DRAWS", "FACTORS", "SEED", "Sweep", "calibration_page", "learning_rates", "sweep"]
-
 #: Learning rates as multiples of the fit's.
 FACTORS = np.logspace(-2, 2, 13)
 #: Draws at each of them, all with one seed: what moves is not the luck of the draw.

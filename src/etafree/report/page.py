@@ -18,18 +18,6 @@ from etafree.report.plots import AFTER, BEFORE
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Bar",
-    "Row",
-    "Scale",
-    "Section",
-    "between",
-    "picture_data",
-    "render",
-    "shown",
-    "table_html",
-]
-
 #: How many widths of the intervals it is about a scale reaches beyond them.
 REACH = 1.5
 

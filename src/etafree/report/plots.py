@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["AFTER", "BEFORE", "before_after", "density", "interval_sweep"]
-
 #: Colours that differ in lightness as well as in hue.
 BEFORE, AFTER = "#c77d2e", "#1f5a94"
 

@@ -27,17 +27,6 @@ if TYPE_CHECKING:
 
     from etafree.result import Calibration
 
-__all__ = [
-    "Shown",
-    "constrained",
-    "flat_variables",
-    "headline",
-    "is_shown",
-    "neighbours",
-    "record",
-    "summary_table",
-]
-
 #: Step of the derivative in standard errors.
 STEP = 1e-3
 

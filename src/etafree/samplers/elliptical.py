@@ -14,8 +14,6 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.importance import proposal_dof, student_proposal
 from etafree.samplers.variational import Normal
 
-__all__ = ["TOO_COARSE", "elliptical_draws"]
-
 CHAINS = 32
 WARM_UP = 200
 THIN = 4

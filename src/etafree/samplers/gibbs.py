@@ -40,8 +40,6 @@ from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_choice
 
-__all__ = ["RULES", "fill_noise", "gibbs_chains", "update_latents", "words_for"]
-
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _UNIT = np.float32(2.0**-31)
 _ANGLE = np.float32(math.pi / 4 * 2.0**-31)

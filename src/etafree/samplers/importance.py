@@ -10,8 +10,6 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.lasso import kinked_proposal
 from etafree.samplers.variational import Normal
 
-__all__ = ["importance_draws", "student_proposal", "trustworthy"]
-
 #: Beyond this Pareto shape the weights' tail is too heavy (Vehtari et al. 2024).
 PARETO_K_LIMIT = 0.7
 ESS_SHARE_LIMIT = 0.05

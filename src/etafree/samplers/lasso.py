@@ -32,8 +32,6 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
 from etafree.totals.linear import has_design
 
-__all__ = ["kinked_chain", "kinked_proposal"]
-
 #: Sweeps between draws, more where one after the other says little new, and before the first.
 THIN, BURN_IN = (4, 16, 64), 100
 #: Effective share of a chain that needs no more sweeps.

@@ -30,8 +30,6 @@ from etafree.totals.linear import has_design
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["nuts_draws"]
-
 CHAINS = 4
 #: Iterations of the warm-up, and whether the metric is learnt from them at their end.
 WINDOWS = ((40, False), (60, True), (150, True), (50, False))

@@ -10,8 +10,6 @@ from etafree.foundation.arguments import Array
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
 
-__all__ = ["distribution", "quadrature_draws", "stratified"]
-
 POINTS = 257
 #: The grid reaches to where the log density has fallen by this much from its peak.
 DEPTH = 40.0

@@ -21,8 +21,6 @@ from etafree.penalties import KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.totals.linear import is_linear
 
-__all__ = ["Normal", "normal_approximation"]
-
 MAX_ITERATIONS = 60
 
 

@@ -17,8 +17,6 @@ from etafree.errors import InputError
 from etafree.foundation.arguments import Array
 from etafree.losses import Loss
 
-__all__ = ["ClusterBlock", "ClusterTotals", "Derivatives", "GeneralLoss", "Total"]
-
 
 class Derivatives(NamedTuple):
     """Value, gradient and Hessian of a total, and the size of the terms the gradient sums."""

@@ -36,18 +36,6 @@ from etafree.losses import LinearLoss, ResidualLoss
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives
 from etafree.totals.linear import LinearTotal, PredictorTotal
 
-__all__ = [
-    "Census",
-    "Part",
-    "Reader",
-    "StreamedTotal",
-    "add_start",
-    "count_labels",
-    "find_recipe",
-    "run_pass",
-    "take_census",
-]
-
 #: Complete rows that show what a formula makes of the columns, and levels a category may have.
 SAMPLE, MOST_LEVELS = 500, 10_000
 #: Rows of every part that show whether a formula looks at other rows.

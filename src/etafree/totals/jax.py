@@ -31,8 +31,6 @@ from etafree.foundation.linalg import absolute, cholesky_or_none, majorized
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
 from etafree.totals.predictors import find_predictors
 
-__all__ = ["JaxLoss", "JaxTotal", "Kernels", "double_precision"]
-
 
 class Kernels:
     """Compiled functions of flat parameters (p,), prepared rows and weights (m,).

@@ -33,8 +33,6 @@ from etafree.losses import LinearLoss, ResidualLoss
 from etafree.losses.residual import mad_scale
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Total
 
-__all__ = ["LinearTotal", "PredictorTotal", "RankOneBlock", "has_design", "is_linear"]
-
 #: Rows, and rows times parameter values, that `totals` takes at a time: what fits the inner cache.
 TOTALS_ROWS, TOTALS_NUMBERS = 1 << 10, 1 << 14
 #: Gauss-Hermite nodes for expectations under a normal predictor.

@@ -51,18 +51,6 @@ from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Genera
 if TYPE_CHECKING:
     from jax import Array as JaxArray
 
-__all__ = [
-    "PER_UNIT",
-    "DifferenceTotal",
-    "PairLoss",
-    "PairTotal",
-    "PairwiseDifference",
-    "RowSums",
-    "Wilcoxon",
-    "checked_units",
-    "tiles",
-]
-
 #: Units per side of a tile of pairs, and units from which sorting beats looking at every pair.
 TILE, SORT_FROM = 256, 128
 

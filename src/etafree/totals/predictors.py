@@ -22,8 +22,6 @@ import numpy as np
 
 from etafree.data.pytrees import import_jax
 
-__all__ = ["Predictors", "find_predictors"]
-
 #: Most predictors, and most of them per parameter, that make the detour worth it.
 MOST, SHARE = 4, 0.25
 #: Operations that are affine in an operand if they are affine in it alone, or jointly.

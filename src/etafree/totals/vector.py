@@ -25,8 +25,6 @@ from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Genera
 if TYPE_CHECKING:
     from jax import Array as JaxArray
 
-__all__ = ["JaxPenalty", "PointwiseLoss", "PointwiseTotal"]
-
 #: Numbers that the passes of one bundle write.
 BUNDLE = 1 << 20
 #: Numbers in the Hessians of a block of clusters: each block takes all passes over all rows.
