@@ -7,8 +7,9 @@ import pytest
 
 import etafree as ef
 from conftest import checks_of, refused
+from etafree import diagnostics
 from etafree.data.groups import Groups
-from etafree.dependence.clusters import carriers, contrast_laws, point_of
+from etafree.dependence.clusters import carriers, concentration, contrast_laws, point_of
 from etafree.inference import Region, student_quantile
 
 RNG = np.random.default_rng(0)
@@ -231,3 +232,21 @@ def test_tables_sorted_by_their_outcome_are_no_larger_units():
     assert checks_of(goal)["neighbouring clusters"].verdict == "ok"  # of the other coefficient
     alone = ef.Criterion(ef.losses.Poisson(), (design[rows, :1], y[rows]))
     assert "neighbouring clusters" not in checks_of(ef.target(alone, clusters=group[rows]))
+
+
+def test_of_many_coefficients_those_are_looked_at_that_few_rows_carry(monkeypatch):
+    rng = np.random.default_rng(8)
+    design = np.column_stack([np.ones(300), rng.standard_normal((300, 30))])
+    design[:, 17] = np.arange(300) < 4
+    criterion = ef.Criterion(ef.losses.Squared(), (design, rng.standard_normal(300)))
+    goals = [ef.target(criterion), ef.target(criterion, clusters=np.arange(300) // 2)]
+    for goal in goals:
+        groups = None if goal.clusters is None else goal.dependence.clusters
+        at, correction = point_of(goal), goal.correction
+        law = contrast_laws(at, groups, correction, np.eye(31))
+        near = concentration(at, groups)
+        assert np.argmax(near) == np.argmin(law.dof) == 17
+    every = [checks_of(goal)["implied coverage"] for goal in goals]
+    monkeypatch.setattr(diagnostics, "LAWS", 3 * 300 * 31**2)
+    assert [checks_of(goal)["implied coverage"] for goal in goals] == every
+    assert "theta[17]" in every[0].advice

@@ -22,7 +22,7 @@ import numpy as np
 
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
-from etafree.dependence.clusters import carriers, contrast_laws, point_of
+from etafree.dependence.clusters import carriers, concentration, contrast_laws, point_of
 from etafree.dependence.ways import POSITIVE
 from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
@@ -261,6 +261,8 @@ def _of_the_median(total: LinearTotal, theta: Array, m: float) -> tuple[Array, A
 
 
 TAILS = (0.025, 0.975)
+#: Products of rows and pairs of parameters, per coefficient, that the check of coverage may take.
+LAWS = 4e9
 
 
 #: The name of a check, and what computes it.
@@ -417,12 +419,16 @@ def implied_coverage(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     at = point_of(target)
     quantile = student_quantile(0.975, target.dof)
     worst: tuple[float, int, str, Groups | None, float] | None = None
+    many = int(np.clip(LAWS / (criterion.n * target.p**2), 1, target.p))
     for kind, groups in sets.items():
-        law = contrast_laws(at, groups, _leverage_of(target, groups), np.eye(target.p))
-        covered = law.coverage(quantile)
+        correction, some = _leverage_of(target, groups), np.arange(target.p)
+        if many < target.p:  # those that fewest rows or clusters carry
+            some = np.argsort(concentration(at, groups))[-many:]
+        law = contrast_laws(at, groups, correction, np.eye(target.p)[some])
+        covered = law.coverage(quantile[some])
         j = int(np.argmin(covered))
         if worst is None or covered[j] < worst[0]:
-            worst = float(covered[j]), j, kind, groups, float(law.dof[j])
+            worst = float(covered[j]), int(some[j]), kind, groups, float(law.dof[j])
     if worst is None:
         return ()
     value, j, kind, groups, dof = worst

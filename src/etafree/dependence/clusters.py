@@ -599,7 +599,6 @@ def _row_sums(at: Point, correction: str, directions: Array) -> tuple[Array, Arr
     theta, whiten, total = at.theta, at.whiten, at.criterion.total
     assert is_linear(total)
     p, q = directions.shape
-    upper = np.triu_indices(p)
     power = {"HC2": 0.5, "HC3": 1.0}.get(correction, 0.0)
 
     def terms(part: LinearTotal) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
@@ -619,30 +618,29 @@ def _row_sums(at: Point, correction: str, directions: Array) -> tuple[Array, Arr
 
     (working,) = total.fold(spread, np.zeros((p, p)))
 
+    powers = (0,) if total.frequency else (0, 1, 2)  # of a weight; copies weigh one each
+
     def add(part: LinearTotal, trace: Array, square: Array, grams: Array) -> None:
         for z, bend, once, times, leverage in terms(part):
             room = np.maximum(1.0 - leverage, SINGULAR) ** (-2 * power)
             each = np.square(z @ directions) * (np.square(once) * bend * room)[:, None]
-            own = bend * (
-                np.einsum("ij,ij->i", z @ working, z) - 2 * once * np.einsum("ij,ij->i", z, z)
-            )
+            turned = z @ working - 2 * once[:, None] * z
+            own = bend * np.einsum("ij,ij->i", turned, z)
             trace += (times * (1 + own)) @ each
             square += (times * (1 + 2 * own)) @ np.square(each)
-            pairs = z[:, upper[0]] * z[:, upper[1]] * (times * bend)[:, None]
-            for k, weight in enumerate((np.ones_like(once), once, np.square(once))):
-                grams[k] += each.T @ (pairs * weight[:, None])
+            for k in powers:
+                weighted = each * (times * bend * once**k)[:, None]
+                for j, weight in enumerate(weighted.T):
+                    grams[k, j] += (z.T * weight) @ z
 
-    zeros = np.zeros(q), np.zeros(q), np.zeros((3, q, len(upper[0])))
+    zeros = np.zeros(q), np.zeros(q), np.zeros((len(powers), q, p, p))
     trace, square, grams = total.fold(add, *zeros)
-    full = np.zeros((3, q, p, p))
-    full[..., upper[0], upper[1]] = full[..., upper[1], upper[0]] = grams
-    plain, once, twice = full
+    plain, once, twice = grams if len(grams) == 3 else (grams[0],) * 3
     # tr(KSKS) with S = [[plain, once], [once, twice]] and K = [[working, -I], [-I, 0]]
     left = working @ plain - once, working @ once - twice
     square = square + np.einsum("qij,qji->q", left[0], left[0])
     square += np.einsum("qij,qji->q", -2 * left[1], plain) + np.einsum("qij,qji->q", once, once)
-    truth = np.einsum("ij,ij->j", directions, working @ directions)
-    return trace, square, truth
+    return trace, square, np.einsum("ij,ij->j", directions, working @ directions)
 
 
 def _cluster_sums(
@@ -675,6 +673,34 @@ def _cluster_sums(
     square = own_square + 2 * (np.einsum("qij,ji->q", own_moved, working) - 2 * own_cross)
     square = square + np.einsum("qij,qji->q", turned, turned)
     return trace, square, np.einsum("ij,ij->j", directions, working @ directions)
+
+
+def concentration(at: Point, groups: Groups | None) -> Array:
+    """Return for every coefficient (p,) one over the number of equal rows or clusters to carry it.
+
+    Cheap beside `contrast_laws`, and near one over its degrees of freedom.
+    """
+    total, theta, p = at.criterion.total, at.theta, at.criterion.p
+    inverse = at.whiten.T @ at.whiten
+    if groups is None and is_linear(total):
+
+        def add(part: LinearTotal, mass: Array, square: Array) -> None:
+            for block in part.row_terms(theta):
+                bend = block.weights * np.maximum(block.curvature, 0.0)
+                each = np.square(block.rows @ inverse) * bend[:, None]
+                mass += each.sum(axis=0)
+                square += np.square(each).sum(axis=0)
+
+        mass, square = total.fold(add, np.zeros(p), np.zeros(p))
+    else:
+        n, mass, square = at.criterion.n, np.zeros(p), np.zeros(p)
+        sets = Groups(np.arange(n), np.arange(n)) if groups is None else groups
+        for block in total.cluster_blocks(theta, sets):
+            each = np.einsum("gij,ij->gj", block.variances @ inverse, inverse)
+            mass += each.sum(axis=0)
+            square += np.square(each).sum(axis=0)
+    found: Array = square / np.maximum(np.square(mass), 1e-300)
+    return found
 
 
 def carriers(at: Point, groups: Groups | None, correction: str, contrast: Array) -> Array:
