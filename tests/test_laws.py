@@ -250,3 +250,59 @@ def test_of_many_coefficients_those_are_looked_at_that_few_rows_carry(monkeypatc
     monkeypatch.setattr(diagnostics, "LAWS", 3 * 300 * 31**2)
     assert [checks_of(goal)["implied coverage"] for goal in goals] == every
     assert "theta[17]" in every[0].advice
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_coverage_is_checked_on_data_sets_drawn_from_ones_own(clustered):
+    rng = np.random.default_rng(9)
+    group = np.sort(rng.integers(0, 25, 120))
+    design = np.column_stack([np.ones(120), rng.standard_normal(120)])
+    y = rng.lognormal(size=25)[group] + rng.standard_normal(120)
+    criterion = ef.Criterion(ef.losses.Huber(scale=1.0), (design, y), ef.penalties.Ridge(0.01))
+    posterior = ef.GeneralizedPosterior(criterion, 1.0)
+    options = {"clusters": group} if clustered else {}
+    result = ef.calibrate(ef.sample(posterior, draws=400), posterior, **options)
+    table = result.coverage_check(60, kind="wald", seed=3)
+    again, hits = np.random.default_rng(3), np.zeros((2, 2))
+    units = [np.flatnonzero(group == g) for g in np.unique(group)] if clustered else None
+    for _ in range(60):  # by hand
+        if units is None:
+            rows, told = again.integers(120, size=120), {}
+        else:
+            drawn = again.integers(len(units), size=len(units))
+            rows = np.concatenate([units[g] for g in drawn])
+            told = {"clusters": np.repeat(np.arange(len(drawn)), [len(units[g]) for g in drawn])}
+        data = ef.Criterion(criterion.loss, (design[rows], y[rows]), ef.penalties.Ridge(0.01))
+        goal = ef.target(data, **told)
+        half = student_quantile(0.975, result.target.dof) * goal.se
+        hits += [goal.center + half < result.center, goal.center - half > result.center]
+    np.testing.assert_allclose(table[["below", "above"]].to_numpy().T, hits / 60)
+    np.testing.assert_allclose(table["coverage"], 1 - hits.sum(axis=0) / 60)
+    assert (table["replicates"] == 60).all()
+
+
+def test_coverage_of_a_skewed_mean_falls_short_on_one_side():
+    y = np.random.default_rng(0).lognormal(0.0, 2.0, 60)
+    criterion = ef.Criterion(ef.losses.Squared(), (np.ones((60, 1)), y))
+    posterior = ef.GeneralizedPosterior(criterion, 1.0)
+    table = ef.calibrate(ef.sample(posterior, draws=1000), posterior).coverage_check(300)
+    assert table["coverage"].iloc[0] < 0.92
+    assert table["below"].iloc[0] > 5 * table["above"].iloc[0]
+    assert table["error"].iloc[0] == pytest.approx(0.017, abs=0.005)
+
+
+def test_what_cannot_be_drawn_again_is_refused():
+    criterion, group = treated(40, 20, np.random.default_rng(6))
+    draws = np.random.default_rng(1).standard_normal((200, 6))
+
+    def check(of, replicates=50, **options):
+        return lambda: ef.calibrate(draws, of, **options).coverage_check(replicates)
+
+    refused("replicates", "criterion", check(None, center=np.zeros(6), covariance=np.eye(6)))
+    refused(
+        "replicates", "depend otherwise", check(criterion, clusters=[group, np.arange(400) % 9])
+    )
+    copies = criterion.reweighted(np.arange(400) % 3)
+    refused("replicates", "copies", check(copies))
+    refused("replicates", "meat=", check(ef.target(criterion, meat=np.eye(6))))
+    refused("replicates", "at least 50", check(criterion, 10))

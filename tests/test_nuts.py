@@ -12,6 +12,7 @@ import pytest
 import etafree as ef
 from conftest import THETA, Case, make_case
 from etafree.errors import CalibrationWarning, ConvergenceError, MissingExtraError
+from etafree.foundation import terminal as terminal_module
 from etafree.samplers import nuts
 from etafree.samplers.importance import importance_draws
 from etafree.samplers.nuts import nuts_draws
@@ -292,8 +293,8 @@ def test_progress_is_for_terminals_and_long_runs(
     stream, now = io.StringIO(), 0.0
     monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(nuts.time, "monotonic", lambda: now)
-    with nuts._shown(1000) as show:
+    monkeypatch.setattr(terminal_module.time, "monotonic", lambda: now)
+    with terminal_module.counted(1000, "nuts") as show:
         for _ in range(100):
             now += 10 * seconds
             show(10)

@@ -15,14 +15,17 @@ import numpy as np
 
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
-from etafree.dependence import Clusters
+from etafree.data.rows import Rows
+from etafree.dependence import Clusters, bind
 from etafree.draws import Draws
-from etafree.errors import CalibrationWarning, ConvergenceError, InputError
+from etafree.errors import CalibrationWarning, ConvergenceError, EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_count, as_seeds, told_seed
 from etafree.foundation.threads import own_settings
 from etafree.optimize import Minimum, minimise
 from etafree.optimize.many import minimisers
 from etafree.penalties import KinkedPenalty
+from etafree.sandwich import target_of
+from etafree.target import Target
 
 #: Numbers in a block of weights, and the fewest resamples in one.
 NUMBERS, FEWEST = 1 << 18, 8
@@ -83,6 +86,35 @@ def cluster_groups(criterion: Criterion, clusters: object) -> Groups | None:
     if len(groups) < 2:
         raise InputError("clusters", "has one cluster only", "at least two must vary")
     return groups
+
+
+def resampled_targets(target: Target, count: int, rng: np.random.Generator) -> Iterator[Target]:
+    """Yield targets of data sets drawn from the target's own: its rows, or clusters as wholes.
+
+    A cluster that is drawn twice is two clusters. Data sets without a minimiser are left out.
+    """
+    criterion, dependence = target.criterion, target.dependence
+    assert criterion is not None
+    assert dependence is not None
+    groups, n = dependence.clusters, criterion.n
+    order = np.arange(n)
+    if groups is not None:
+        order = np.argsort(groups.codes, kind="stable")
+    sizes = np.ones(n, dtype=np.intp) if groups is None else groups.sizes()
+    first = np.cumsum(sizes) - sizes
+    for _ in range(count):
+        drawn = rng.integers(len(sizes), size=len(sizes))
+        many = sizes[drawn]
+        labels = np.repeat(np.arange(len(drawn)), many)
+        within = np.arange(len(labels)) - np.repeat(np.cumsum(many) - many, many)
+        again = criterion.subset(order[first[drawn][labels] + within])
+        new = None if groups is None else Clusters(Groups(labels, np.arange(len(drawn))))
+        rows = Rows(len(labels)) if new is None else again.rows
+        try:
+            bound = bind(new, rows, copies=False)
+            yield target_of(again, bound, correction=target.correction, centered=target.centered)
+        except EtafreeError:
+            continue
 
 
 def weight_blocks(

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree.bootstrap import resampled_targets
 from etafree.criterion import Criterion
 from etafree.dependence.base import Dependence
 from etafree.dependence.clusters import cluster_table, contrast_laws, point_of
@@ -49,7 +50,7 @@ from etafree.foundation.arguments import (
 from etafree.foundation.check import VERDICTS, Check
 from etafree.foundation.linalg import ROOTS, check_covariance, relative_eigenvalues, transport
 from etafree.foundation.storage import damaged, load_arrays, save_arrays, whole_file, writable
-from etafree.foundation.terminal import plain
+from etafree.foundation.terminal import counted, plain
 from etafree.inference import (
     Functional,
     Region,
@@ -70,6 +71,7 @@ from etafree.map import (
     student_factor_grid,
     working_covariance,
 )
+from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior
 from etafree.report.summaries import (
     Shown,
@@ -83,6 +85,7 @@ from etafree.report.summaries import (
 )
 from etafree.sandwich import target_of
 from etafree.target import Satterthwaite, Target
+from etafree.totals.linear import has_design
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -757,6 +760,102 @@ class Answers:
         index = pd.MultiIndex.from_tuples([*rows], names=["parameter", "correction"])
         table = pd.DataFrame(np.array([*rows.values()]), index, columns)
         return table.loc[list(known.names)]
+
+    def coverage_check(
+        self,
+        replicates: int = 500,
+        *,
+        level: float | None = None,
+        kind: str = "draws",
+        seed: object = 0,
+    ) -> pd.DataFrame:
+        """Return how often the intervals shown cover, in data sets drawn from the user's own.
+
+        Rows, or clusters as wholes, are drawn with replacement, everything is fitted again, and
+        the interval of that data set, as wide in its standard errors as the one shown, covers the
+        estimate or not. A coverage below the level says that the sample is too small, too skewed or
+        too uneven for the law behind the interval; one at the level does not say that the structure
+        of dependence is right. A progress bar is shown if it takes long.
+
+        Parameters
+        ----------
+        replicates : int
+            Data sets, at least 50.
+        level : float, optional
+            Default: the level the calibration was asked for, 0.95.
+        kind : {"draws", "wald"}
+            Which intervals, as for `interval`.
+        seed : int, SeedSequence or Generator
+            The same seed gives the same result.
+
+        Returns
+        -------
+        DataFrame
+            A row per parameter: coverage, its Monte Carlo error, the shares of intervals that lie
+            below and above, and how many data sets there were; some may have no minimiser.
+
+        Raises
+        ------
+        InputError
+            There is no criterion over a linear predictor in memory, or rows depend on each other in
+            another way than by one-way clusters.
+
+        References
+        ----------
+        Beran, R. (1987). Prepivoting to reduce level error of confidence sets. Biometrika 74,
+        457-468.
+
+        Examples
+        --------
+        >>> import etafree as ef
+        >>> X, y = np.ones((40, 1)), np.random.default_rng(0).lognormal(0.0, 1.5, 40)
+        >>> post = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), (X, y)), eta=1.0)
+        >>> result = ef.calibrate(ef.sample(post, seed=1), post)
+        >>> result.coverage_check(400).round(2)
+                   coverage  error  below  above  replicates
+        parameter
+        theta[0]       0.93   0.01   0.07    0.0         400
+        """
+        import pandas as pd
+
+        goal, count = self.target, as_count(replicates, "replicates", least=50)
+        criterion, dependence = goal.criterion, goal.dependence
+        if criterion is None or dependence is None or not has_design(criterion.total):
+            raise InputError(
+                "replicates", "need a criterion over a linear predictor, in memory", "pass one"
+            )
+        if dependence.clusters is None and not dependence.independent:
+            raise InputError(
+                "replicates",
+                "are of rows or of one-way clusters, and these depend otherwise",
+                "no data set can be drawn from this one alone",
+            )
+        if criterion.total.copies:
+            raise InputError("replicates", "are of rows, and weights count copies", "repeat them")
+        if goal.correction in ("custom", "given"):
+            raise InputError("replicates", "need a correction of ours", "leave meat= out")
+        limits = (np.array(self.shown.limits(self._level(level), kind)) - goal.center) / goal.se
+        truth, sides = minimise(criterion).theta, np.zeros((2, goal.p))
+        used = 0
+        with counted(count, "coverage") as step:
+            for other in resampled_targets(goal, count, as_rng(seed)):
+                ends = other.center + limits * other.se
+                sides += [ends[1] < truth, ends[0] > truth]
+                used += 1
+                step(1)
+        if used < count / 2:
+            problem = f"have a minimiser in {used} of {count} data sets only"
+            raise InputError("replicates", problem, "add a penalty")
+        below, above = sides / used
+        covered = 1 - below - above
+        table = {
+            "coverage": covered,
+            "error": np.sqrt(np.maximum(covered * (1 - covered), 1 / used) / used),
+            "below": below,
+            "above": above,
+            "replicates": used,
+        }
+        return pd.DataFrame(table, index=pd.Index(goal.names, name="parameter"))
 
     def cluster_table(self, way: str | None = None) -> pd.DataFrame:
         """Return a row per cluster, largest leverage first.

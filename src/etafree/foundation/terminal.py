@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import re
 import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+#: Seconds from which work shows its progress.
+LONG = 5.0
 
 #: Characters that move the cursor, change colours or the direction of text.
 CONTROL = re.compile(
@@ -55,3 +66,29 @@ def stand_in() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+@contextlib.contextmanager
+def counted(total: int, name: str) -> Iterator[Callable[[int], None]]:
+    """Give a function that counts steps: in a bar if they take long and a terminal looks."""
+    looking = sys.stderr.isatty() and multiprocessing.parent_process() is None
+    start, before, done = 0.0, 0, 0
+    bar: Progress | None = None
+    with contextlib.ExitStack() as stack:
+
+        def show(count: int) -> None:
+            nonlocal start, before, done, bar
+            done, now = done + count, time.monotonic()
+            if before == 0:  # the first may compile
+                start, before = now, done
+            elif looking and bar is None and now - start > max(0.5, LONG * (done - before) / total):
+                from rich.console import Console
+                from rich.progress import Progress
+
+                console = Console(file=sys.stderr, force_terminal=True)
+                bar = stack.enter_context(Progress(console=console, transient=True))
+                bar.add_task(name, total=total)
+            if bar is not None:
+                bar.update(bar.task_ids[0], completed=done)
+
+        yield show

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import multiprocessing
-import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +19,12 @@ from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, MissingExtraError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
+from etafree.foundation.terminal import counted
 from etafree.foundation.threads import own_settings
 from etafree.penalties import Penalty, Ridge
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
 from etafree.totals.linear import has_design
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 CHAINS = 4
 #: Iterations of the warm-up, and whether the metric is learnt from them at their end.
@@ -42,8 +38,6 @@ DIVERGENT_LIMIT = 0.01
 DEPTH = 1000.0
 #: Iterations that one call of the compiled program can do, and seconds that it should take.
 ROWS, PAUSE = 256, 0.2
-#: Seconds from which a run shows its progress.
-LONG = 5.0
 
 #: Values (D,) and gradients (D, p) at points (D, p).
 Energy = Callable[[Array], tuple[Array, Array]]
@@ -164,7 +158,7 @@ def _run(
     _JOBS[job] = (_asked(energy.total, native, weight, energy.penalty), errors)
     with contextlib.ExitStack() as stack:
         stack.callback(_JOBS.pop, job)
-        show = stack.enter_context(_shown(sum(stage[0] for stage in plan)))
+        show = stack.enter_context(counted(sum(stage[0] for stage in plan), "nuts"))
         for count, adapting, learn in plan:
             made: list[list[Array]] = []
             left = count
@@ -312,29 +306,3 @@ def _asked(total: Any, native: bool, weight: float, penalty: Penalty) -> Energy:
         return values, slopes
 
     return energy
-
-
-@contextlib.contextmanager
-def _shown(total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that counts iterations: in a bar if they take long and a terminal looks."""
-    looking = sys.stderr.isatty() and multiprocessing.parent_process() is None
-    start, before, done = 0.0, 0, 0
-    bar: Progress | None = None
-    with contextlib.ExitStack() as stack:
-
-        def show(count: int) -> None:
-            nonlocal start, before, done, bar
-            done, now = done + count, time.monotonic()
-            if before == 0:  # the first call compiled
-                start, before = now, done
-            elif looking and bar is None and now - start > max(0.5, LONG * (done - before) / total):
-                from rich.console import Console
-                from rich.progress import Progress
-
-                console = Console(file=sys.stderr, force_terminal=True)
-                bar = stack.enter_context(Progress(console=console, transient=True))
-                bar.add_task("nuts", total=total)
-            if bar is not None:
-                bar.update(bar.task_ids[0], completed=done)
-
-        yield show
