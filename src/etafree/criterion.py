@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,15 +34,109 @@ from etafree.foundation.arguments import (
     refuse_masked,
     renamed,
 )
-from etafree.losses import LinearLoss, Loss
+from etafree.losses import LinearLoss
 from etafree.penalties import KinkedPenalty, NoPenalty, Penalty
-from etafree.totals.base import Derivatives, GeneralLoss, Total
+from etafree.totals.base import Derivatives, GeneralLoss
 from etafree.totals.chunked import Reader, StreamedTotal, find_recipe
 from etafree.totals.linear import LinearTotal, has_design, is_linear
 
 
-class FromTables:
-    """The ways from a table to a `Criterion`, which inherits them."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Criterion:
+    r"""Penalized total loss of a data set, :math:`L = M + \lambda_n s_n\rho`.
+
+    From arrays here, from a table by `from_formula`, from data larger than memory by `from_parts`
+    or `from_parquet`. Methods take a parameter vector `theta`, (p,). It is a frozen dataclass:
+    ``dataclasses.replace`` changes a field and keeps the others.
+
+    Parameters
+    ----------
+    loss : Loss
+        For example ``ef.losses.Huber(1.345)``, or one of your own: ``ef.JaxLoss(f)``.
+    data : (X, y), or what the loss takes
+        Design matrix (n, p), array or DataFrame (its columns name the parameters), and response
+        (n,). No intercept is added. Losses of your own and losses over pairs say what they take.
+        Arrays of numbers are not copied: do not write into them while the criterion, or a result
+        made with it, is in use. Everything else that is passed is copied.
+    penalty : Penalty, optional
+        For example ``ef.penalties.Ridge(0.5)``. None means no penalty.
+    weights : (n,) array, optional
+        At least zero. `weight_kind` must then say what they are.
+    weight_kind : {"frequency", "sampling"}
+        ``frequency``: a weight counts identical copies of the row. ``sampling``: a weight says how
+        many units of the population the row stands for.
+    offset : (n,) array, optional
+        Added to the linear predictor.
+    trials : (n,) array, optional
+        Number of trials behind each response (`Logistic` only).
+    names : sequence of str, optional
+        Parameter names.
+    start : optional
+        Where to start minimising a loss of your own; its shape says what the parameters are.
+    total : Total, optional
+        The unpenalized total loss M, made from `data` if it is not given.
+    rows : Rows, optional
+        Which rows of the user's table are in use.
+    intercept : int, optional
+        Column that a ridge leaves alone; only the formula front end sets it.
+    recorded : mapping, optional
+        Nuisance values put on record beside those of the loss, see `plug_ins`.
+
+    Raises
+    ------
+    InputError
+        Data, weights, names or penalty cannot be used with the loss or with each other.
+
+    See Also
+    --------
+    minimise : Its minimiser.
+    target : The minimiser with the sandwich covariance.
+    GeneralizedPosterior : Its posterior at a learning rate.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> X, y = np.array([[1.0], [1.0]]), np.array([1.0, 3.0])
+    >>> c = ef.Criterion(ef.losses.Squared(), data=(X, y), penalty=ef.penalties.Ridge(1.0))
+    >>> c.value(np.array([1.0])), c.gradient(np.array([1.0]))
+    (3.0, array([0.]))
+    >>> c.hessian([1.0]), c.values_at([[1.0], [2.0]])
+    (array([[4.]]), array([3., 5.]))
+    >>> plain = c.with_loss(ef.losses.Huber(1.0)).with_penalty(ef.penalties.NoPenalty())
+    >>> plain.describe(), plain.reweighted([3, 1]).derivatives([1.0]).gradient
+    ('the minimiser of the expected Huber loss', array([-1.]))
+    >>> ef.minimise(plain.subset(np.array([1]))).theta
+    array([3.])
+    """
+
+    loss: Any
+    data: InitVar[Any] = None
+    penalty: Penalty = field(default_factory=NoPenalty)
+    _: KW_ONLY
+    weights: InitVar[object] = None
+    weight_kind: InitVar[str | None] = None
+    offset: InitVar[object] = None
+    trials: InitVar[object] = None
+    names: Any = None
+    start: Any = None
+    total: Any = None
+    rows: Rows = None  # type: ignore[assignment]
+    intercept: int | None = None
+    recorded: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(
+        self, data: Any, weights: object, weight_kind: str | None, offset: object, trials: object
+    ) -> None:
+        if self.total is None:
+            check_penalty(self.penalty)
+            bind = _bind_general if isinstance(self.loss, GeneralLoss) else _bind_linear
+            bound = bind(self, data, weights, weight_kind, offset, trials)
+            for name, value in bound.items():
+                object.__setattr__(self, name, value)
+            penalty = (self.penalty or NoPenalty()).fitted_to(self.p)  # None is no penalty
+            object.__setattr__(self, "penalty", penalty)
+        object.__setattr__(self, "loss", self.total.loss)  # with its plug-in scale filled in
+        assert self.strength >= 0  # an invalid strength is refused here
 
     @classmethod
     def from_formula(
@@ -58,7 +152,7 @@ class FromTables:
         trials: object = None,
         penalize_intercept: bool = False,
         context: Mapping[str, Any] | None = None,
-    ) -> Self:
+    ) -> Criterion:
         """Return the criterion of a formula such as ``"y ~ x1 + C(region)"`` and a DataFrame.
 
         Rows with missing values are dropped, and a printed calibration says how many; whatever is
@@ -98,28 +192,26 @@ class FromTables:
         ('Intercept', 'x')
         """
         as_bool(penalize_intercept, "penalize_intercept")
-        made = design(formula, data, context)
+        matrix = design(formula, data, context)
 
-        def column(value: object, argument: str) -> Any:
-            return None if value is None else made.rows.align(value, argument)
+        def column(value: object, argument: str) -> object:
+            return None if value is None else matrix.rows.align(value, argument)
 
-        intercept = None if penalize_intercept else made.intercept
+        intercept = None if penalize_intercept else matrix.intercept
         if isinstance(penalty, Penalty):
-            penalty = penalty.fitted_to(len(made.names), intercept)
-        criterion: Any = cls(  # type: ignore[call-arg]
+            penalty = penalty.fitted_to(len(matrix.names), intercept)
+        criterion = cls(
             loss,
-            (made.X, made.y),
-            penalty,
+            (matrix.X, matrix.y),
+            NoPenalty() if penalty is None else penalty,
             weights=column(weights, "weights"),
             weight_kind=weight_kind,
             offset=column(offset, "offset"),
             trials=column(trials, "trials"),
-            names=made.names,
+            names=matrix.names,
         )
-        made_rows = replace(made.rows, advice=criterion.rows.advice)
-        criterion = criterion._replaced(rows=made_rows, intercept=intercept)
-        made_criterion: Self = criterion
-        return made_criterion
+        rows = replace(matrix.rows, advice=criterion.rows.advice)
+        return replace(criterion, rows=rows, intercept=intercept)
 
     @classmethod
     def from_parts(
@@ -138,7 +230,7 @@ class FromTables:
         context: Mapping[str, Any] | None = None,
         batch: int = BATCH,
         scheduler: object = None,
-    ) -> Self:
+    ) -> Criterion:
         """Return the criterion of a formula and a table larger than memory, read in parts.
 
         Everything is a sum over parts, so results are those of `from_formula`. What needs all rows
@@ -190,8 +282,7 @@ class FromTables:
         if weights is not None or weight_kind is not None:
             as_choice(weight_kind, "weight_kind", KINDS)
         source = as_source(data, as_count(batch, "batch"), scheduler)
-        named = {"weights": weights, "offset": offset, "trials": trials}
-        for argument, name in named.items():
+        for argument, name in {"weights": weights, "offset": offset, "trials": trials}.items():
             if name is not None:
                 column_name(name, source.columns, argument)
         as_bool(penalize_intercept, "penalize_intercept")
@@ -200,10 +291,10 @@ class FromTables:
                 "clusters", f"is {clusters!r}", "pass names of columns, or leave it out"
             )
         labels = (clusters,) if isinstance(clusters, str) else tuple(clusters)
-        found = {column_name(name, source.columns, "clusters"): "clusters" for name in labels}
+        columns = {column_name(name, source.columns, "clusters"): "clusters" for name in labels}
         recipe = find_recipe(source, formula, context)
         reader = Reader(recipe, weights, weight_kind != "sampling", offset, trials)
-        total, known = StreamedTotal.of(loss, source, reader, found)
+        total, known = StreamedTotal.of(loss, source, reader, columns)
         rows = StreamedRows(
             total.census.rows,
             table=source.columns,
@@ -214,11 +305,9 @@ class FromTables:
             clusters=(labels[0] if len(labels) == 1 else list(labels)) if labels else None,
         )
         intercept = None if penalize_intercept else recipe.intercept
-        criterion: Any = object.__new__(cls)
         fitted = (penalty or NoPenalty()).fitted_to(total.p, intercept)
-        criterion._set(total, fitted, as_names(recipe.names, total.p), rows, intercept)
-        made: Self = criterion
-        return made
+        names = as_names(recipe.names, total.p)
+        return cls(loss, penalty=fitted, names=names, total=total, rows=rows, intercept=intercept)
 
     @classmethod
     def from_parquet(
@@ -228,7 +317,7 @@ class FromTables:
         formula: str,
         penalty: Penalty | None = None,
         **options: Any,
-    ) -> Self:
+    ) -> Criterion:
         """Return the criterion of a Parquet file or folder, or of several.
 
         Every file's footer is read first: one that is cut short, or has not the columns that are
@@ -236,14 +325,10 @@ class FromTables:
 
         Parameters
         ----------
-        loss : LinearLoss
-            For example ``ef.losses.Huber(1.345)``.
+        loss, formula, penalty : optional
+            As for `from_parts`.
         path : str or path, or a list of them
             A file, or a folder of files.
-        formula : str
-            As for `from_formula`.
-        penalty : Penalty, optional
-            A smooth one.
         **options : optional
             As for `from_parts`.
 
@@ -274,197 +359,6 @@ class FromTables:
             )
         return cls.from_parts(loss, path, formula, penalty, **options)
 
-
-def check_penalty(penalty: object) -> None:
-    """Refuse what is neither a penalty nor None."""
-    if penalty is not None and not isinstance(penalty, Penalty):
-        raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
-
-
-def _check_for_parts(loss: object, penalty: Penalty | None, trials: str | None) -> None:
-    """Refuse losses and penalties that need all rows at once."""
-    if not isinstance(loss, LinearLoss):
-        raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
-    check_penalty(penalty)
-    if isinstance(penalty, KinkedPenalty):
-        raise InputError(
-            "penalty",
-            f"{type(penalty).__name__} has kinks, and the data are read in parts",
-            "use ef.penalties.huberized_l1",
-        )
-    if trials is not None and not loss.takes_trials:
-        raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
-
-
-@dataclass(frozen=True, eq=False, init=False)
-class Criterion(FromTables):
-    r"""Penalized total loss of a data set, :math:`L = M + \lambda_n s_n\rho`.
-
-    From arrays here, from a table by `from_formula`, from data larger than memory by `from_parts`
-    or `from_parquet`. Methods take a parameter vector `theta`, (p,).
-
-    Parameters
-    ----------
-    loss : Loss
-        For example ``ef.losses.Huber(1.345)``, or one of your own: ``ef.JaxLoss(f)``.
-    data : (X, y), or what the loss takes
-        Design matrix (n, p), array or DataFrame (its columns name the parameters), and response
-        (n,). No intercept is added. Losses of your own and losses over pairs say what they take.
-        Arrays of numbers are not copied: do not write into them while the criterion, or a result
-        made with it, is in use. Everything else that is passed is copied.
-    penalty : Penalty, optional
-        For example ``ef.penalties.Ridge(0.5)``. None means no penalty.
-    weights : (n,) array, optional
-        At least zero. `weight_kind` must then say what they are.
-    weight_kind : {"frequency", "sampling"}
-        ``frequency``: a weight counts identical copies of the row. ``sampling``: a weight says how
-        many units of the population the row stands for.
-    offset : (n,) array, optional
-        Added to the linear predictor.
-    trials : (n,) array, optional
-        Number of trials behind each response (`Logistic` only).
-    names : sequence of str, optional
-        Parameter names.
-    start : optional
-        Where to start minimising a loss of your own; its shape says what the parameters are.
-
-    Attributes
-    ----------
-    total : Total
-        The unpenalized total loss M.
-    intercept : int or None
-        Column that a ridge leaves alone; only the formula front end sets it.
-    recorded : mapping
-        Nuisance values put on record beside those of the loss, see `plug_ins`.
-
-    Raises
-    ------
-    InputError
-        Data, weights, names or penalty cannot be used with the loss or with each other.
-
-    See Also
-    --------
-    minimise : Its minimiser.
-    target : The minimiser with the sandwich covariance.
-    GeneralizedPosterior : Its posterior at a learning rate.
-
-    Examples
-    --------
-    >>> import etafree as ef
-    >>> X, y = np.array([[1.0], [1.0]]), np.array([1.0, 3.0])
-    >>> c = ef.Criterion(ef.losses.Squared(), data=(X, y), penalty=ef.penalties.Ridge(1.0))
-    >>> c.value(np.array([1.0])), c.gradient(np.array([1.0]))
-    (3.0, array([0.]))
-    >>> c.hessian([1.0]), c.values_at([[1.0], [2.0]])
-    (array([[4.]]), array([3., 5.]))
-    >>> plain = c.with_loss(ef.losses.Huber(1.0)).with_penalty(ef.penalties.NoPenalty())
-    >>> plain.describe(), plain.reweighted([3, 1]).derivatives([1.0]).gradient
-    ('the minimiser of the expected Huber loss', array([-1.]))
-    >>> ef.minimise(plain.subset(np.array([1]))).theta
-    array([3.])
-    """
-
-    total: Any
-    penalty: Penalty
-    names: tuple[str, ...]
-    rows: Rows
-    intercept: int | None
-    recorded: Mapping[str, float]
-    start: Array | None
-
-    def __init__(
-        self,
-        loss: Loss,
-        data: Any,
-        penalty: Penalty | None = None,
-        *,
-        weights: Any = None,
-        weight_kind: str | None = None,
-        offset: Any = None,
-        trials: Any = None,
-        names: Sequence[str] | None = None,
-        start: Any = None,
-    ) -> None:
-        if isinstance(loss, GeneralLoss):
-            for argument, value in (("offset", offset), ("trials", trials)):
-                if value is not None:
-                    raise InputError(
-                        argument,
-                        f"means nothing to {type(loss).__name__}",
-                        "let the loss take it from the data",
-                    )
-            self._bind(loss, data, penalty, weights, weight_kind, names, start)
-            return
-        if start is not None:
-            raise InputError("start", "is for losses of your own", "pass it to ef.minimise")
-        if not isinstance(loss, LinearLoss):
-            raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
-        check_penalty(penalty)
-        X, y, rows = checked_arrays(data)
-        n, p = X.shape
-        ordered, names = renamed(data[0], names, "X")
-        if ordered is not data[0]:
-            X = np.ascontiguousarray(as_array(ordered, "X"))
-
-        def vector(value: object, argument: str) -> Array | None:
-            if value is None:
-                return None
-            return owned(as_array(rows.align(value, argument), argument, shape=(n,)))
-
-        o, m = vector(offset, "offset"), vector(trials, "trials")
-        w, frequency = checked_weights(rows, n, weights, weight_kind)
-        if m is not None:
-            if not loss.takes_trials:
-                raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
-            y = np.column_stack([y, m])
-        total = LinearTotal(loss, X, y, o, w, frequency).fitted()
-        self._set(total, (penalty or NoPenalty()).fitted_to(p), as_names(names, p), rows)
-
-    def _bind(
-        self,
-        loss: GeneralLoss,
-        data: Any,
-        penalty: Penalty | None,
-        weights: Any,
-        weight_kind: str | None,
-        names: Sequence[str] | None,
-        start: Any,
-    ) -> None:
-        """Fill in the criterion of a loss that makes its own total."""
-        check_penalty(penalty)
-        n = loss.count(data)
-        table = data if hasattr(data, "columns") else None
-        pair = isinstance(data, tuple) and len(data) == 2
-        index = shared_index(*data) if pair else getattr(table, "index", None)
-        rows = Rows(n, None, index, table, loss.row_advice)
-        w, frequency = checked_weights(rows, n, weights, weight_kind)
-        total, first, found = loss.bind(data, start, w, frequency)
-        known = as_names(found if names is None else names, total.p)
-        if found is not None and known != tuple(found) and set(known) & set(found):
-            raise InputError(
-                "names",
-                f"are {list(known)}, the loss has {list(found)}",
-                "leave them out, or pass new names",
-            )
-        self._set(total, (penalty or NoPenalty()).fitted_to(total.p), known, rows, start=first)
-
-    def _set(
-        self,
-        total: Total,
-        penalty: Penalty,
-        names: tuple[str, ...],
-        rows: Rows,
-        intercept: int | None = None,
-        recorded: Mapping[str, float] | None = None,
-        start: Array | None = None,
-    ) -> Criterion:
-        """Fill in the fields, once."""
-        given = (total, penalty, names, rows, intercept, dict(recorded or {}), start)
-        for field, value in zip(fields(self), given, strict=True):
-            object.__setattr__(self, field.name, value)
-        assert self.strength >= 0  # a strength that is none is refused here
-        return self
-
     def reweighted(self, weights: object, weight_kind: str = "frequency") -> Criterion:
         """Return the same criterion under other observation weights.
 
@@ -481,7 +375,7 @@ class Criterion(FromTables):
             Of the same rows.
         """
         checked = checked_weights(self.rows, self.n, weights, weight_kind)
-        return self._replaced(total=self.total.reweighted(*checked))
+        return replace(self, total=self.total.reweighted(*checked))
 
     def subset(self, rows: NDArray[np.intp]) -> Criterion:
         """Return the criterion of some `rows`, (m,) numbers counted from 0 among those in use.
@@ -502,21 +396,20 @@ class Criterion(FromTables):
         if not has_design(self.total):
             return self.reweighted(np.bincount(rows, minlength=self.n))
         kept = rows if self.rows.kept is None else self.rows.kept[rows]
-        return self._replaced(total=self.total.take(rows), rows=replace(self.rows, kept=kept))
+        return replace(self, total=self.total.take(rows), rows=replace(self.rows, kept=kept))
 
     def with_plug_ins(self, plug_ins: Mapping[str, float]) -> Criterion:
         """Return the same criterion with nuisance values on record that were estimated before."""
         named = as_mapping(plug_ins, "plug_ins")
         values = {name: as_number(value, "plug_ins") for name, value in named.items()}
-        return self._replaced(recorded={**self.recorded, **values})
+        return replace(self, recorded={**self.recorded, **values})
 
     def with_loss(self, loss: LinearLoss) -> Criterion:
         """Return the same data and penalty under another `loss` over a linear predictor.
 
         An `InputError` if it is none, or if the criterion's own loss is none.
         """
-        if not isinstance(loss, LinearLoss):
-            raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
+        _check_linear(loss)
         if not is_linear(self.total):
             raise InputError("loss", f"cannot replace {self.loss!r}", "build a new Criterion")
         if self.total.trials and not loss.takes_trials:
@@ -525,22 +418,17 @@ class Criterion(FromTables):
                 f"{type(loss).__name__} has no use for the data's trials",
                 "build a new Criterion without them",
             )
-        return self._replaced(total=self.total.with_loss(loss))
+        return replace(self, total=self.total.with_loss(loss))
 
     def with_penalty(self, penalty: Penalty) -> Criterion:
         """Return the same data and loss under another `penalty`, an `InputError` if it is none."""
         if not isinstance(penalty, Penalty):
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
-        return self._replaced(penalty=penalty.fitted_to(self.p, self.intercept))
+        return replace(self, penalty=penalty.fitted_to(self.p, self.intercept))
 
     def with_rows(self, rows: Rows) -> Criterion:
         """Return the same criterion whose labels are lined up with other rows."""
-        return self._replaced(rows=rows)
-
-    def _replaced(self, **changes: Any) -> Criterion:
-        """Return a copy with other fields; everything that is not named stays as it was."""
-        kept = {field.name: getattr(self, field.name) for field in fields(self)}
-        return object.__new__(type(self))._set(**kept | changes)
+        return replace(self, rows=rows)
 
     @cached_property
     def size(self) -> float:
@@ -559,12 +447,7 @@ class Criterion(FromTables):
     @property
     def plug_ins(self) -> dict[str, float]:
         """Nuisance values that were estimated beforehand and are taken as known."""
-        return {**self.total.loss.plug_ins(), **self.recorded}
-
-    @cached_property
-    def loss(self) -> Any:
-        """The loss of one observation."""
-        return self.total.loss
+        return {**self.loss.plug_ins(), **self.recorded}
 
     @cached_property
     def n(self) -> int:
@@ -591,18 +474,19 @@ class Criterion(FromTables):
         Derivatives
             ``value``, ``gradient`` (p,), ``hessian`` (p, p) and ``gradient_scale`` (p,).
         """
-        theta = self.point(theta)
-        majorize = as_bool(majorize, "majorize")
-        part: Derivatives = self.total.derivatives(theta, majorize=majorize)
+        point = self.point(theta)
+        if not isinstance(majorize, bool):
+            majorize = as_bool(majorize, "majorize")
+        loss: Derivatives = self.total.derivatives(point, majorize=majorize)
+        if self.strength == 0:
+            return loss
         weight = self.strength * self.size
-        if weight == 0.0:
-            return part
-        slope = weight * self.penalty.gradient(theta)
+        slope = weight * self.penalty.gradient(point)
         return Derivatives(
-            part.value + weight * float(self.penalty.value(theta)),
-            part.gradient + slope,
-            part.hessian + weight * self.penalty.hessian(theta),
-            part.gradient_scale + np.abs(slope),
+            loss.value + weight * float(self.penalty.value(point)),
+            loss.gradient + slope,
+            loss.hessian + weight * self.penalty.hessian(point),
+            loss.gradient_scale + np.abs(slope),
         )
 
     def value(self, theta: object) -> float:
@@ -622,31 +506,128 @@ class Criterion(FromTables):
         thetas = as_array(in_order(thetas, self.names, "thetas"), "thetas", ndim=2)
         if thetas.shape[1] != self.p:
             raise InputError("thetas", f"has {thetas.shape[1]} columns for {self.p} parameter(s)")
-        out: Array = self.total.totals(thetas)
-        weight = self.strength * self.size
-        return out if weight == 0.0 else out + weight * self.penalty.value(thetas)
+        values: Array = self.total.totals(thetas)
+        if self.strength == 0:
+            return values
+        return values + self.strength * self.size * self.penalty.value(thetas)
 
     def penalty_share(self, theta: Array) -> Array:
         r"""Return :math:`\lambda_n s_n\nabla^2\rho` per unit of weight."""
+        if self.strength == 0:
+            return np.zeros((self.p, self.p))
         per_unit: float = self.strength * self.size / self.total.weight
         return per_unit * self.penalty.hessian(theta)
 
     def point(self, theta: object, argument: str = "theta") -> Array:
         """Return `theta` as a checked parameter vector (p,)."""
+        if (
+            type(theta) is np.ndarray
+            and theta.dtype == np.float64
+            and theta.shape == (self.p,)
+            and np.isfinite(theta).all()
+        ):  # at every step of a minimiser
+            return theta
         return as_array(in_order(theta, self.names, argument), argument, shape=(self.p,))
 
     def describe(self) -> str:
         """Return what intervals for this criterion cover, in words."""
-        made = self.loss.describe()
+        minimised = self.loss.describe()
         if self.strength > 0:
-            made += f" plus the {self.penalty.describe(self.size)}"
+            minimised += f" plus the {self.penalty.describe(self.size)}"
         unit = self.loss.effective_unit
         scale = "" if unit == 1.0 else f", effective scale s_n = n h = {self.size:g}"
-        return f"the minimiser of {made}{scale}"
+        return f"the minimiser of {minimised}{scale}"
 
     def __repr__(self) -> str:
         extra = "" if self.total.weights is None else f", weights sum to {self.total.weight:g}"
-        return (
-            f"Criterion({self.loss!r}, n={self.n}, p={self.p}, "
-            f"{self.penalty.describe(self.size)}{extra})"
+        penalty = self.penalty.describe(self.size)
+        return f"Criterion({self.loss!r}, n={self.n}, p={self.p}, {penalty}{extra})"
+
+
+def _bind_linear(
+    criterion: Criterion,
+    data: Any,
+    weights: object,
+    weight_kind: str | None,
+    offset: object,
+    trials: object,
+) -> dict[str, object]:
+    """Return the fields of a criterion over a linear predictor, from X and y."""
+    loss = criterion.loss
+    if criterion.start is not None:
+        raise InputError("start", "is for losses of your own", "pass it to ef.minimise")
+    _check_linear(loss)
+    X, y, rows = checked_arrays(data)
+    n, p = X.shape
+    ordered, names = renamed(data[0], criterion.names, "X")
+    if ordered is not data[0]:
+        X = np.ascontiguousarray(as_array(ordered, "X"))
+
+    def vector(value: object, argument: str) -> Array | None:
+        if value is None:
+            return None
+        return owned(as_array(rows.align(value, argument), argument, shape=(n,)))
+
+    predictor_offset, counts = vector(offset, "offset"), vector(trials, "trials")
+    checked, frequency = checked_weights(rows, n, weights, weight_kind)
+    if counts is not None:
+        if not loss.takes_trials:
+            raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
+        y = np.column_stack([y, counts])
+    total = LinearTotal(loss, X, y, predictor_offset, checked, frequency).fitted()
+    return {"total": total, "names": as_names(names, p), "rows": rows}
+
+
+def _bind_general(
+    criterion: Criterion,
+    data: Any,
+    weights: object,
+    weight_kind: str | None,
+    offset: object,
+    trials: object,
+) -> dict[str, object]:
+    """Return the fields of a criterion whose loss makes its own total."""
+    loss, given = criterion.loss, criterion.names
+    for argument, value in (("offset", offset), ("trials", trials)):
+        if value is not None:
+            problem = f"means nothing to {type(loss).__name__}"
+            raise InputError(argument, problem, "let the loss take it from the data")
+    n = loss.count(data)
+    table = data if hasattr(data, "columns") else None
+    pair = isinstance(data, tuple) and len(data) == 2
+    index = shared_index(*data) if pair else getattr(table, "index", None)
+    rows = Rows(n, None, index, table, loss.row_advice)
+    checked = checked_weights(rows, n, weights, weight_kind)
+    total, start, own = loss.bind(data, criterion.start, *checked)
+    names = as_names(own if given is None else given, total.p)
+    if own is not None and names != tuple(own) and set(names) & set(own):
+        raise InputError(
+            "names",
+            f"are {list(names)}, the loss has {list(own)}",
+            "leave them out, or pass new names",
         )
+    return {"total": total, "names": names, "rows": rows, "start": start}
+
+
+def _check_linear(loss: object) -> None:
+    if not isinstance(loss, LinearLoss):
+        raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
+
+
+def check_penalty(penalty: object) -> None:
+    if penalty is not None and not isinstance(penalty, Penalty):
+        raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
+
+
+def _check_for_parts(loss: LinearLoss, penalty: Penalty | None, trials: str | None) -> None:
+    """Refuse losses and penalties that need all rows at once."""
+    _check_linear(loss)
+    check_penalty(penalty)
+    if isinstance(penalty, KinkedPenalty):
+        raise InputError(
+            "penalty",
+            f"{type(penalty).__name__} has kinks, and the data are read in parts",
+            "use ef.penalties.huberized_l1",
+        )
+    if trials is not None and not loss.takes_trials:
+        raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")

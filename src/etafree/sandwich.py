@@ -58,8 +58,8 @@ def active_block(criterion: Criterion) -> Criterion:
         position = int(np.count_nonzero(active[: criterion.intercept]))
     total = replace(criterion.total, X=np.ascontiguousarray(criterion.total.X[:, active]))
     smooth = penalty.restricted(active, fit.theta)
-    return criterion._replaced(
-        total=total, penalty=smooth, names=names, intercept=position, start=None
+    return replace(
+        criterion, total=total, penalty=smooth, names=names, intercept=position, start=None
     )
 
 

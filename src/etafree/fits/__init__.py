@@ -194,7 +194,8 @@ def portable(adapter: Callable[..., Fit], fit: object, model: object, **options:
     }
     total = made.criterion.total
     penalty: Any = made.criterion.penalty
-    criterion = made.criterion._replaced(
+    criterion = replace(
+        made.criterion,
         total=replace(total, loss=total.loss.with_function(ours["losses"])),
         penalty=replace(penalty, **{k: ours[k] for k in ("function", "slope", "curvature")}),
     )
