@@ -16,7 +16,7 @@ import pytest
 import etafree as ef
 from conftest import LOSSES, make_case, refused
 from etafree.errors import ConvergenceError
-from etafree.optimize.newton import newton_minimise
+from etafree.optimize import minimise
 from etafree.optimize.proximal import QuadraticModel, proximal_minimise
 from etafree.penalties import L1, ElasticNet, GroupL1, NoPenalty, Ridge
 
@@ -191,10 +191,10 @@ def test_independent_columns_are_soft_thresholded() -> None:
 
 
 def test_limits_ridge_no_penalty_and_groups_of_one(robust) -> None:
-    ridge = newton_minimise(robust.criterion(penalty=Ridge(0.3))).theta
+    ridge = minimise(robust.criterion(penalty=Ridge(0.3))).theta
     almost = proximal_minimise(robust.criterion(penalty=ElasticNet(0.3, mix=1e-10))).theta
     np.testing.assert_allclose(almost, ridge, atol=1e-8)
-    bare = newton_minimise(robust.criterion(penalty=NoPenalty()))
+    bare = minimise(robust.criterion(penalty=NoPenalty()))
     none = proximal_minimise(robust.criterion(penalty=GroupL1(0.0, groups=[1, 1, 1])))
     np.testing.assert_allclose(none.theta, bare.theta, atol=1e-12)
     np.testing.assert_allclose(none.hessian, bare.hessian, rtol=1e-10)

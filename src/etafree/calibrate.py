@@ -279,7 +279,7 @@ def _as_fit(
         named = all(isinstance(name, str | None) for name in several)
         chosen = losses if named else None
         options = {"var_names": var_names, "log_likelihood": chosen, "eta": eta}
-        fit = as_fit(draws, model, **options, losses=own)
+        fit = None if _is_plain(draws, model) else as_fit(draws, model, **options, losses=own)
         if fit is None:
             fit = _with_losses(draws, losses, named, eta, var_names)
         elif not named:
@@ -289,6 +289,11 @@ def _as_fit(
             "of", "cannot be combined with a fit that brings its model", "leave one of them out"
         )
     return fit
+
+
+def _is_plain(draws: object, model: object) -> bool:
+    """Return whether draws need no adapter."""
+    return type(draws) in (Draws, np.ndarray) and model is None
 
 
 def _check_kind(draws: object) -> None:
@@ -432,7 +437,7 @@ def _jackknifed(
         raise InputError("log_likelihood", "is not stored in this fit", HOW)
     if how.working != "draws":
         raise InputError("map", "from the curvature needs a Hessian", "pass model= or a criterion")
-    kind, point = find_center("mean" if center is None else center, None, own.mean, own.names)
+    kind, point, _ = find_center("mean" if center is None else center, None, own.mean, own.names)
     rows = getattr(losses, "rows", Rows(losses.n))
     copies = isinstance(losses, RowLosses) and losses.total.copies
     dependence = bind(structure, rows, copies)
@@ -482,5 +487,5 @@ def _given(
     names = original.names
     if names == as_names(None, len(names)):  # made up: centre and covariance go together
         covariance = in_order(covariance, axis_names(center) or names, "covariance", (0, 1))
-    kind, point = find_center(center, goal, original.mean, names)
+    kind, point, _ = find_center(center, goal, original.mean, names)
     return Target(point, covariance, names, center_kind=kind)

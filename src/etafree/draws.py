@@ -184,6 +184,8 @@ class Draws:
 
     def select(self, names: Sequence[str]) -> Draws:
         """Return the draws of the parameters `names`, in that order; `InputError` for others."""
+        if type(names) is tuple and names == self.names:
+            return self
         wanted = as_names(names, None)
         if wanted == self.names:
             return self

@@ -25,10 +25,10 @@ from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, in
 from etafree.foundation.check import missing_rows
 from etafree.foundation.linalg import check_covariance
 from etafree.foundation.threads import own_settings
-from etafree.optimize import minimise
+from etafree.optimize import Minimum, minimise
 from etafree.penalties import KinkedPenalty
 from etafree.target import Target, degrees_of_freedom
-from etafree.totals.base import ClusterTotals, Derivatives
+from etafree.totals.base import ClusterTotals
 from etafree.totals.linear import has_design, is_linear
 
 
@@ -88,8 +88,8 @@ def find_center(
     criterion: Criterion | None,
     mean: Array | None = None,
     names: Sequence[str] = (),
-) -> tuple[str, Array]:
-    """Return the kind of centre and the point (p,).
+) -> tuple[str, Array, Minimum | None]:
+    """Return the kind of centre, the point (p,), and the minimum if that is the point.
 
     ``map`` is the minimiser of loss plus penalty, without any unscaled log prior and without a
     Jacobian; ``one_step`` a Newton step from the posterior mean; ``mean`` the posterior mean, which
@@ -97,30 +97,29 @@ def find_center(
     criterion's names, or `names` where there is none.
     """
     if not isinstance(center, str):
-        size = criterion.p if criterion is not None else (None if mean is None else len(mean))
         center = in_order(center, names if criterion is None else criterion.names, "center")
         point = np.atleast_1d(as_array(center, "center"))
         if point.ndim != 1:
             raise InputError("center", f"has shape {point.shape} but must be a vector")
-        if size is not None and len(point) != size:
+        size = len(point if mean is None else mean) if criterion is None else criterion.p
+        if len(point) != size:
             raise InputError("center", f"has {len(point)} entries for {size} parameter(s)")
-        return "given", point
+        return "given", point, None
     as_choice(center, "center", CENTERS)
+    if center == "map" and criterion is not None:
+        minimum = minimise(criterion)
+        return "map", minimum.theta, minimum
     if center != "map" and mean is None:
         raise InputError("center", f"{center!r} needs draws", "pass draws, or center='map'")
-    if center == "mean":
-        assert mean is not None
-        return "mean", mean
-    if criterion is None:
+    if center == "mean" and mean is not None:
+        return "mean", mean, None
+    if criterion is None or mean is None:
         raise InputError(
             "center",
             f"{center!r} needs scores and a Hessian, and there are draws only",
             "pass a criterion, an array, or center='mean'",
         )
-    if center == "map":
-        return "map", minimise(criterion).theta
-    assert mean is not None
-    return "one_step", one_step(criterion, mean)
+    return "one_step", one_step(criterion, mean), None
 
 
 HESSIAN_ADVICE = "pass the Hessian of the total loss, not its negative or inverse"
@@ -211,6 +210,8 @@ def target(
         raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
     as_bool(centered, "centered")
     criterion = active_block(criterion)
+    if mean is not None:
+        mean = criterion.point(mean, "mean")
     structure = as_structure(clusters, dependence)
     return target_of(
         criterion,
@@ -242,52 +243,50 @@ def target_of(
     p = criterion.p
     dependence.check_size(criterion.total.weights, p)
     correction = _correction(correction, dependence, meat, criterion)
-    degrees_of_freedom(dof, np.inf, p)
-    if mean is not None:
-        mean = as_array(in_order(mean, criterion.names, "mean"), "mean", shape=(p,))
+    if dof is not None:  # before any work
+        degrees_of_freedom(dof, np.inf, p)
     hessian = _checked(hessian, "hessian", criterion, HESSIAN_ADVICE)
     meat = _checked(meat, "meat", criterion, MEAT_ADVICE)
     if isinstance(meat, np.ndarray) and not centered:
         raise InputError("centered", "is False, and meat= is a matrix already", "leave it out")
-    kind, theta = find_center(center, criterion, mean)
-    total: Derivatives | ClusterTotals
-    summed = dependence.summed(correction) if meat is None else None
-    if summed is None:
-        total = criterion.total.derivatives(theta)
-    else:  # score sums come in the same pass
-        total = criterion.total.cluster_totals(theta, summed)
-    silence = _silence(criterion, total)
-    A = _curvature(criterion, theta, total.hessian, hessian, silence)
-    at = Point(criterion, theta, A, linalg.whitener(A), total.gradient, centered)
+    kind, theta, minimum = find_center(center, criterion, mean)
+    groups = dependence.summed(correction) if meat is None else None
+    totals = None if groups is None else criterion.total.cluster_totals(theta, groups)
+    gradient, curvature = _derivatives(criterion, theta, minimum, totals)
+    A = _curvature(criterion, theta, curvature, hessian)
+    at = Point(criterion, theta, A, linalg.whitener(A), gradient, centered)
     if meat is not None:
-        made = dependence.given(*_given_meat(at, meat))
-    elif isinstance(total, ClusterTotals):
-        made = dependence.meat(group_scores(at, total, _intercept(criterion)), correction)
+        estimate = dependence.given(*_given_meat(at, meat))
+    elif totals is not None:
+        estimate = dependence.meat(group_scores(at, totals, _intercept(criterion)), correction)
     else:
-        made = dependence.by_leverage(at, correction)
-    _refuse_flat(made, at, dependence, silence)
-    default: float | Array = made.dof
-    if made.satterthwaite is not None:
-        default = np.array([made.satterthwaite.dof(row) for row in np.eye(p)])
+        estimate = dependence.by_leverage(at, correction)
+    _refuse_flat(estimate, at, dependence)
+    default: float | Array = estimate.dof
+    if estimate.satterthwaite is not None:
+        default = np.array([estimate.satterthwaite.dof(row) for row in np.eye(p)])
     return Target(
         center=theta,
-        covariance=made.covariance,
+        covariance=estimate.covariance,
         names=criterion.names,
         dof=degrees_of_freedom(dof, default, p),
         hessian=A,
-        meat=made.matrix,
+        meat=estimate.matrix,
         center_kind=kind,
-        correction=made.correction,
+        correction=estimate.correction,
         centered=centered,
-        clusters=made.clusters,
-        design=made.design,
+        clusters=estimate.clusters,
+        design=estimate.design,
         n=criterion.n,
         size=criterion.size,
         estimand=criterion.describe(),
         plug_ins=dict(criterion.plug_ins),
-        joint_dof=made.joint_dof if dof is None else None,
-        satterthwaite=made.satterthwaite if dof is None else None,
-        findings=(*missing_rows(criterion.rows.missing, criterion.rows.original), *made.findings),
+        joint_dof=estimate.joint_dof if dof is None else None,
+        satterthwaite=estimate.satterthwaite if dof is None else None,
+        findings=(
+            *missing_rows(criterion.rows.missing, criterion.rows.original),
+            *estimate.findings,
+        ),
         criterion=criterion,
         dependence=dependence,
     )
@@ -301,36 +300,52 @@ def _checked(value: object, argument: str, criterion: Criterion, advice: str) ->
     return check_covariance(matrix, argument, criterion.p, advice)
 
 
-def _curvature(
-    criterion: Criterion, theta: Array, loss_hessian: Array, given: object, silence: str
-) -> Array:
+def _derivatives(
+    criterion: Criterion, theta: Array, minimum: Minimum | None, totals: ClusterTotals | None
+) -> tuple[Array, Array]:
+    """Return the gradient of the loss and the Hessian of loss plus penalty, in the fewest passes.
+
+    At the minimiser the gradient of the loss is minus that of the penalty.
+    """
+    if totals is None and minimum is not None:
+        slope = np.zeros(criterion.p)
+        if criterion.strength > 0:
+            slope -= criterion.strength * criterion.size * criterion.penalty.gradient(theta)
+        return slope, minimum.hessian
+    loss = criterion.total.derivatives(theta) if totals is None else totals
+    return loss.gradient, loss.hessian + criterion.total.weight * criterion.penalty_share(theta)
+
+
+def _curvature(criterion: Criterion, theta: Array, hessian: Array, given: object) -> Array:
     """Return A: the Hessian of loss plus penalty, or one that was given."""
     if given is not None:
         matrix = given(theta) if callable(given) else given
         return check_covariance(matrix, "hessian", criterion.p, HESSIAN_ADVICE)
     wider = criterion.loss.curvature()
     if wider is not None:
-        other = criterion.with_loss(wider[0])
-        loss_hessian = wider[1] * other.total.derivatives(theta).hessian
-    matrix = loss_hessian + criterion.total.weight * criterion.penalty_share(theta)
-    flat = "the centre is no strict minimum: add a penalty or change center="
-    return check_covariance(matrix, "hessian", criterion.p, silence or flat)
-
-
-def _refuse_flat(made: Meat, at: Point, dependence: Dependence, silence: str) -> None:
-    """Refuse a score variance without full rank, and say along what scores do not vary.
-
-    `silence` is the advice about parameters that no loss depends on, if there are any.
-    """
-    criterion, p = at.criterion, at.criterion.p
-    values, vectors = linalg.eigh(at.whiten @ made.matrix @ at.whiten.T, "meat")
-    flat = values <= linalg.rounding(p) * values[-1]
-    units = int(criterion.total.count) if dependence.independent else made.clusters
+        loss, factor = wider
+        share = criterion.total.weight * criterion.penalty_share(theta)
+        hessian = factor * criterion.with_loss(loss).total.derivatives(theta).hessian + share
 
     def advice() -> str:
+        flat = "the centre is no strict minimum: add a penalty or change center="
+        return _silence(criterion, theta) or flat
+
+    return check_covariance(hessian, "hessian", criterion.p, advice)
+
+
+def _refuse_flat(estimate: Meat, at: Point, dependence: Dependence) -> None:
+    """Refuse a score variance without full rank, and say along what scores do not vary."""
+    criterion, p = at.criterion, at.criterion.p
+    values, vectors = linalg.eigh(at.whiten @ estimate.matrix @ at.whiten.T, "meat")
+    flat = values <= linalg.rounding(p) * values[-1]
+    units = int(criterion.total.count) if dependence.independent else estimate.clusters
+
+    def advice() -> str:
+        silence = _silence(criterion, at.theta)
         if silence:
             return silence
-        if made.correction == "custom":
+        if estimate.correction == "custom":
             return "meat= must give a matrix of full rank"
         if flat.any() and (units is None or units <= p):
             return f"fit at most {int(p - flat.sum())} parameter(s): scores span no more"
@@ -344,12 +359,13 @@ def _refuse_flat(made: Meat, at: Point, dependence: Dependence, silence: str) ->
 
     if flat.any():
         raise NotPositiveDefiniteError("meat", float(values[0]), advice())
-    check_covariance(made.matrix, "meat", p, advice)
+    check_covariance(estimate.matrix, "meat", p, advice)
 
 
-def _silence(criterion: Criterion, total: Derivatives | ClusterTotals) -> str:
+def _silence(criterion: Criterion, theta: Array) -> str:
     """Return advice that names parameters that no loss depends on; none if there are none."""
-    heard = np.any(total.hessian != 0, axis=0) | (total.gradient != 0)
+    loss = criterion.total.derivatives(theta)
+    heard = np.any(loss.hessian != 0, axis=0) | (loss.gradient != 0)
     silent = [criterion.names[j] for j in np.flatnonzero(~heard)]
     if not silent:
         return ""
@@ -376,8 +392,8 @@ def _intercept(criterion: Criterion) -> int | None:
     if has_design(criterion.total):
         constant = np.flatnonzero(np.ptp(criterion.total.X, axis=0) == 0)
         return int(constant[0]) if len(constant) else None
-    found = is_linear(criterion.total) and "Intercept" in criterion.names
-    return criterion.names.index("Intercept") if found else None
+    named = is_linear(criterion.total) and "Intercept" in criterion.names
+    return criterion.names.index("Intercept") if named else None
 
 
 def _given_meat(at: Point, meat: Array | Callable[[Array], Array]) -> tuple[Array, Array]:

@@ -11,10 +11,10 @@ Tipton, E. (2018). J. Bus. Econ. Statist. 36, 672-683.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -256,61 +256,53 @@ class Target:
     dependence: Dependence | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self._check_words()
-        names = self._names()
-        p, dof = len(names), as_array(in_order(self.dof, names, "dof"), "dof", finite=False)
+        self._check_kinds()
+        labels: Sequence[str] | None = self.names
+        if labels is None or (isinstance(labels, tuple) and not labels):
+            labels = axis_names(self.center) or axis_names(self.covariance)
+        center, labels = renamed(self.center, labels, "center")
+        point = as_array(center, "center").reshape(-1)
+        if point.size == 0:
+            raise InputError("center", "is empty")
+        names, p = as_names(labels, len(point)), len(point)
+        dof = as_array(in_order(self.dof, names, "dof"), "dof", finite=False)
+        dof = as_array(dof if dof.ndim else np.full(p, dof), "dof", shape=(p,), finite=False)
+        if not np.all(dof > 0):
+            advice = "pass numbers above zero, numpy.inf for the normal"
+            raise InputError("dof", f"are {dof.tolist()}", advice)
+        numbers = as_mapping(self.plug_ins, "plug_ins")
+        fields: dict[str, object] = {
+            "names": names,
+            "center": owned(point),
+            "dof": owned(dof),
+            "plug_ins": {name: as_number(value, name) for name, value in numbers.items()},
+        }
         covariance = in_order(self.covariance, names, "covariance", (0, 1))
         if not self.design:  # of the user's own
             covariance = check_covariance(covariance, "covariance", p)
-        center = renamed(self.center, names, "center")[0]
-        self._own("names", names)
-        self._own("center", owned(as_array(center, "center").reshape(p)))
-        dof = np.full(p, dof) if dof.ndim == 0 else dof
-        self._own("dof", owned(as_array(dof, "dof", shape=(p,), finite=False)))
-        self._own("covariance", owned(as_array(covariance, "covariance", shape=(p, p))))
+        fields["covariance"] = owned(as_array(covariance, "covariance", shape=(p, p)))
         for name, axes in (("hessian", (0, 1)), ("meat", (0, 1)), ("se_error", (-1,))):
-            value = getattr(self, name)
-            if value is not None:
-                array = as_array(in_order(value, names, name, axes), name, shape=(p,) * len(axes))
-                self._own(name, owned(array))  # frozen means the arrays too
-        if not np.all(self.dof > 0):
-            raise InputError(
-                "dof",
-                f"are {self.dof.tolist()}",
-                "pass numbers above zero, numpy.inf for the normal",
-            )
-        numbers = as_mapping(self.plug_ins, "plug_ins")
-        self._own("plug_ins", {name: as_number(value, name) for name, value in numbers.items()})
+            if getattr(self, name) is not None:
+                value = in_order(getattr(self, name), names, name, axes)
+                fields[name] = owned(as_array(value, name, shape=(p,) * len(axes)))
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
-    def _own(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-
-    def _names(self) -> tuple[str, ...]:
-        """Return the names that were given, those of the labels, or theta[0] and so on."""
-        named: Any = self.names
-        if named is None or (isinstance(named, tuple) and not named):
-            named = axis_names(self.center) or axis_names(self.covariance)
-        count = as_array(renamed(self.center, named, "center")[0], "center").size
-        if count == 0:
-            raise InputError("center", "is empty")
-        return as_names(named, count)
-
-    def _check_words(self) -> None:
+    def _check_kinds(self) -> None:
         """Refuse what is no text, no number and no finding where one belongs."""
         for name in ("center_kind", "correction", "design", "estimand", "method"):
             if not isinstance(getattr(self, name), str):
                 raise InputError(name, f"is a {type(getattr(self, name)).__name__}", "pass text")
+        if not isinstance(self.satterthwaite, Satterthwaite | None):
+            kind = type(self.satterthwaite).__name__
+            raise InputError("satterthwaite", f"is a {kind}", "leave it out")
+        tuples = isinstance(self.findings, tuple)
+        if not tuples or not all(isinstance(finding, Finding) for finding in self.findings):
+            raise InputError("findings", "are no tuple of Finding", "leave them out")
+        as_bool(self.centered, "centered")
         for name in ("clusters", "n", "size", "joint_dof"):
             if getattr(self, name) is not None:
                 as_positive(getattr(self, name), name)
-        as_bool(self.centered, "centered")
-        if not isinstance(self.satterthwaite, Satterthwaite | None):
-            raise InputError(
-                "satterthwaite", f"is a {type(self.satterthwaite).__name__}", "leave it out"
-            )
-        tuples = isinstance(self.findings, tuple)
-        if not tuples or not all(isinstance(found, Finding) for found in self.findings):
-            raise InputError("findings", "are no tuple of Finding", "leave them out")
 
     @property
     def se(self) -> Array:

@@ -36,20 +36,10 @@ def as_array(
     finite: bool = True,
 ) -> Array:
     """Return `value` as a float64 array of the asked dimension or shape, finite unless told."""
-    refuse_masked(value, argument)
-    try:
-        raw = np.asarray(value)
-        if raw.dtype.kind not in "biufO":
-            raise TypeError(f"dtype {raw.dtype}")
-        if raw.dtype.kind == "O" and any(isinstance(v, str | bytes) for v in raw.flat):
-            raise TypeError("text")
-        array = np.asarray(raw, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            argument,
-            f"cannot be read as numbers ({error})",
-            "pass real numbers, or an array of them",
-        ) from None
+    if type(value) is np.ndarray and value.dtype == np.float64:
+        array: Array = value
+    else:
+        array = _as_floats(value, argument)
     if ndim is not None and array.ndim != ndim:
         raise InputError(
             argument, f"has {array.ndim} dimension(s), shape {array.shape}, but must have {ndim}"
@@ -59,6 +49,21 @@ def as_array(
     if finite:
         check_finite(array, argument)
     return array
+
+
+def _as_floats(value: object, argument: str) -> Array:
+    """Return numbers of any kind as a float64 array."""
+    refuse_masked(value, argument)
+    try:
+        raw = np.asarray(value)
+        if raw.dtype.kind not in "biufO":
+            raise TypeError(f"dtype {raw.dtype}")
+        if raw.dtype.kind == "O" and any(isinstance(v, str | bytes) for v in raw.flat):
+            raise TypeError("text")
+        return np.asarray(raw, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        problem = f"cannot be read as numbers ({error})"
+        raise InputError(argument, problem, "pass real numbers, or an array of them") from None
 
 
 def refuse_masked(value: object, argument: str) -> None:
@@ -80,10 +85,10 @@ def _has_masked(value: object, depth: int = 32) -> bool:
         return False
     inside: Iterable[object] = ()
     if isinstance(value, list | tuple) and depth:
-        inside = (part for part in value if isinstance(part, list | tuple | np.ndarray))
+        inside = (entry for entry in value if isinstance(entry, list | tuple | np.ndarray))
     elif isinstance(value, np.ndarray) and value.dtype == object and not np.ma.isMA(value):
-        inside = (part for part in value.flat if part is np.ma.masked)
-    return bool(np.ma.is_masked(value)) or any(_has_masked(part, depth - 1) for part in inside)
+        inside = (entry for entry in value.flat if entry is np.ma.masked)
+    return bool(np.ma.is_masked(value)) or any(_has_masked(entry, depth - 1) for entry in inside)
 
 
 def owned(array: NDArray[T]) -> NDArray[T]:
@@ -99,10 +104,10 @@ def owned(array: NDArray[T]) -> NDArray[T]:
     >>> kept, owned(kept) is kept
     (array([0., 0.]), True)
     """
-    part: object = array
-    while isinstance(part, np.ndarray) and not part.flags.writeable:
-        part = part.base
-    if part is None:
+    base: object = array
+    while isinstance(base, np.ndarray) and not base.flags.writeable:
+        base = base.base
+    if base is None:
         return array
     copy = np.array(array)
     copy.setflags(write=False)
@@ -224,7 +229,7 @@ def as_names(
         raise InputError(
             "names", f"is {_short(value)}", "pass a list of strings, one per parameter"
         )
-    names = tuple(str(name) for name in value)
+    names = tuple(map(str, value))
     if count is not None and len(names) != count:
         raise InputError(
             "names",
@@ -310,7 +315,8 @@ def in_order(
 ) -> Any:
     """Return a value whose named axes have the order of `names`; one without names as it is.
 
-    Where `names` are made up (``theta[0]``, ...) and none of them is meant, positions count.
+    Where `names` are the default ones (``theta[0]``, ...) and the value has none of them, positions
+    count.
 
     Examples
     --------
@@ -321,13 +327,13 @@ def in_order(
     if type(value) is np.ndarray:  # at every step of a minimiser
         return value
     wanted = tuple(names)
-    found = [axis_names(value, axis) for axis in axes]
-    known = next((own for own in found if own is not None), None)
-    made_up = wanted == as_names(None, len(wanted))
-    if known is None or (made_up and not set(known) & set(wanted)):
+    labels = [axis_names(value, axis) for axis in axes]
+    known = next((own for own in labels if own is not None), None)
+    default = wanted == as_names(None, len(wanted))
+    if known is None or (default and not set(known) & set(wanted)):
         return value
     array = np.asarray(value)
-    for axis, own in zip(axes, found, strict=True):  # an axis without names is as the other
+    for axis, own in zip(axes, labels, strict=True):  # an axis without names is as the other
         array = np.take(array, _positions(own or known, wanted, argument), axis=axis)
     return array
 

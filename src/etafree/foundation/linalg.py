@@ -114,16 +114,12 @@ def null_direction(rows: Array, what: str = "X") -> Array:
     return _answer(lambda x: np.linalg.svd(x)[2][-1:], rows, what=what)
 
 
-def _check_finite(matrix: Array, what: str) -> None:
-    if not np.isfinite(matrix).all():
-        raise InputError(what, "has entries that are not finite", "rescale data or parameters")
-
-
 def _answer(
     factor: Callable[..., T], matrix: Array, *right: Array, what: str, advice: str = UNDETERMINED
 ) -> T:
     """Return what a routine of LAPACK makes of a matrix, or say what is wrong with the matrix."""
-    _check_finite(matrix, what)
+    if not np.isfinite(matrix).all():
+        raise InputError(what, "has entries that are not finite", "rescale data or parameters")
     try:
         return factor(matrix, *right)
     except np.linalg.LinAlgError:
@@ -235,10 +231,10 @@ def symmetric_root(matrix: Array, power: float = 0.5, argument: str = "matrix") 
 
 def whitener(matrix: Array, what: str = "Hessian") -> Array:
     """Return W, lower triangular, with W M W' = I for a positive definite M of any units."""
-    _check_finite(matrix, what)
     diagonal = np.diagonal(matrix)
     sd = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    return inv(cholesky(matrix / sd / sd[:, None], what), what) / sd
+    with np.errstate(invalid="ignore"):  # what is not finite is refused by name
+        return inv(cholesky(matrix / sd / sd[:, None], what), what) / sd
 
 
 def relative_eigenvalues(matrix: Array, base: Array, what: str = "Hessian") -> Array:

@@ -19,6 +19,7 @@ from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import CONDITION_FAIL, correlation_eigenvalues
 from etafree.foundation.threads import own_settings
 from etafree.losses import Huber, ResidualLoss
+from etafree.penalties import KinkedPenalty
 from etafree.totals.base import Derivatives
 from etafree.totals.linear import is_linear
 
@@ -68,49 +69,79 @@ class Minimum:
 
 
 @own_settings
-def newton_minimise(criterion: Criterion, start: object = None) -> Minimum:
+def minimise(criterion: Criterion, start: object = None) -> Minimum:
     r"""Return the minimiser of the penalized total loss, :math:`\hat\theta = \arg\min L`.
 
     Newton steps with the exact Hessian, halved until the value falls; where the Hessian is not
     positive definite or the step fails, the loss's majorizer takes its place (iteratively
     reweighted least squares, which always descends). A loss that is not convex is minimised from a
-    least-squares, a Huber and two random starts; the best minimum has status ``local``.
+    least-squares, a Huber and two random starts; the best minimum has status ``local``. Penalties
+    with a kink (L1, elastic net, groups) take proximal steps. Both stop when the gradient, or the
+    smallest subgradient, is zero to rounding.
 
-    Arguments and errors as for `etafree.minimise`.
+    Parameters
+    ----------
+    criterion : Criterion
+        What is minimised.
+    start : (p,) array, optional
+        First point; found from the data if not given.
+
+    Returns
+    -------
+    Minimum
+        With ``theta`` (p,), the Hessian there and whether the minimum is known to be global.
+
+    Raises
+    ------
+    InputError
+        Collinear columns without a penalty; the message names them.
+    ConvergenceError
+        No finite minimiser, as for separated logistic data.
+
+    See Also
+    --------
+    target : The minimiser with its standard errors.
 
     Examples
     --------
-    >>> import etafree as ef
+    >>> import numpy as np, etafree as ef
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
-    >>> newton_minimise(ef.Criterion(ef.losses.Squared(), data=(X, y))).theta
+    >>> ef.minimise(ef.Criterion(ef.losses.Squared(), data=(X, y))).theta
     array([2.])
     """
+    if not isinstance(criterion, Criterion):
+        raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
+    if isinstance(criterion.penalty, KinkedPenalty):
+        from etafree.optimize.proximal import proximal_minimise  # which takes Newton steps too
+
+        return proximal_minimise(criterion, start)
     with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows is rejected
-        return _minimise(criterion, start)
+        if start is not None:
+            return _newton(criterion, criterion.point(start, "start"))
+        if not is_linear(criterion.total):
+            return _newton(criterion, criterion.point(criterion.start, "start"))
+        starts = [_least_squares(criterion)]
+        if criterion.loss.convex:
+            return _newton(criterion, starts[0])
+        if isinstance(criterion.loss, ResidualLoss):
+            huber = criterion.with_loss(Huber(1.345, scale=criterion.loss.scale_value))
+            with contextlib.suppress(ConvergenceError):  # flat where the data fall into two halves
+                starts.append(_newton(huber, starts[0]).theta)
+            starts += subset_starts(criterion, criterion.loss.starts)
+        return _best(criterion, starts)
 
 
-def _minimise(criterion: Criterion, start: object) -> Minimum:
-    if start is not None:
-        return _newton(criterion, criterion.point(start, "start"))
-    if not is_linear(criterion.total):
-        return _newton(criterion, criterion.point(criterion.start, "start"))
+def _least_squares(criterion: Criterion) -> Array:
+    """Return the minimiser of penalized least squares, a start for any loss."""
     gram, moment = finite_moments(criterion)
-    weight = criterion.strength * criterion.size
-    zero = np.zeros(criterion.p)
-    curvature = gram + weight * criterion.penalty.hessian(zero)
-    if not np.isfinite(curvature).all():
+    if criterion.strength > 0:
+        weight, zero = criterion.strength * criterion.size, np.zeros(criterion.p)
+        gram = gram + weight * criterion.penalty.hessian(zero)
+        moment = moment - weight * criterion.penalty.gradient(zero)
+    if not np.isfinite(gram).all():
         raise InputError("penalty", "is so strong that its Hessian overflows", "weaken it")
-    check_collinear(criterion, curvature)
-    first = linalg.solve(curvature, moment - weight * criterion.penalty.gradient(zero), "X'X")
-    if criterion.loss.convex:
-        return _newton(criterion, first)
-    starts: list[Array] = [first]
-    if isinstance(criterion.loss, ResidualLoss):
-        scale = criterion.loss.scale_value
-        with contextlib.suppress(ConvergenceError):  # flat where the data fall into two halves
-            starts.append(_newton(criterion.with_loss(Huber(1.345, scale=scale)), first).theta)
-        starts += subset_starts(criterion, criterion.loss.starts)
-    return _best(criterion, starts)
+    check_collinear(criterion, gram)
+    return linalg.solve(gram, moment, "X'X")
 
 
 def finite_moments(criterion: Criterion) -> tuple[Array, Array]:
