@@ -90,8 +90,8 @@ def calibrate(
         The model of a fit. PyMC, Bambi and NumPyro: exact scores and Hessian instead of the
         jackknife, on the unconstrained scale. Stan: the jackknife on the unconstrained scale.
     clusters : (n,) labels or column name, or several of them, optional
-        Rows with the same label may depend on each other. By default those that the criterion was
-        told of.
+        Rows with the same label may depend on each other. By default those that the criterion's
+        data came with.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def calibrate(
     log_likelihood : str, list of str, array (draw, n) or Criterion, optional
         Which stored variable of a fit to use; a list or "sum" adds up. For plain draws: the
         pointwise log-likelihood itself, or a criterion (in memory or read in parts) whose losses
-        are minus it: they are computed for some rows at a time.
+        are minus it, computed block by block.
     dependence : Clusters, Survey, TimeSeries or Panel, optional
         Another structure than clusters in one or several ways. Labels may be named: a column of the
         criterion's data, or a variable or coordinate along the observations of a fit's
@@ -316,7 +316,7 @@ def _refuse_given(given: Mapping[str, object], problem: str, advice: str) -> Non
 
 
 def _with_losses(
-    draws: Any, losses: Any, named: bool, eta: float | None, var_names: Any
+    draws: object, losses: Any, named: bool, eta: float | None, var_names: object
 ) -> Fit | None:
     """Return plain draws with minus the log-likelihood of each row, given or a criterion's."""
     if var_names is not None:
@@ -368,14 +368,14 @@ def _drawn(
                 "eta", f"is {eta} but the posterior's is {posterior.eta:g}", "leave it out"
             )
         eta = posterior.eta
-    made = Draws.of(draws, None, eta)
-    if goal is None or (isinstance(goal, Target) and _is_active(goal, made)):
-        return made
-    return _named(made, goal)
+    checked = Draws.of(draws, None, eta)
+    if goal is None or (isinstance(goal, Target) and _is_active(goal, checked)):
+        return checked
+    return _named(checked, goal)
 
 
 def _is_active(goal: Target, draws: Draws) -> bool:
-    """Return whether a target is that of some of the draws' parameters, the others being zero."""
+    """Return whether a target leaves out parameters that a kink sets to zero."""
     kinked = goal.criterion is not None and isinstance(goal.criterion.penalty, ActivePenalty)
     return kinked and set(goal.names) < set(draws.names)
 
@@ -459,7 +459,7 @@ def _jackknifed(
 def _given(
     goal: Criterion | Target | None,
     original: Draws,
-    center: Any,
+    center: object,
     covariance: Any,
     unused: Mapping[str, object],
 ) -> Target:
@@ -485,7 +485,7 @@ def _given(
             raise InputError("center", "is missing", "pass an array, or center='mean'")
         center = "map"
     names = original.names
-    if names == as_names(None, len(names)):  # made up: centre and covariance go together
+    if names == as_names(None, len(names)):  # default names: centre and covariance go together
         covariance = in_order(covariance, axis_names(center) or names, "covariance", (0, 1))
     kind, point, _ = find_center(center, goal, original.mean, names)
     return Target(point, covariance, names, center_kind=kind)

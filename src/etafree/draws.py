@@ -277,12 +277,12 @@ class Draws:
         return pd.DataFrame(self.array, index=index, columns=list(self.names))
 
     def __repr__(self) -> str:
-        made = "" if self.eta is None else f", eta={self.eta:g}"
+        rate = "" if self.eta is None else f", eta={self.eta:g}"
         size = f", ess={self.ess:.0f}" if "ess" in self.info else ""
         k = self.info.get("pareto_k")
         tail = "" if k is None else f", pareto_k={k:.2f}"
         return (
             f"Draws({self.values.shape[0]} chain(s) x {self.values.shape[1]} of "
             f"{', '.join(self.names[:6])}{', ...' if self.p > 6 else ''}; "
-            f"{self.sampler}{made}{size}{tail})"
+            f"{self.sampler}{rate}{size}{tail})"
         )

@@ -3,6 +3,7 @@ r"""The location-scale map, :math:`\theta \mapsto c + \Omega(\theta - m)`."""
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -152,12 +153,12 @@ class LocationScaleMap:
     @classmethod
     def between(
         cls,
-        mean: Any,
-        covariance: Any,
-        center: Any,
-        target: Any,
+        mean: object,
+        covariance: object,
+        center: object,
+        target: object,
         root: str = "affine",
-        names: Any = None,
+        names: Sequence[str] | None = None,
     ) -> LocationScaleMap:
         r"""Return the map from mean and covariance to centre and target covariance.
 

@@ -231,7 +231,7 @@ def target_of(
     criterion: Criterion,
     dependence: Dependence,
     *,
-    center: Any = "map",
+    center: object = "map",
     correction: str | None = None,
     centered: bool = True,
     hessian: Any = None,

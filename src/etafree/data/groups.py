@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import InputError
-from etafree.foundation.arguments import Array, refuse_masked
+from etafree.foundation.arguments import Array, Labels, refuse_masked
 
 #: Numbers per block: half a megabyte, so that a block is read from memory once.
 BLOCK = 1 << 16
@@ -55,7 +54,7 @@ def symmetric(hessian: Array) -> Array:
 
 
 def weighted(values: Array, weights: Array) -> Array:
-    """Return values times weights; a row of weight zero is not there, were its value infinite."""
+    """Return values times weights; rows with zero weight are ignored, even if infinite."""
     with np.errstate(invalid="ignore"):
         product: Array = values * weights
     product[weights == 0] = 0.0
@@ -85,9 +84,9 @@ def add_group_sums(
             out[:, j] += np.bincount(codes, factor * column, len(out))
         return
     order = np.argsort(codes, kind="stable")  # next to nothing when they are sorted
-    found = codes[order]
-    starts = np.flatnonzero(np.r_[True, found[1:] != found[:-1]])
-    out[found[starts]] += np.add.reduceat(factor[order, None] * rows[order], starts, axis=0)
+    ordered = codes[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    out[ordered[starts]] += np.add.reduceat(factor[order, None] * rows[order], starts, axis=0)
 
 
 class Groups:
@@ -108,7 +107,7 @@ class Groups:
     """
 
     def __init__(
-        self, codes: NDArray[np.intp], labels: NDArray[Any], sizes: NDArray[np.intp] | None = None
+        self, codes: NDArray[np.intp], labels: Labels, sizes: NDArray[np.intp] | None = None
     ) -> None:
         self.codes = codes
         self.labels = labels
@@ -118,25 +117,20 @@ class Groups:
         return len(self.labels)
 
     @classmethod
-    def of(cls, values: Any, rows: int, argument: str = "clusters", unit: str = "row") -> Groups:
+    def of(cls, values: object, rows: int, argument: str = "clusters", unit: str = "row") -> Groups:
         """Return the groups of a vector of labels, checked for length and missing values."""
         refuse_masked(values, argument)
         try:
             array = np.asarray(values)
         except ValueError as error:  # lists of several lengths
-            raise InputError(
-                argument, f"is no vector of labels ({error})", f"pass one label per {unit}"
-            ) from None
+            problem = f"is no vector of labels ({error})"
+            raise InputError(argument, problem, f"pass one label per {unit}") from None
         if array.ndim != 1:
-            raise InputError(
-                argument, f"has shape {array.shape} but must have one label per {unit}"
-            )
+            problem = f"has shape {array.shape} but must have one label per {unit}"
+            raise InputError(argument, problem)
         if len(array) != rows:
-            raise InputError(
-                argument,
-                f"has {len(array)} labels for {rows} {unit}(s)",
-                f"pass one label per {unit}",
-            )
+            problem = f"has {len(array)} labels for {rows} {unit}(s)"
+            raise InputError(argument, problem, f"pass one label per {unit}")
         missing = _missing(array)
         if missing.any():
             raise InputError(
@@ -192,10 +186,10 @@ class Groups:
         every = (self, *others)
         codes = np.column_stack([groups.codes for groups in every])
         cells, cell = np.unique(codes, axis=0, return_inverse=True)
-        made = [Groups(cells[:, k].astype(np.intp), part.labels) for k, part in enumerate(every)]
-        return Groups(cell.reshape(-1).astype(np.intp), np.arange(len(cells))), tuple(made)
+        own = (Groups(cells[:, k].astype(np.intp), way.labels) for k, way in enumerate(every))
+        return Groups(cell.reshape(-1).astype(np.intp), np.arange(len(cells))), tuple(own)
 
-    def labelled(self, labels: NDArray[Any]) -> Groups:
+    def labelled(self, labels: Labels) -> Groups:
         """Return the same groups with other labels."""
         return Groups(self.codes, labels, self._sizes)
 
@@ -217,7 +211,7 @@ class Groups:
         return np.argsort(self.codes, kind="stable"), starts
 
 
-def _missing(array: NDArray[Any]) -> NDArray[np.bool_]:
+def _missing(array: Labels) -> NDArray[np.bool_]:
     if array.dtype.kind in "fmM":  # NaN and NaT differ from themselves
         return np.asarray(array != array, dtype=bool)
     if array.dtype.kind == "O":
@@ -227,7 +221,7 @@ def _missing(array: NDArray[Any]) -> NDArray[np.bool_]:
     return np.zeros(len(array), dtype=bool)
 
 
-def _equals_itself(value: Any) -> bool:
+def _equals_itself(value: object) -> bool:
     """False for NaN, NaT and pandas' NA, whose comparisons are not true."""
     try:
         return bool(value == value)

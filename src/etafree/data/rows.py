@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from etafree.data.groups import Groups
 from etafree.errors import InputError
-from etafree.foundation.arguments import Array, as_array, as_choice, owned, refuse_masked
+from etafree.foundation.arguments import Array, Labels, as_array, as_choice, owned, refuse_masked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,7 @@ class Rows:
         """Number of rows left out."""
         return 0 if self.kept is None else self.original - len(self.kept)
 
-    def align(self, values: object, argument: str) -> NDArray[Any]:
+    def align(self, values: object, argument: str) -> Labels:
         """Return one value per row in use.
 
         A pandas Series is matched by its index, a name is a column of the table, and anything else
@@ -100,27 +100,22 @@ class Rows:
             )
         return self.table[name]
 
-    def _by_label(self, values: object, label_index: pd.Index, argument: str) -> NDArray[Any]:
+    def _by_label(self, values: object, label_index: pd.Index, argument: str) -> Labels:
         assert self.index is not None
         wanted = self.index if self.kept is None else self.index[self.kept]
         if not label_index.is_unique:
-            raise InputError(
-                argument,
-                "has an index with duplicates that differs from the data's",
-                "pass a plain array in the order of the rows",
-            )
+            problem = "has an index with duplicates that differs from the data's"
+            raise InputError(argument, problem, "pass a plain array in the order of the rows")
         where = label_index.get_indexer(wanted)
         if np.any(where < 0):
-            raise InputError(
-                argument,
-                f"has no value for {int((where < 0).sum())} of the rows in use, "
-                f"for example index {wanted[int((where < 0).argmax())]!r}",
-                "its index must contain the data's index",
-            )
+            first = wanted[int((where < 0).argmax())]
+            problem = f"has no value for {int((where < 0).sum())} of the rows in use, for example"
+            advice = "its index must contain the data's index"
+            raise InputError(argument, f"{problem} index {first!r}", advice)
         return np.asarray(np.asarray(values)[where])
 
 
-def _entries(values: object, argument: str) -> NDArray[Any]:
+def _entries(values: object, argument: str) -> Labels:
     """Return values as an array with an axis, its missing labels as they came."""
     refuse_masked(values, argument)
     try:
@@ -189,8 +184,5 @@ def _check_weights(weights: Array, frequency: bool) -> None:
     if not weights.sum() > 0:
         raise InputError("weights", "are all zero", "some must be above")
     if frequency and np.any(weights != np.round(weights)):
-        raise InputError(
-            "weights",
-            "count copies of rows but are not whole numbers",
-            "use weight_kind='sampling' for weights that are not counts",
-        )
+        problem = "count copies of rows but are not whole numbers"
+        raise InputError("weights", problem, "use weight_kind='sampling' if they are not counts")

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from etafree.errors import InputError
 
 Array = NDArray[np.floating[Any]]
+#: Labels and other columns of any type.
+Labels = NDArray[Any]
 T = TypeVar("T", bound=np.generic)
 
 #: Largest count of draws and the like, and largest number whose square is one too.
@@ -35,15 +37,14 @@ def as_array(
     shape: tuple[int, ...] | None = None,
     finite: bool = True,
 ) -> Array:
-    """Return `value` as a float64 array of the asked dimension or shape, finite unless told."""
+    """Return `value` as a float64 array of the asked dimension or shape, finite by default."""
     if type(value) is np.ndarray and value.dtype == np.float64:
         array: Array = value
     else:
         array = _as_floats(value, argument)
     if ndim is not None and array.ndim != ndim:
-        raise InputError(
-            argument, f"has {array.ndim} dimension(s), shape {array.shape}, but must have {ndim}"
-        )
+        problem = f"has {array.ndim} dimension(s), shape {array.shape}, but must have {ndim}"
+        raise InputError(argument, problem)
     if shape is not None and array.shape != shape:
         raise InputError(argument, f"has shape {array.shape} but must have shape {shape}")
     if finite:
@@ -123,19 +124,16 @@ def check_finite(array: Array, argument: str) -> None:
     if not np.isfinite(array).all():
         bad = int(array.size - np.isfinite(array).sum())
         where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
-        raise InputError(
-            argument,
-            f"has {bad} entries that are NaN or infinite, the first at index {where}",
-            "drop or impute them first",
-        )
+        problem = f"has {bad} entries that are NaN or infinite, the first at index {where}"
+        raise InputError(argument, problem, "drop or impute them first")
 
 
-def as_number(value: Any, argument: str, wanted: str = "a number") -> float:
+def as_number(value: object, argument: str, wanted: str = "a number") -> float:
     """Return `value` as a float, NaN and infinity included."""
     try:
         if isinstance(value, str | bytes):
             raise TypeError
-        return float(value)
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         raise InputError(argument, f"is {_short(value)} but must be {wanted}") from None
 
@@ -146,9 +144,8 @@ def as_positive(value: object, argument: str) -> float:
     if not (np.isfinite(number) and number > 0):
         raise InputError(argument, f"is {number!r} but must be a finite number above zero")
     if not 1 / FAR <= number <= FAR:
-        raise InputError(
-            argument, f"is {number!r}, whose square no computer holds", "change the units"
-        )
+        problem = f"is {number!r}, whose square no computer holds"
+        raise InputError(argument, problem, "change the units")
     return number
 
 
@@ -171,11 +168,8 @@ def as_count(value: object, argument: str, least: int = 1) -> int:
     """
     number = as_number(value, argument, f"a whole number of at least {least}")
     if number != np.floor(number) or not least <= number <= MOST:
-        raise InputError(
-            argument,
-            f"is {_short(value)}",
-            f"pass a whole number of at least {least}, up to {MOST:.0e}",
-        )
+        advice = f"pass a whole number of at least {least}, up to {MOST:.0e}"
+        raise InputError(argument, f"is {_short(value)}", advice)
     return int(number)
 
 
@@ -183,18 +177,16 @@ def as_level(value: object, argument: str = "level") -> float:
     """Return `value` as a probability strictly between 0 and 1."""
     number = as_number(value, argument, "a number strictly between 0 and 1")
     if not 0.0 < number < 1.0:
-        raise InputError(
-            argument, f"is {number!r} but must lie strictly between 0 and 1", "for example 0.95"
-        )
+        problem = f"is {number!r} but must lie strictly between 0 and 1"
+        raise InputError(argument, problem, "for example 0.95")
     return number
 
 
 def as_choice(value: object, argument: str, options: Sequence[str]) -> str:
     """Return `value` if it is one of `options`."""
     if not isinstance(value, str) or value not in options:
-        raise InputError(
-            argument, f"is {value!r}", "choose one of " + ", ".join(map(repr, options))
-        )
+        advice = "choose one of " + ", ".join(map(repr, options))
+        raise InputError(argument, f"is {value!r}", advice)
     return value
 
 
@@ -226,16 +218,12 @@ def as_names(
         return tuple(f"{prefix}[{j}]" for j in range(count))
     single = isinstance(value, str | bytes | set | frozenset) or getattr(value, "ndim", 1) == 0
     if single or not isinstance(value, Iterable):
-        raise InputError(
-            "names", f"is {_short(value)}", "pass a list of strings, one per parameter"
-        )
+        advice = "pass a list of strings, one per parameter"
+        raise InputError("names", f"is {_short(value)}", advice)
     names = tuple(map(str, value))
     if count is not None and len(names) != count:
-        raise InputError(
-            "names",
-            f"has {len(names)} entries for {count} parameters",
-            "pass one name per parameter",
-        )
+        problem = f"has {len(names)} entries for {count} parameters"
+        raise InputError("names", problem, "pass one name per parameter")
     if len(set(names)) != len(names):
         raise InputError("names", "has duplicates", "give every parameter its own name")
     if SURROGATE.search("".join(names)):
@@ -272,14 +260,13 @@ def as_seeds(seed: object) -> np.random.SeedSequence:
     return np.random.SeedSequence([int(word) for word in words])
 
 
-def as_rng(seed: Any) -> np.random.Generator:
+def as_rng(seed: object) -> np.random.Generator:
     """Return a Generator from an int, SeedSequence, Generator or None."""
     try:
-        return np.random.default_rng(seed)
+        return np.random.default_rng(seed)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise InputError(
-            "seed", f"is {seed!r}", "pass an int, a SeedSequence or a Generator"
-        ) from None
+        advice = "pass an int, a SeedSequence or a Generator"
+        raise InputError("seed", f"is {seed!r}", advice) from None
 
 
 def axis_names(value: object, axis: int = -1) -> tuple[str, ...] | None:
@@ -341,18 +328,12 @@ def in_order(
 def _positions(given: tuple[str, ...], wanted: tuple[str, ...], argument: str) -> list[int]:
     missing = [name for name in wanted if name not in given]
     if missing:
-        raise InputError(
-            argument,
-            f"has no {_listed(missing)}; its names are {_listed(given)}",
-            "name every parameter, or pass a plain array",
-        )
+        problem = f"has no {_listed(missing)}; its names are {_listed(given)}"
+        raise InputError(argument, problem, "name every parameter, or pass a plain array")
     surplus = [name for name in given if name not in wanted]
     if surplus:
-        raise InputError(
-            argument,
-            f"has {_listed(surplus)} besides the parameters",
-            f"choose the columns {_listed(wanted)}",
-        )
+        problem = f"has {_listed(surplus)} besides the parameters"
+        raise InputError(argument, problem, f"choose the columns {_listed(wanted)}")
     if len(given) > len(wanted):
         raise InputError(argument, f"has a name twice, of {_listed(given)}", "drop one")
     return [given.index(name) for name in wanted]

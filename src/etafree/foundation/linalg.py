@@ -1,7 +1,7 @@
 """Factors, roots and conditioning of small dense matrices, each answering with our own errors.
 
 Every factorisation of the library goes through the functions here. LAPACK's answer to a matrix that
-is singular to rounding, or not finite, depends on the processor: an exception, an infinity or some
+is singular to rounding, or not finite, depends on the processor: an exception, an infinity or a
 number. Here such a matrix is an error that names it.
 """
 
@@ -192,16 +192,14 @@ def check_covariance(
     eigenvalues, _ = correlation_eigenvalues(matrix)
     smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
     if smallest <= rounding(len(matrix)) * largest:
-        told = advice() if callable(advice) else advice
-        raise NotPositiveDefiniteError(argument, float(eigvalsh(matrix)[0]), told)
+        remedy = advice() if callable(advice) else advice
+        raise NotPositiveDefiniteError(argument, float(eigvalsh(matrix)[0]), remedy)
     condition = largest / smallest
     if condition > CONDITION_FAIL:
-        told = advice() if callable(advice) else advice
-        raise InputError(
-            argument,
-            f"has correlation condition number {condition:.2g}, above {CONDITION_FAIL:.0e}",
-            told or "drop or combine the parameters that determine each other",
-        )
+        remedy = advice() if callable(advice) else advice
+        problem = f"has correlation condition number {condition:.2g}, above {CONDITION_FAIL:.0e}"
+        default = "drop or combine the parameters that determine each other"
+        raise InputError(argument, problem, remedy or default)
     if condition > CONDITION_WARN:
         warnings.warn(
             f"{argument}: correlation condition number {condition:.2g}; some directions are "

@@ -168,8 +168,8 @@ class LinearTotal(PredictorTotal):
         loss.check(self.y)
         if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
             moved = self.y if self.offset is None else self.y - self.offset
-            found = mad_scale(loss, self.X, moved, self.weights)
-            return replace(self, loss=loss.with_scale(found))
+            scale = mad_scale(loss, self.X, moved, self.weights)
+            return replace(self, loss=loss.with_scale(scale))
         return self
 
     def _weights(self, rows: slice | NDArray[np.intp]) -> Array:
@@ -247,12 +247,12 @@ class LinearTotal(PredictorTotal):
         out = np.zeros(len(thetas))
         for rows in row_blocks(self.n, BLOCK // TOTALS_ROWS):
             X, y = self.X[rows].T, self.y[rows]
-            for some in row_blocks(len(thetas), BLOCK // TOTALS_NUMBERS * len(y)):
-                u = thetas[some] * X if self.p == 1 else thetas[some] @ X
+            for points in row_blocks(len(thetas), BLOCK // TOTALS_NUMBERS * len(y)):
+                u = thetas[points] * X if self.p == 1 else thetas[points] @ X
                 if self.offset is not None:
                     u += self.offset[rows]
                 weights = None if self.weights is None else self.weights[rows]
-                out[some] += self.loss.sums(u, y, weights)
+                out[points] += self.loss.sums(u, y, weights)
         return out
 
     def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
@@ -275,10 +275,10 @@ class LinearTotal(PredictorTotal):
 
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
         """Return gradient, Hessian and every cluster's score sum in one pass over the rows."""
-        made = ClusterTotals.zeros(len(groups), self.p)
-        self.add_cluster_totals(theta, groups.codes, made)
+        totals = ClusterTotals.zeros(len(groups), self.p)
+        self.add_cluster_totals(theta, groups.codes, totals)
         weights = groups.weights(self.weights)
-        return made._replace(hessian=symmetric(made.hessian), weights=weights)
+        return totals._replace(hessian=symmetric(totals.hessian), weights=weights)
 
     def add_cluster_totals(self, theta: Array, codes: NDArray[np.intp], out: ClusterTotals) -> None:
         """Add what `cluster_totals` returns, the lower triangle of its Hessian and no weights."""
