@@ -107,8 +107,7 @@ class LinearLoss(Loss):
         value = self.values(u, y)
         if weights is not None:
             value[..., weights == 0] = 0.0
-        total: Array = value.sum(axis=-1) if weights is None else value @ weights
-        return total
+        return value.sum(axis=-1) if weights is None else value @ weights
 
     def first(self, u: Array, y: Array) -> Array:
         """Return the first derivative in the predictor at `u` and `y`, of the shape of `u`."""

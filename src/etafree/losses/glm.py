@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -16,9 +15,9 @@ from etafree.losses.base import LinearLoss
 class Logistic(LinearLoss):
     r"""Logistic regression: minus the binomial log-likelihood, :math:`m\log(1+e^u) - ku`.
 
-    The response is :math:`k`, a number in [0, 1] with :math:`m=1`, or successes out of `trials`
-    :math:`m` (an argument of `Criterion`). The predictor :math:`u` is the log odds. Separated data
-    have no finite minimiser without a penalty.
+    The response :math:`k` is a number in [0, 1] with :math:`m=1`, or successes out of `trials`
+    :math:`m` (an argument of `Criterion`); the predictor is the log odds. Separated data have no
+    finite minimiser without a penalty.
 
     References
     ----------
@@ -31,9 +30,9 @@ class Logistic(LinearLoss):
     array([-1.])
     """
 
-    random_curvature: ClassVar[bool] = False
-    unit_free: ClassVar[bool] = True
-    takes_trials: ClassVar[bool] = True
+    random_curvature = False
+    unit_free = True
+    takes_trials = True
 
     @staticmethod
     def _counts(y: Array) -> tuple[Array, Array | float]:
@@ -41,8 +40,7 @@ class Logistic(LinearLoss):
 
     def values(self, u: Array, y: Array) -> Array:
         successes, trials = self._counts(y)
-        value: Array = trials * np.logaddexp(0.0, u) - successes * u
-        return value
+        return trials * np.logaddexp(0.0, u) - successes * u
 
     def first(self, u: Array, y: Array) -> Array:
         successes, trials = self._counts(y)
@@ -54,25 +52,21 @@ class Logistic(LinearLoss):
 
     def start(self, y: Array) -> Array:
         successes, trials = self._counts(y)
-        guess: Array = np.log((successes + 0.5) / (trials - successes + 0.5))
-        return guess
+        return np.log((successes + 0.5) / (trials - successes + 0.5))
 
     def check(self, y: Array) -> None:
         successes, trials = self._counts(y)
         if np.any(trials <= 0):
             raise InputError("trials", f"has the value {np.min(trials)}", "trials must be positive")
         if np.any(successes < 0) or np.any(successes > trials):
-            raise InputError(
-                "y",
-                f"reaches from {successes.min()} to {successes.max()}",
-                "logistic responses lie in [0, 1], or in [0, trials] with trials=",
-            )
+            span = f"reaches from {successes.min()} to {successes.max()}"
+            raise InputError("y", span, "responses lie in [0, 1], or in [0, trials] with trials=")
 
 
 class _CountLoss(LinearLoss):
     """A loss of counts whose predictor is the log mean."""
 
-    unit_free: ClassVar[bool] = True
+    unit_free = True
 
     def start(self, y: Array) -> Array:
         guess: Array = np.log(y + 0.5)
@@ -87,8 +81,8 @@ class _CountLoss(LinearLoss):
 class Poisson(_CountLoss):
     r"""Poisson regression: minus the log-likelihood with log link, :math:`e^u - yu`.
 
-    For responses of at least zero; the predictor :math:`u` is the log mean. It estimates it
-    whatever the distribution of the counts; with the sandwich, overdispersion needs no other loss.
+    For responses of at least zero. It estimates the log mean :math:`u` whatever the distribution of
+    the counts; with the sandwich, overdispersion needs no other loss.
 
     References
     ----------
@@ -102,7 +96,7 @@ class Poisson(_CountLoss):
     array([-2.])
     """
 
-    random_curvature: ClassVar[bool] = False
+    random_curvature = False
 
     def values(self, u: Array, y: Array) -> Array:
         return _exp(u) - y * u
@@ -118,8 +112,8 @@ class Poisson(_CountLoss):
 class Gamma(LinearLoss):
     r"""Gamma regression: minus the log-likelihood with log link, :math:`ye^{-u} + u`.
 
-    For responses above zero; the predictor :math:`u` is the log mean. The shape is one: another
-    would multiply the loss, so it is part of the learning rate.
+    For responses above zero, of log mean :math:`u`. The shape is one: another would multiply the
+    loss, so it is part of the learning rate.
 
     References
     ----------
@@ -132,7 +126,7 @@ class Gamma(LinearLoss):
     array([ 0., -2.])
     """
 
-    unit_free: ClassVar[bool] = True
+    unit_free = True
 
     def values(self, u: Array, y: Array) -> Array:
         return y * _exp(-u) + u
@@ -186,8 +180,8 @@ class NegativeBinomial(_CountLoss):
         object.__setattr__(self, "dispersion", as_positive(self.dispersion, "dispersion"))
 
     def values(self, u: Array, y: Array) -> Array:
-        log_alpha = np.log(self.dispersion)
-        value: Array = (y + 1.0 / self.dispersion) * np.logaddexp(0.0, u + log_alpha) - y * u
+        growth = np.logaddexp(0.0, u + np.log(self.dispersion))
+        value: Array = (y + 1.0 / self.dispersion) * growth - y * u
         return value
 
     def first(self, u: Array, y: Array) -> Array:
@@ -207,5 +201,4 @@ def _exp(u: Array) -> Array:
 
 
 def _logistic(u: Array) -> Array:
-    value: Array = 1.0 / (1.0 + _exp(-u))
-    return value
+    return 1.0 / (1.0 + _exp(-u))

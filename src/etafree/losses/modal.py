@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -11,19 +10,17 @@ from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_choice, as_positive
 from etafree.losses.residual import ResidualLoss
 
-#: The Hessian of the mode is taken at this multiple of the bandwidth.
-WIDER = 1.5
+WIDER = 1.5  #: Multiple of the bandwidth at which the Hessian of the mode is taken.
 
 
 @dataclass(frozen=True)
 class Modal(ResidualLoss):
     r"""Modal regression: the kernel-smoothed loss :math:`1-\exp\{-\tfrac12(y-u)^2/h^2\}`.
 
-    Up to constants :math:`-\varphi\{(y-u)/h\}`: the minimiser :math:`\theta_h` is the regression
-    along which the density of the residual, smoothed at bandwidth h, is highest. The effective
-    scale is :math:`s_n = nh`. Totals cancel every power of h, so the sandwich is that of
-    :math:`\theta_h`; with ``target="mode"`` intervals are for the mode :math:`\theta_0` instead,
-    which asks for undersmoothing: the Hessian is then taken at 1.5 h and rescaled, and the check
+    Up to constants :math:`-\varphi\{(y-u)/h\}`: along the minimiser :math:`\theta_h` the density of
+    the residual, smoothed at bandwidth h, is highest. The effective scale is :math:`s_n = nh`.
+    Intervals are for :math:`\theta_h`, or with ``target="mode"`` for the mode :math:`\theta_0`, which
+    asks for undersmoothing: the Hessian is then taken at 1.5 h and rescaled, and the check
     ``smoothing bias`` compares fits at h and 1.5 h. The loss is bounded, so a posterior needs a
     penalty or a log prior to be proper.
 
@@ -56,8 +53,8 @@ class Modal(ResidualLoss):
 
     h: float = 1.0
     target: str = field(default="smoothed", kw_only=True)
-    convex: ClassVar[bool] = False
-    starts: ClassVar[int] = 8
+    convex = False
+    starts = 8
 
     def __post_init__(self) -> None:
         if not isinstance(self.scale, int | float) or self.scale != 1.0:
@@ -88,23 +85,18 @@ class Modal(ResidualLoss):
         return f"the expected modal loss smoothed at h = {self.h:g} (theta_h, not the mode)"
 
     def residual(self, u: Array, y: Array) -> Array:
-        residual: Array = (y - u) / self.h
-        return residual
+        return (y - u) / self.h
 
     def values(self, u: Array, y: Array) -> Array:
-        value: Array = -np.expm1(-0.5 * np.square(self.residual(u, y)))
-        return value
+        return -np.expm1(-0.5 * np.square(self.residual(u, y)))
 
     def first(self, u: Array, y: Array) -> Array:
         r = self.residual(u, y)
-        slope: Array = -r * np.exp(-0.5 * np.square(r)) / self.h
-        return slope
+        return -r * np.exp(-0.5 * np.square(r)) / self.h
 
     def second(self, u: Array, y: Array) -> Array:
         square = np.square(self.residual(u, y))
-        curvature: Array = (1.0 - square) * np.exp(-0.5 * square) / self.h**2
-        return curvature
+        return (1.0 - square) * np.exp(-0.5 * square) / self.h**2
 
     def majorizer(self, u: Array, y: Array) -> Array:
-        weight: Array = np.exp(-0.5 * np.square(self.residual(u, y))) / self.h**2
-        return weight
+        return np.exp(-0.5 * np.square(self.residual(u, y))) / self.h**2

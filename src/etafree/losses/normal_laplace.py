@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etafree.foundation.arguments import Array, as_positive
+from etafree.foundation.arguments import Array
 from etafree.losses.residual import ResidualLoss
 
 
@@ -24,7 +24,7 @@ class NormalLaplace(ResidualLoss):
     Parameters
     ----------
     c : float
-        Threshold of the Huber loss that was augmented.
+        Threshold of the augmented Huber loss.
     eta : float
         Learning rate; the posterior must be taken at the same one.
     scale : float or "mad"
@@ -53,10 +53,7 @@ class NormalLaplace(ResidualLoss):
     c: float = 1.345
     eta: float = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "c", as_positive(self.c, "c"))
-        object.__setattr__(self, "eta", as_positive(self.eta, "eta"))
+    _positive = ("c", "eta")
 
     def _tails(self, u: Array, y: Array) -> tuple[Array, Array, Array, float]:
         """Return the residual, both log erfcx terms and the factor (eta/2)**(1/2)."""
@@ -65,31 +62,28 @@ class NormalLaplace(ResidualLoss):
 
     def values(self, u: Array, y: Array) -> Array:
         r, below, above, _ = self._tails(u, y)
-        value: Array = 0.5 * np.square(r) - np.logaddexp(below, above) / self.eta
-        return value
+        return 0.5 * np.square(r) - np.logaddexp(below, above) / self.eta
 
     def first(self, u: Array, y: Array) -> Array:
         _, below, above, _ = self._tails(u, y)
-        slope: Array = -self.c * np.tanh(0.5 * (below - above)) / self.scale_value
-        return slope
+        return -self.c * np.tanh(0.5 * (below - above)) / self.scale_value
 
     def second(self, u: Array, y: Array) -> Array:
         _, below, above, k = self._tails(u, y)
         share = 0.25 / np.square(np.cosh(np.clip(0.5 * (below - above), -300, 300)))
         bend = k * (1.1283791670955126 * (np.exp(-below) + np.exp(-above)) - 4.0 * self.c * k)
-        curvature: Array = 2.0 * self.c * share * bend / self.scale_value**2
-        return curvature
+        return 2.0 * self.c * share * bend / self.scale_value**2
 
     def majorizer(self, u: Array, y: Array) -> Array:
         r, below, above, _ = self._tails(u, y)
-        near = np.maximum(np.abs(r), 1e-6)
+        size = np.abs(r)
         slope = self.c * np.tanh(0.5 * (below - above)) * np.sign(r)
-        weight: Array = np.where(np.abs(r) > 1e-6, slope / near, self.second(u, y))
+        weight = np.where(size > 1e-6, slope / np.maximum(size, 1e-6), self.second(u, y))
         return weight / self.scale_value**2
 
 
 def _log_erfcx(x: Array) -> Array:
-    """Return log erfcx(x), which overflows as erfcx does not for x far below zero."""
+    """Return log erfcx(x), also far below zero, where erfcx overflows."""
     from scipy.special import erfcx, log_ndtr
 
     out = np.empty_like(x)

@@ -54,14 +54,12 @@ class Quantile(LinearLoss):
 
         r: Array = y - u
         z = r / self.bandwidth
-        value: Array = r * (self.tau - 1.0 + ndtr(z)) + self.bandwidth * _normal_density(z)
-        return value
+        return r * (self.tau - 1.0 + ndtr(z)) + self.bandwidth * _normal_density(z)
 
     def first(self, u: Array, y: Array) -> Array:
         from scipy.special import ndtr
 
-        slope: Array = 1.0 - self.tau - ndtr((y - u) / self.bandwidth)
-        return slope
+        return 1.0 - self.tau - ndtr((y - u) / self.bandwidth)
 
     def second(self, u: Array, y: Array) -> Array:
         return _normal_density((y - u) / self.bandwidth) / self.bandwidth
@@ -70,10 +68,8 @@ class Quantile(LinearLoss):
         from scipy.special import ndtr
 
         z = np.maximum(np.abs(y - u) / self.bandwidth, 1e-4)
-        weight: Array = (ndtr(z) - 0.5) / (z * self.bandwidth)
-        return weight
+        return (ndtr(z) - 0.5) / (z * self.bandwidth)
 
 
 def _normal_density(z: Array) -> Array:
-    density: Array = np.exp(-0.5 * np.square(z)) * 0.3989422804014327
-    return density
+    return np.exp(-0.5 * np.square(z)) * 0.3989422804014327

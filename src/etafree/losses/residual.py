@@ -1,7 +1,4 @@
-r"""Losses of the residual: squared and robust.
-
-Robust scale of residuals, estimated beforehand and then taken as known.
-"""
+"""Losses of the residual, squared and robust, and the robust scale that residuals are divided by."""
 
 from __future__ import annotations
 
@@ -20,11 +17,10 @@ MEDIAN = 0.6744897501960817
 
 
 def mad_scale(loss: ResidualLoss, X: Array, y: Array, weights: Array | None = None) -> float:
-    r"""Return the robust residual scale, found jointly with a Huber fit.
+    r"""Return the robust residual scale, as statsmodels' RLM and R's rlm compute it.
 
-    The fixed point of :math:`s = \mathrm{median}|y-X\hat\theta_s|/0.6745` and the Huber estimate
-    :math:`\hat\theta_s` at that scale, by iteratively reweighted least squares from ordinary least
-    squares: what statsmodels' RLM and R's rlm compute.
+    The fixed point of :math:`s = \mathrm{median}|y-X\hat\theta_s|/0.6745` and of the Huber estimate
+    :math:`\hat\theta_s` at that scale, by iteratively reweighted least squares.
     """
     tuning = float(getattr(loss, "c", 1.345))
     w = np.ones(len(X)) if weights is None else weights
@@ -36,7 +32,7 @@ def mad_scale(loss: ResidualLoss, X: Array, y: Array, weights: Array | None = No
         previous, scale = scale, _weighted_median(np.abs(residual), w) / MEDIAN
         if not scale > 1e-12 * max(1.0, float(np.abs(y).max())):
             raise InputError(
-                "scale", "'mad' is zero: half of the residuals vanish", "pass scale= as a number"
+                "scale", "'mad' is zero: half of the residuals vanish", "pass a number"
             )
         if abs(scale - previous) <= 1e-12 * scale:
             break
@@ -72,7 +68,7 @@ class Squared(LinearLoss):
     array([2.])
     """
 
-    random_curvature: ClassVar[bool] = False
+    random_curvature = False
 
     def values(self, u: Array, y: Array) -> Array:
         return 0.5 * np.square(y - u)
@@ -88,9 +84,8 @@ class Squared(LinearLoss):
 class ResidualLoss(LinearLoss):
     r"""A function of the scaled residual :math:`r = (y-u)/s`; the scale may be ``"mad"``.
 
-    With ``scale="mad"`` the scale is the median absolute residual over 0.6745 of a preliminary
-    Huber fit, found jointly with it, and from then on taken as known; the result records it as a
-    plug-in.
+    ``"mad"`` is the median absolute residual over 0.6745 of a preliminary Huber fit, found jointly
+    with it and then taken as known; the result records it as a plug-in.
 
     Parameters
     ----------
@@ -116,18 +111,21 @@ class ResidualLoss(LinearLoss):
     """
 
     scale: float | str = field(default=1.0, kw_only=True)
-    #: True once `scale` was estimated from data rather than given.
+    #: Whether `scale` was estimated from data.
     estimated: bool = field(default=False, kw_only=True, repr=False)
+    #: Names of further parameters that must be above zero.
+    _positive: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.scale, str):
             as_choice(self.scale, "scale", ("mad",))
-        else:
-            object.__setattr__(self, "scale", as_positive(self.scale, "scale"))
+        names = self._positive if isinstance(self.scale, str) else ("scale", *self._positive)
+        for name in names:
+            object.__setattr__(self, name, as_positive(getattr(self, name), name))
 
     @property
     def scale_value(self) -> float:
-        """The scale as a number; an error if it is still to be estimated."""
+        """The scale as a number; an error before it is estimated."""
         if isinstance(self.scale, str):
             raise InputError("scale", "is 'mad' and has not been estimated", "use a Criterion")
         return float(self.scale)
@@ -149,15 +147,12 @@ class ResidualLoss(LinearLoss):
 
 @dataclass(frozen=True)
 class Huber(ResidualLoss):
-    r"""Huber's loss, :math:`\tfrac12 r^2` inside :math:`|r|\le c`, linear outside.
-
-    Outside it is :math:`c|r|-\tfrac12c^2`, of :math:`r=(y-u)/s`.
+    r"""Huber's loss, :math:`\tfrac12 r^2` where :math:`|r|\le c`, else :math:`c|r|-\tfrac12c^2`.
 
     Parameters
     ----------
     c : float
-        Threshold in units of `scale`; 1.345 has efficiency 95 % for normal errors of variance
-        :math:`s^2`.
+        Threshold in units of `scale`; 1.345 has efficiency 95 % for normal errors.
     scale : float or "mad"
         What residuals are divided by, see `ResidualLoss`.
 
@@ -179,9 +174,7 @@ class Huber(ResidualLoss):
 
     c: float = 1.345
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "c", as_positive(self.c, "c"))
+    _positive = ("c",)
 
     def values(self, u: Array, y: Array) -> Array:
         value = self.residual(u, y)
@@ -214,8 +207,7 @@ class Huber(ResidualLoss):
 
     def majorizer(self, u: Array, y: Array) -> Array:
         size = np.maximum(np.abs(self.residual(u, y)), self.c)
-        weight: Array = (self.c / self.scale_value**2) / size
-        return weight
+        return (self.c / self.scale_value**2) / size
 
 
 @dataclass(frozen=True)
@@ -248,9 +240,7 @@ class PseudoHuber(ResidualLoss):
 
     c: float = 1.345
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "c", as_positive(self.c, "c"))
+    _positive = ("c",)
 
     def values(self, u: Array, y: Array) -> Array:
         square = np.square(self.residual(u, y) / self.c)
@@ -264,14 +254,12 @@ class PseudoHuber(ResidualLoss):
         return slope
 
     def second(self, u: Array, y: Array) -> Array:
-        r = self.residual(u, y)
-        curvature: Array = (1.0 + np.square(r / self.c)) ** -1.5 / self.scale_value**2
-        return curvature
+        square: Array = 1.0 + np.square(self.residual(u, y) / self.c)
+        return square**-1.5 / self.scale_value**2
 
     def majorizer(self, u: Array, y: Array) -> Array:
-        r = self.residual(u, y)
-        weight: Array = (1.0 + np.square(r / self.c)) ** -0.5 / self.scale_value**2
-        return weight
+        square: Array = 1.0 + np.square(self.residual(u, y) / self.c)
+        return square**-0.5 / self.scale_value**2
 
 
 @dataclass(frozen=True)
@@ -307,33 +295,26 @@ class StudentT(ResidualLoss):
     """
 
     df: float = 4.0
-    convex: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "df", as_positive(self.df, "df"))
+    convex = False
+    _positive = ("df",)
 
     @property
     def tail_exponent(self) -> float:
         return self.df + 1.0
 
     def values(self, u: Array, y: Array) -> Array:
-        value: Array = 0.5 * (self.df + 1) * np.log1p(np.square(self.residual(u, y)) / self.df)
-        return value
+        return 0.5 * (self.df + 1) * np.log1p(np.square(self.residual(u, y)) / self.df)
 
     def first(self, u: Array, y: Array) -> Array:
         r = self.residual(u, y)
-        slope: Array = -(self.df + 1) * r / (self.df + np.square(r)) / self.scale_value
-        return slope
+        return -(self.df + 1) * r / (self.df + np.square(r)) / self.scale_value
 
     def second(self, u: Array, y: Array) -> Array:
         square = np.square(self.residual(u, y))
-        total = self.df + square
-        curvature: Array = (self.df + 1) * (self.df - square) / np.square(total)
-        curvature /= self.scale_value**2
-        return curvature
+        bend = (self.df + 1) * (self.df - square) / np.square(self.df + square)
+        return bend / self.scale_value**2
 
     def majorizer(self, u: Array, y: Array) -> Array:
         square = np.square(self.residual(u, y))
-        weight: Array = (self.df + 1) / (self.df + square) / self.scale_value**2
-        return weight
+        return (self.df + 1) / (self.df + square) / self.scale_value**2
