@@ -2,8 +2,8 @@ r"""What is asked of a structure of dependence: its groups of rows, its correcti
 
 A *structure* is what a user names (`Clusters`, `Survey`, `TimeSeries`, `Panel`). Bound to the rows
 of a criterion or of a fit it is a `Dependence`: groups of rows whose scores are summed, and the
-variance :math:`B` of the total score that these sums make. The sandwich gives it score sums from
-derivatives, the jackknife from draws.
+variance :math:`B` of the total score that follows from these sums. The sandwich takes score sums
+from derivatives, the jackknife from draws.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -28,96 +28,46 @@ if TYPE_CHECKING:
 
 #: From score sums (G, p), where the Hessian is the identity, to a covariance; quadratic.
 Form = Callable[[Array], Array]
-#: Every correction there is, and those that need each row's, or cluster's, share of the Hessian.
-CORRECTIONS = (
-    *("HC0", "HC1", "HC2", "HC3"),
-    *("CR0", "CR1", "CR1S", "CR2", "CR3"),
-    *("survey", "EWC", "Bartlett", "DK"),
-)
+#: Corrections that need each row's, or cluster's, share of the Hessian.
 LEVERAGE = ("HC2", "HC3", "CR2", "CR3")
+#: Every correction there is.
+CORRECTIONS = (*LEVERAGE, "HC0", "HC1", "CR0", "CR1", "CR1S", "survey", "EWC", "Bartlett", "DK")
 
 
 @dataclass(frozen=True, eq=False)
 class Meat:
-    """Estimated variance of the total score and how it was made.
-
-    Attributes
-    ----------
-    matrix : (p, p) array
-    covariance : (p, p) array
-        The sandwich :math:`A^{-1}BA^{-1}`.
-    dof : float
-        Degrees of freedom of the reference distribution, infinite for the normal.
-    correction : str
-    clusters : int or None
-        Number of independent clusters, the smallest if there are several ways.
-    satterthwaite : Satterthwaite or None
-    joint_dof : float or None
-        Degrees of freedom of joint regions and tests, where they are not `dof`.
-    design : str
-        The structure of dependence in words.
-    findings : tuple of Finding
-        What was found on the way.
-    """
+    """Estimated variance of the total score (p, p), the sandwich of it, and how it was made."""
 
     matrix: Array
     covariance: Array
-    dof: float
+    dof: float  #: Of the reference distribution, infinite for the normal.
     correction: str
-    clusters: int | None = None
+    clusters: int | None = None  #: Independent clusters, the fewest if there are several ways.
     satterthwaite: Satterthwaite | None = None
     design: str = "independent observations"
     findings: tuple[Finding, ...] = ()
-    joint_dof: float | None = None
+    joint_dof: float | None = None  #: Of joint regions and tests, where it is not `dof`.
 
 
 class Point(NamedTuple):
-    """Where scores are taken, and what is known there.
-
-    Attributes
-    ----------
-    criterion : Criterion
-    theta : (p,) array
-    hessian : (p, p) array
-        A, the Hessian of the penalized total loss.
-    whiten : (p, p) array
-        W with WAW' = I.
-    gradient : (p,) array
-        Gradient of the unpenalized total loss.
-    centered : bool
-        Whether scores are centred at observation level.
-    """
+    """Where scores are taken, and what is known there."""
 
     criterion: Criterion
     theta: Array
-    hessian: Array
-    whiten: Array
-    gradient: Array
-    centered: bool = True
+    hessian: Array  #: A, of the penalized total loss.
+    whiten: Array  #: W with WAW' = I.
+    gradient: Array  #: Of the total loss without its penalty.
+    centered: bool = True  #: Whether scores are centred at observation level.
 
 
 class GroupScores(NamedTuple):
-    """Centred score sums of groups, and what a formula of B asks besides.
+    """Centred score sums of groups, where the Hessian is the identity."""
 
-    Attributes
-    ----------
-    sums : (G, p) array
-        In coordinates where the Hessian is the identity.
-    whiten : (p, p) array
-        Takes scores to these coordinates.
-    weights : (G,) array
-        A group without weight is not there.
-    rows : float
-        Number of rows, copies counted.
-    intercept : int or None
-        Column that Newey and West's rule leaves out.
-    """
-
-    sums: Array
-    whiten: Array
-    weights: Array
-    rows: float
-    intercept: int | None = None
+    sums: Array  #: (G, p).
+    whiten: Array  #: Takes scores to these coordinates, (p, p).
+    weights: Array  #: Of the groups (G,); those without weight do not count.
+    rows: float  #: Number of rows, copies counted.
+    intercept: int | None = None  #: Column that Newey and West's rule leaves out.
 
 
 def finish(whitened: Array, whiten: Array) -> tuple[Array, Array]:
@@ -135,38 +85,23 @@ def small_sample_factor(correction: str, count: int, rows: float, p: int) -> flo
 
 
 class Dependence(ABC):
-    """Which rows may depend on each other, and the variance of the total score that follows.
+    """Which rows may depend on each other, and the variance of the total score that follows."""
 
-    Attributes
-    ----------
-    groups : Groups
-        The finest sets of rows whose scores are summed.
-    corrections : tuple of str
-        What it offers.
-    argument : str
-        What messages call it.
-    other_corrections : str
-        Advice to who asks for a correction that is offered elsewhere.
-    takes_meat : bool
-        Whether it means something beside a variance of the total that the user computed.
-    """
-
-    groups: Groups
+    groups: Groups  #: The finest sets of rows whose scores are summed.
     corrections: ClassVar[tuple[str, ...]]
-    argument: ClassVar[str] = "dependence"
-    other_corrections: ClassVar[str] = ""
-    takes_meat: ClassVar[bool] = False
-
-    @abstractmethod
-    def default(self, leverage: bool) -> str:
-        """Return the correction by default; `leverage`: rows have shares of the Hessian."""
+    #: Corrections by default: where rows have shares of the Hessian, and where they have none.
+    defaults: ClassVar[tuple[str, str]]
+    argument: ClassVar[str] = "dependence"  #: What messages call it.
+    other_corrections: ClassVar[str] = ""  #: Advice to who asks for one that is offered elsewhere.
+    takes_meat: ClassVar[bool] = False  #: Whether it means something beside the user's own meat.
+    independent: ClassVar[bool] = False  #: Whether no row depends on another.
 
     @abstractmethod
     def meat(self, scores: GroupScores, correction: str) -> Meat:
         """Return the variance of the total from the scores of its groups."""
 
     def form(self, scores: GroupScores, correction: str) -> tuple[Meat, Form]:
-        """Return the meat, and the quadratic form of score sums that made its covariance."""
+        """Return the meat, and the quadratic form of score sums that gives its covariance."""
 
         def covariance(sums: Array) -> Array:
             return self.meat(scores._replace(sums=sums), correction).covariance
@@ -182,31 +117,22 @@ class Dependence(ABC):
         return Meat(matrix, covariance, np.inf, "custom", design="meat of the user's")
 
     def check_meat(self) -> None:
-        """Raise where a variance of the user's own leaves the structure without meaning."""
+        """Refuse a structure beside a variance of the user's own, if that leaves it no meaning."""
         if not self.takes_meat:
-            raise InputError(
-                self.argument,
-                "means nothing with meat=, which says how scores depend on each other",
-                "leave it out; one-way clusters= give the degrees of freedom",
-            )
+            problem = "means nothing with meat=, which says how scores depend on each other"
+            advice = "leave it out; one-way clusters= give the degrees of freedom"
+            raise InputError(self.argument, problem, advice)
 
     def summed(self, correction: str) -> Groups | None:
-        """Return the groups whose score sums the correction needs; None if these do not do."""
+        """Return the groups whose score sums the correction needs; None if it needs more."""
         return None if correction in LEVERAGE else self.groups
 
-    def check_size(  # noqa: B027  most have no least number
-        self, weights: Array | None, p: int, fewer: str = "fit"
-    ) -> None:
+    def check_size(self, weights: Array | None, p: int, fewer: str = "fit") -> None:  # noqa: B027
         """Refuse groups too few for p parameters; `fewer` says how to get fewer parameters."""
 
     def row_groups(self) -> Mapping[str, Groups]:
         """Return the groups of rows whose leverage matters, by name."""
         return {}
-
-    @property
-    def independent(self) -> bool:
-        """Whether no row depends on another."""
-        return False
 
     @property
     def clusters(self) -> Groups | None:
@@ -216,20 +142,20 @@ class Dependence(ABC):
     def correction(self, asked: object, without_shares: tuple[str, str] | None = None) -> str:
         """Return the correction by name, checked.
 
-        `without_shares` says why rows have no share of the Hessian, and what to do, if it is so.
+        Where rows have no share of the Hessian, `without_shares` says why, and what to do.
         """
         if asked is None:
-            return self.default(without_shares is None)
-        if isinstance(asked, str) and asked in self.corrections and asked in LEVERAGE:
-            if without_shares is not None:
-                reason, advice = without_shares
-                problem = f"is {asked!r}, which needs each row's share of the Hessian; {reason}"
-                raise InputError("correction", problem, advice)
-        elif isinstance(asked, str) and asked in CORRECTIONS and asked not in self.corrections:
+            return self.defaults[without_shares is not None]
+        if isinstance(asked, str) and asked in CORRECTIONS and asked not in self.corrections:
             options = ", ".join(self.corrections)
             advice = self.other_corrections or f"for this structure choose from {options}"
             raise InputError("correction", f"is {asked!r}", advice)
-        return as_choice(asked, "correction", self.corrections)
+        name = as_choice(asked, "correction", self.corrections)
+        if name in LEVERAGE and without_shares is not None:
+            reason, advice = without_shares
+            problem = f"is {name!r}, which needs each row's share of the Hessian; {reason}"
+            raise InputError("correction", problem, advice)
+        return name
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -237,20 +163,18 @@ class Structure(ABC):
     """Dependence as a user names it, before it is lined up with rows."""
 
     def __repr__(self) -> str:
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        told = [f"{name}={_short(value)}" for name, value in given.items() if value is not None]
-        return f"{type(self).__name__}({', '.join(told)})"
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        shown = [f"{name}={_short(value)}" for name, value in values.items() if value is not None]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     @abstractmethod
     def bind(self, rows: Rows, copies: bool = False) -> Dependence:
         """Return it bound to rows; `copies` says that weights repeat rows."""
 
-    def with_labels(self, change: Callable[[Any, str], Any]) -> Self:
+    def with_labels(self, change: Callable[[object, str], object]) -> Self:
         """Return the same structure with labels that a function of them and their name returns."""
-        changed = {
-            f.name: change(getattr(self, f.name), f.name) for f in fields(self) if f.metadata
-        }
-        return replace(self, **changed)
+        labels = [f.name for f in fields(self) if f.metadata]
+        return replace(self, **{name: change(getattr(self, name), name) for name in labels})
 
 
 def _short(value: object) -> str:

@@ -19,8 +19,6 @@ HC0 to HC3 treat every observation as its own cluster, HC1 with :math:`n/(n-p)`,
 normal. Matrices are computed in coordinates where the total Hessian is the identity, so they do not
 depend on units.
 
-What single clusters contribute: scores, shares of the Hessian and their leverage.
-
 References
 ----------
 MacKinnon, J. G. and White, H. (1985). J. Econometrics 29, 305-325. Bell, R. M. and McCaffrey, D. F.
@@ -32,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +39,7 @@ from etafree.criterion import Criterion
 from etafree.data.groups import Groups
 from etafree.data.rows import Rows
 from etafree.dependence.base import (
+    LEVERAGE,
     Dependence,
     GroupScores,
     Meat,
@@ -59,14 +58,36 @@ from etafree.target import (
     sampling_adjustment,
     working_covariance_of_residuals,
 )
-from etafree.totals.base import ClusterTotals
-from etafree.totals.linear import LinearTotal, is_linear
+from etafree.totals.base import ClusterBlock, ClusterTotals
+from etafree.totals.linear import LinearTotal, RankOneBlock, is_linear
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: Smallest eigenvalue of I - A_g A^{-1} that leaves something to estimate from.
 SINGULAR = 1e-10
+
+
+def as_structure(clusters: object, dependence: object) -> Structure | None:
+    """Return the structure that a call names; None for independent rows."""
+    if dependence is None:
+        return None if clusters is None else Clusters(clusters)
+    if clusters is not None:
+        raise InputError("clusters", "cannot be combined with dependence=", "pass one of them")
+    if not isinstance(dependence, Structure):
+        advice = "pass ef.Clusters, ef.Survey, ef.TimeSeries or ef.Panel; labels go to clusters="
+        raise InputError("dependence", f"is {dependence!r:.60}", advice)
+    return dependence
+
+
+def bind(structure: Structure | None, rows: Rows, copies: bool) -> Dependence:
+    """Return a structure bound to rows; `copies` says that weights repeat rows.
+
+    Without a structure these are the clusters that the rows were said to come in, if any.
+    """
+    if structure is None and rows.clusters is not None:
+        structure = Clusters(rows.clusters)
+    return Independent(rows.used) if structure is None else structure.bind(rows, copies)
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -102,47 +123,40 @@ class Clusters(Structure):
     '3 way 1 x 2 way 2 clusters'
     """
 
-    labels: Any
+    labels: object
 
-    def __init__(self, *labels: Any) -> None:
+    def __init__(self, *labels: object) -> None:
         if not labels:
             raise InputError("clusters", "is empty", "pass labels for every row")
         object.__setattr__(self, "labels", labels[0] if len(labels) == 1 else list(labels))
 
-    def with_labels(self, change: Callable[[Any, str], Any]) -> Clusters:
+    def with_labels(self, change: Callable[[object, str], object]) -> Clusters:
         """Return the same structure with labels that a function of them and a name returns."""
         return Clusters(change(self.labels, "clusters"))
 
     def bind(self, rows: Rows, copies: bool = False) -> OneWay | Ways:
         """Return it bound to rows, as clusters in one way or in several."""
-        if isinstance(self.labels, Groups):
-            return OneWay(self.labels)
         named = _named_ways(self.labels, rows)
         if named is None:
             return OneWay(rows.groups(self.labels, "clusters"))
-        ways = {name: rows.groups(part, f"clusters[{name!r}]") for name, part in named.items()}
+        ways = {name: rows.groups(way, f"clusters[{name!r}]") for name, way in named.items()}
         for name, groups in ways.items():
             if len(groups) < 2:
-                raise InputError(
-                    "clusters",
-                    f"has one cluster only in {name!r}",
-                    "at least two must vary independently",
-                )
+                problem = f"has one cluster only in {name!r}"
+                raise InputError("clusters", problem, "at least two must vary independently")
         return OneWay(next(iter(ways.values()))) if len(ways) == 1 else Ways.crossed(ways)
 
 
-def _named_ways(labels: Any, rows: Rows) -> dict[str, Any] | None:
+def _named_ways(labels: object, rows: Rows) -> dict[str, object] | None:
     """Return the labels of each way if there are several, else None."""
-    named: dict[str, Any] = {}
-    columns: Any = getattr(labels, "columns", None)
-    if columns is not None:  # a DataFrame
-        named = {str(name): labels[name] for name in columns}
+    if hasattr(labels, "columns"):  # a DataFrame
+        named = {str(name): labels[name] for name in labels.columns}  # type: ignore[index]
     elif isinstance(labels, Mapping):
-        named = {str(name): part for name, part in labels.items()}
+        named = {str(name): way for name, way in labels.items()}
     elif isinstance(labels, np.ndarray) and labels.ndim == 2:
         named = {f"way {k + 1}": column for k, column in enumerate(labels.T)}
     elif isinstance(labels, list | tuple) and _several(labels, rows):
-        named = {_way_name(part, k): part for k, part in enumerate(labels)}
+        named = {_way_name(way, k): way for k, way in enumerate(labels)}
         if len(named) < len(labels):
             raise InputError("clusters", "has two ways of the same name", "rename one")
     else:
@@ -153,42 +167,36 @@ def _named_ways(labels: Any, rows: Rows) -> dict[str, Any] | None:
 
 
 def _way_name(labels: object, position: int) -> str:
-    if isinstance(labels, str):
-        return labels
-    return str(getattr(labels, "name", None) or f"way {position + 1}")
+    name = labels if isinstance(labels, str) else getattr(labels, "name", None)
+    return str(name or f"way {position + 1}")
 
 
-def _several(labels: Sequence[Any], rows: Rows) -> bool:
+def _several(labels: Sequence[object], rows: Rows) -> bool:
     """Tell a list of ways (labels or column names) from a list of labels, one per row."""
-    if not labels:
-        return False
-    if all(isinstance(part, str) for part in labels):
+    if labels and all(isinstance(way, str) for way in labels):
         one_each = len(labels) in (rows.used, rows.original)
         return rows.table is not None and not one_each and set(labels) <= set(rows.table)
-    return all(isinstance(part, str) or _is_column(part) for part in labels)
+    return bool(labels) and all(isinstance(way, str) or _is_column(way) for way in labels)
 
 
-def _is_column(labels: Any) -> bool:
+def _is_column(labels: object) -> bool:
     """Return whether labels have one axis; rows of several lengths are refused further on."""
     try:
-        return np.ndim(labels) == 1
+        return np.ndim(labels) == 1  # type: ignore[arg-type]
     except ValueError:
         return True
 
 
 @dataclass(frozen=True, eq=False)
 class Independent(Dependence):
-    """Rows that do not depend on each other.
-
-    Attributes
-    ----------
-    rows : int
-    """
+    """Rows that do not depend on each other, `rows` of them."""
 
     rows: int
 
     corrections = ("HC0", "HC1", "HC2", "HC3")
+    defaults = ("HC3", "HC1")
     takes_meat = True
+    independent = True
     other_corrections = "the CR corrections need clusters=, EWC, Bartlett and DK need dependence="
 
     @property
@@ -196,44 +204,41 @@ class Independent(Dependence):
         """Every row as a group of its own."""
         return Groups(np.arange(self.rows), np.arange(self.rows))
 
-    @property
-    def independent(self) -> bool:
-        """Whether no row depends on another."""
-        return True
-
-    def default(self, leverage: bool) -> str:
-        """Return HC3, HC1 where rows have no share of the Hessian."""
-        return "HC3" if leverage else "HC1"
-
     def summed(self, correction: str) -> None:
         """Return None: single rows are taken."""
-        return
 
     def meat(self, scores: GroupScores, correction: str) -> Meat:
         """Return the sum of squared scores, HC0 or HC1."""
         n, p = scores.rows, scores.sums.shape[1]
         factor = n / (n - p) if correction == "HC1" else 1.0
-        parts = finish(factor * scores.sums.T @ scores.sums, scores.whiten)
-        return Meat(*parts, np.inf, correction)
+        whitened = factor * scores.sums.T @ scores.sums
+        return Meat(*finish(whitened, scores.whiten), np.inf, correction)
 
     def by_leverage(self, at: Point, correction: str) -> Meat:
-        """Return the variance of the total from single rows, HC0 to HC3."""
-        return independent(at, correction)
+        """Return the variance of the total from single rows, HC0 to HC3.
+
+        Joint regions have n - p degrees of freedom: a variance matrix is known well enough for
+        single intervals long before it is for many at once. With n = 60 and p = 10 a 95 % region by
+        chi-square covers 85 %, Hotelling's 96 %.
+        """
+        total = at.criterion.total
+        sums = _squared_rows if is_linear(total) else _squared_scores
+        whitened, whiten = sums(at, correction)
+        if correction == "HC1":
+            whitened *= total.small_sample_factor()
+        spare = total.count - at.criterion.p
+        joint = spare if spare > 0 else None
+        return Meat(*finish(whitened, whiten), np.inf, correction, joint_dof=joint)
 
 
 @dataclass(frozen=True, eq=False)
 class OneWay(Dependence):
-    """Rows of one cluster depend on each other in any way, clusters are independent.
-
-    Attributes
-    ----------
-    groups : Groups
-        Clusters.
-    """
+    """Rows of one cluster depend on each other in any way, clusters are independent."""
 
     groups: Groups
 
     corrections = ("CR0", "CR1", "CR1S", "CR2", "CR3")
+    defaults = ("CR3", "CR1")
     takes_meat = True
     argument = "clusters"
     other_corrections = "the HC corrections are for independent observations: drop clusters="
@@ -243,21 +248,32 @@ class OneWay(Dependence):
         """The clusters themselves."""
         return self.groups
 
-    def default(self, leverage: bool) -> str:
-        """Return CR3, CR1 where rows have no share of the Hessian."""
-        return "CR3" if leverage else "CR1"
-
     def given(self, matrix: Array, covariance: Array) -> Meat:
         """Return a variance of the total that the user computed, with t and G - 1."""
-        many = len(self.groups)
-        return Meat(matrix, covariance, many - 1.0, "custom", many, design=f"{many} clusters")
+        count = len(self.groups)
+        return Meat(matrix, covariance, count - 1.0, "custom", count, design=f"{count} clusters")
 
     def check_size(self, weights: Array | None, p: int, fewer: str = "fit") -> None:
-        """Refuse clusters that are not more than the parameters."""
-        check_count(int(np.count_nonzero(self.groups.weights(weights))), p, fewer)
+        """Refuse clusters too few to span a variance matrix.
+
+        Examples
+        --------
+        >>> OneWay(Groups(np.arange(3), np.arange(3))).check_size(None, 4)
+        Traceback (most recent call last):
+        etafree.errors.InputError: clusters: are 3 for 4 parameters: their scores cannot span a
+        variance matrix; fit at most 2 parameter(s), or use finer clusters (see dependence)
+        """
+        count = int(np.count_nonzero(self.groups.weights(weights)))
+        if count < 2:
+            problem = "has one cluster only, and at least two must vary independently"
+            raise InputError("clusters", problem, "use finer clusters")
+        if count <= p:
+            problem = f"are {count} for {p} parameters: their scores cannot span a variance matrix"
+            advice = f"{fewer} at most {count - 1} parameter(s), or use finer clusters"
+            raise InputError("clusters", problem, advice)
 
     def row_groups(self) -> Mapping[str, Groups]:
-        """Return the groups of rows whose leverage matters, by name."""
+        """Return the clusters by name."""
         return {"cluster": self.groups}
 
     def meat(self, scores: GroupScores, correction: str) -> Meat:
@@ -265,13 +281,18 @@ class OneWay(Dependence):
         count, p = int(np.count_nonzero(scores.weights)), scores.sums.shape[1]
         whitened = scores.sums.T @ scores.sums
         whitened *= small_sample_factor(correction, count, scores.rows, p)
-        dof = np.inf if correction == "CR0" else float(count - 1)
-        parts = finish(whitened, scores.whiten)
-        return Meat(*parts, dof, correction, count, design=f"{count} clusters")
+        dof = np.inf if correction == "CR0" else count - 1.0
+        matrices = finish(whitened, scores.whiten)
+        return Meat(*matrices, dof, correction, count, design=f"{count} clusters")
 
     def by_leverage(self, at: Point, correction: str) -> Meat:
         """Return the variance of the total corrected for leverage: CR2 or CR3."""
-        return clustered_by_leverage(at, self.groups, correction)
+        adjusted: tuple[Array, int, Satterthwaite | None] | None = None
+        if correction == "CR2" and not at.criterion.total.frequency:
+            adjusted = _sampled_clusters(at, self.groups)
+        whitened, count, satterthwaite = adjusted or _adjusted(at, self.groups, correction)
+        matrices, design = finish(whitened, at.whiten), f"{count} clusters"
+        return Meat(*matrices, count - 1.0, correction, count, satterthwaite, design)
 
 
 def mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
@@ -279,93 +300,66 @@ def mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
     return gradient / criterion.total.weight if centered else np.zeros_like(gradient)
 
 
-def independent(at: Point, correction: str) -> Meat:
-    """Return the meat of independent observations, HC0 to HC3."""
-    criterion, theta = at.criterion, at.theta
-    total, p = criterion.total, criterion.p
-    if not is_linear(total):
-        return _row_by_row(at, correction)
-    whiten = at.whiten
-    share = whiten @ criterion.penalty_share(theta) @ whiten.T
-    shrink, turn = linalg.eigh(0.5 * (share + share.T), "penalty's Hessian")
-    whiten = turn.T @ whiten  # coordinates in which the penalty's share is diagonal too
-    mean = whiten @ mean_score(criterion, at.gradient, at.centered)
+def group_scores(at: Point, totals: ClusterTotals, intercept: int | None) -> GroupScores:
+    """Return centred score sums of groups, where the Hessian is the identity."""
+    mean = mean_score(at.criterion, totals.sums.sum(axis=0), at.centered)
+    sums = (totals.sums - totals.weights[:, None] * mean) @ at.whiten.T
+    return GroupScores(sums, at.whiten, totals.weights, at.criterion.total.count, intercept)
 
-    def add(part: LinearTotal, whitened: Array) -> None:
-        for block in part.row_terms(theta):
+
+def _squared_rows(at: Point, correction: str) -> tuple[Array, Array]:
+    """Return the sum of squared row scores where A is the identity, and what takes them there."""
+    theta, total = at.theta, at.criterion.total
+    assert is_linear(total)
+    share = at.whiten @ at.criterion.penalty_share(theta) @ at.whiten.T
+    shrink, turn = linalg.eigh(0.5 * (share + share.T), "penalty's Hessian")
+    whiten = turn.T @ at.whiten  # coordinates in which the penalty's share is diagonal too
+    mean = whiten @ mean_score(at.criterion, at.gradient, at.centered)
+
+    def add(chunk: LinearTotal, whitened: Array) -> None:
+        for block in chunk.row_terms(theta):
             z = block.rows @ whiten.T
             score: Array = block.slope[:, None] * z - mean
-            copies = np.sign(block.weights) if part.frequency else block.weights
-            if correction in ("HC2", "HC3"):
-                score = _adjust_rows(
-                    score, z, copies, block.curvature, shrink, correction, block.first
-                )
-            weight = block.weights if part.frequency else np.square(block.weights)
+            if correction in LEVERAGE:
+                copies = np.sign(block.weights) if chunk.frequency else block.weights
+                score = _adjust_rows(score, z, block, copies, shrink, correction)
+            weight = block.weights if chunk.frequency else np.square(block.weights)
             whitened += (score.T * weight) @ score
 
-    (whitened,) = total.fold(add, np.zeros((p, p)))
-    if correction == "HC1":
-        whitened *= total.small_sample_factor()
-    matrix, covariance = finish(whitened, whiten)
-    return Meat(matrix, covariance, np.inf, correction, joint_dof=_rest(at))
+    (whitened,) = total.fold(add, np.zeros((total.p, total.p)))
+    return whitened, whiten
 
 
-def _rest(at: Point) -> float | None:
-    """Return n - p, the degrees of freedom that joint regions of independent rows have.
-
-    A variance matrix from n rows is known well enough for single intervals long before it is for
-    many at once: with n = 60 and p = 10 a 95 % region by chi-square covers 85 %, Hotelling's 96 %.
-    """
-    rest = at.criterion.total.count - at.criterion.p
-    return rest if rest > 0 else None
-
-
-def _row_by_row(at: Point, correction: str) -> Meat:
-    """Return the meat of independent observations of a loss without a linear predictor."""
-    criterion, theta = at.criterion, at.theta
-    total, n = criterion.total, criterion.n
-    scores, weights = total.scores(theta), total.weights
-    leverage = correction in ("HC2", "HC3")
-    if leverage and weights is not None and total.frequency and weights.max() > 1:
-        raise InputError(
-            "correction",
-            f"{correction!r} takes no frequency weights here",
-            "use 'HC1', or repeat the rows",
-        )
-    whiten = at.whiten
-    mean = mean_score(criterion, scores.sum(axis=0), at.centered)
-    if leverage:  # as other packages: a weight is an inverse variance in HC2
-        rows, name = Groups(np.arange(n), np.arange(n)), "CR" + correction[2]
-        whitened, _, _ = _adjusted_clusters(criterion, theta, rows, name, whiten, mean)
-        return Meat(*finish(whitened, whiten), np.inf, correction, joint_dof=_rest(at))
-    w = np.ones(n) if weights is None else weights
+def _squared_scores(at: Point, correction: str) -> tuple[Array, Array]:
+    """Return the same for a loss without a linear predictor."""
+    total, whiten, weights = at.criterion.total, at.whiten, at.criterion.total.weights
+    if correction in LEVERAGE:  # as other packages: a weight is an inverse variance in HC2
+        if weights is not None and total.frequency and weights.max() > 1:
+            problem = f"{correction!r} takes no frequency weights here"
+            raise InputError("correction", problem, "use 'HC1', or repeat the rows")
+        return _adjusted(at, Independent(total.n).groups, correction)[0], whiten
+    w, scores = np.ones(total.n) if weights is None else weights, total.scores(at.theta)
+    mean = mean_score(at.criterion, scores.sum(axis=0), at.centered)
     scores = (scores - w[:, None] * mean) @ whiten.T
     if total.frequency:
         scores = scores[w > 0] / np.sqrt(w[w > 0])[:, None]
-    whitened = scores.T @ scores * (total.small_sample_factor() if correction == "HC1" else 1.0)
-    return Meat(*finish(whitened, whiten), np.inf, correction, joint_dof=_rest(at))
+    return scores.T @ scores, whiten
 
 
 def _adjust_rows(
-    score: Array,
-    z: Array,
-    copies: Array,
-    curvature: Array,
-    shrink: Array,
-    correction: str,
-    first: int,
+    score: Array, z: Array, block: RankOneBlock, copies: Array, shrink: Array, correction: str
 ) -> Array:
     """Apply (I - A_i A^{-1})^{-1/2 or -1} to every row's score, A_i = c (b z z' + diag(shrink))."""
     keep = 1.0 - copies[:, None] * shrink
-    bend = copies * curvature
+    bend = copies * block.curvature
     q = z / keep
     room = 1.0 - bend * np.einsum("ij,ij->i", z, q)
     if np.any(room <= SINGULAR) or np.any(keep <= SINGULAR):
-        worst = int(np.argmin(np.minimum(room, keep.min(axis=1))))
+        worst = block.first + int(np.argmin(np.minimum(room, keep.min(axis=1))))
         raise InputError(
             "correction",
-            f"{correction!r} fails: row {first + worst} has leverage one, nothing else determines "
-            "a coefficient",
+            f"{correction!r} fails: row {worst} has leverage one, nothing else determines a "
+            "coefficient",
             "no correction knows its variance: drop the row with its column, or add a penalty",
         )
     if correction == "HC3":
@@ -374,8 +368,7 @@ def _adjust_rows(
         return adjusted
     if not shrink.any():
         square = np.einsum("ij,ij->i", z, z)
-        square = np.where(square > 0, square, 1.0)
-        gain = (room**-0.5 - 1.0) / square
+        gain = (room**-0.5 - 1.0) / np.where(square > 0, square, 1.0)
         root: Array = score + z * (gain * np.einsum("ij,ij->i", z, score))[:, None]
         return root
     matrices = -bend[:, None, None] * z[:, :, None] * z[:, None, :]
@@ -386,55 +379,6 @@ def _adjust_rows(
     return full
 
 
-def group_scores(at: Point, totals: ClusterTotals, intercept: int | None) -> GroupScores:
-    """Return centred score sums of groups, where the Hessian is the identity."""
-    whiten = at.whiten
-    mean = mean_score(at.criterion, totals.sums.sum(axis=0), at.centered)
-    sums = (totals.sums - totals.weights[:, None] * mean) @ whiten.T
-    return GroupScores(sums, whiten, totals.weights, at.criterion.total.count, intercept)
-
-
-def clustered_by_leverage(at: Point, groups: Groups, correction: str) -> Meat:
-    """Return the meat of one-way clusters corrected for leverage: CR2 or CR3."""
-    criterion, theta = at.criterion, at.theta
-    whiten = at.whiten
-    mean = mean_score(criterion, at.gradient, at.centered)
-    adjusted: tuple[Array, int, Satterthwaite | None] | None = None
-    if correction == "CR2" and not criterion.total.frequency:
-        adjusted = _sampled_clusters(criterion, theta, groups, whiten, mean)
-    if adjusted is None:
-        adjusted = _adjusted_clusters(criterion, theta, groups, correction, whiten, mean)
-    whitened, count, satterthwaite = adjusted
-    matrix, covariance = finish(whitened, whiten)
-    return Meat(
-        matrix, covariance, float(count - 1), correction, count, satterthwaite, f"{count} clusters"
-    )
-
-
-def check_count(count: int, p: int, fewer: str = "fit") -> None:
-    """Refuse clusters too few to span a variance matrix; `fewer` says how to get fewer parameters.
-
-    Examples
-    --------
-    >>> check_count(3, 4)
-    Traceback (most recent call last):
-    etafree.errors.InputError: clusters: are 3 for 4 parameters: their scores cannot span a
-    variance matrix; fit at most 2 parameter(s), or use finer clusters (see dependence)
-    """
-    if count < 2:
-        raise InputError(
-            "clusters",
-            "has one cluster only, and at least two must vary independently",
-            "use finer clusters",
-        )
-    if count <= p:
-        raise InputError(
-            "clusters",
-            f"are {count} for {p} parameters: their scores cannot span a variance matrix",
-            f"{fewer} at most {count - 1} parameter(s), or use finer clusters",
-        )
-
-
 def loaded(directions: Array, whiten: Array, names: tuple[str, ...]) -> list[str]:
     """Return the parameters in whose scores these directions (p, k) of whitened ones lie."""
     scale = np.sqrt(np.square(linalg.inv(whiten, "Hessian")).sum(axis=1))  # root of A's diagonal
@@ -442,58 +386,66 @@ def loaded(directions: Array, whiten: Array, names: tuple[str, ...]) -> list[str
     return [names[j] for j in np.flatnonzero(share > 0.1 * share.max())][:8]
 
 
-def _adjusted_clusters(
-    criterion: Criterion, theta: Array, groups: Groups, correction: str, whiten: Array, mean: Array
-) -> tuple[Array, int, Satterthwaite | None]:
-    p, count = criterion.p, 0
-    share = criterion.penalty_share(theta)
-    whitened = np.zeros((p, p))
-    kept: list[tuple[Array, Array, Array]] = []
-    for block in criterion.total.cluster_blocks(theta, groups):
-        there = block.weights > 0
-        count += int(np.count_nonzero(there))
+def _whitened_blocks(at: Point, groups: Groups) -> Iterator[ClusterBlock]:
+    """Yield clusters where A is the identity: centred scores, Hessians with the penalty's share.
+
+    Working variances stay in the parameters' own coordinates: CR3 does not ask for them.
+    """
+    whiten, share = at.whiten, at.criterion.penalty_share(at.theta)
+    mean = mean_score(at.criterion, at.gradient, at.centered)
+    for block in at.criterion.total.cluster_blocks(at.theta, groups):
         scores = (block.scores - block.weights[:, None] * mean) @ whiten.T
-        hessians = _whitened(block.hessians + block.weights[:, None, None] * share, whiten)
-        left = np.eye(p) - hessians
-        _check_left(left, groups, block.first, correction, whiten, criterion.names)
-        if correction == "CR3":
-            adjusted = linalg.solve(left, scores[:, :, None], "clusters' Hessians")[:, :, 0]
+        hessians = block.hessians + block.weights[:, None, None] * share
+        yield block._replace(scores=scores, hessians=whiten @ hessians @ whiten.T)
+
+
+def _adjusted(
+    at: Point, groups: Groups, correction: str
+) -> tuple[Array, int, Satterthwaite | None]:
+    """Return B by CR2 or CR3 where A is the identity, the number of clusters and CR2's law."""
+    p, count = at.criterion.p, 0
+    whitened = np.zeros((p, p))
+    laws: list[tuple[Array, Array, Array]] = []
+    for block in _whitened_blocks(at, groups):
+        present = block.weights > 0
+        count += int(np.count_nonzero(present))
+        left = np.eye(p) - block.hessians
+        _check_left(left, at, groups, block.first, correction)
+        if correction[2] == "3":
+            adjusted = linalg.solve(left, block.scores[:, :, None], "clusters' Hessians")[:, :, 0]
         else:
             values, vectors = linalg.eigh(left, "clusters' Hessians")
             adjust = (vectors * values[:, None, :] ** -0.5) @ vectors.transpose(0, 2, 1)
-            adjusted = np.einsum("gij,gj->gi", adjust, scores)
+            adjusted = np.einsum("gij,gj->gi", adjust, block.scores)
         whitened += adjusted.T @ adjusted
         if correction == "CR2":
-            kept.append((adjust[there], hessians[there], _whitened(block.variances, whiten)[there]))
-    if not kept:
+            variances = at.whiten @ block.variances @ at.whiten.T
+            laws.append((adjust[present], block.hessians[present], variances[present]))
+    if not laws:
         return whitened, count, None
-    parts = [np.concatenate(part) for part in zip(*kept, strict=True)]
-    return whitened, count, Satterthwaite.of(whiten, *parts)
+    arrays = [np.concatenate(blocks) for blocks in zip(*laws, strict=True)]
+    return whitened, count, Satterthwaite.of(at.whiten, *arrays)
 
 
-def _sampled_clusters(
-    criterion: Criterion, theta: Array, groups: Groups, whiten: Array, mean: Array
-) -> tuple[Array, int, Satterthwaite] | None:
-    """Return the meat of CR2 under sampling weights, where A is the identity.
+def _sampled_clusters(at: Point, groups: Groups) -> tuple[Array, int, Satterthwaite] | None:
+    """Return the same for CR2 under sampling weights.
 
     None where rows of negative curvature leave a cluster without a working variance.
     """
-    total, share, p = criterion.total, criterion.penalty_share(theta), criterion.p
+    total, whiten, p = at.criterion.total, at.whiten, at.criterion.p
+    mean = mean_score(at.criterion, at.gradient, at.centered)
+    share = whiten @ at.criterion.penalty_share(at.theta) @ whiten.T
     kept: list[tuple[Array, Array]] = []
-    pairs = zip(
-        total.cluster_blocks(theta, groups), total.unweighted_blocks(theta, groups), strict=True
-    )
-    for block, once in pairs:
-        bends = [
-            _whitened(part, whiten) for part in (once.hessians, block.hessians, block.variances)
-        ]
-        with_share = bends[1] + _whitened(block.weights[:, None, None] * share, whiten)
-        left = np.eye(p) - with_share
-        _check_left(left, groups, block.first, "CR2", whiten, criterion.names)
-        scores = [(b.scores - b.weights[:, None] * mean) @ whiten.T for b in (once, block)]
-        there = block.weights > 0
-        kept.append((np.hstack(scores)[there], np.block([bends[:2], bends[1:]])[there]))
-    scores_, grams = (np.concatenate(part) for part in zip(*kept, strict=True))
+    unweighted = total.unweighted_blocks(at.theta, groups)
+    for block, once in zip(_whitened_blocks(at, groups), unweighted, strict=True):
+        _check_left(np.eye(p) - block.hessians, at, groups, block.first, "CR2")
+        plain, twice = (whiten @ m @ whiten.T for m in (once.hessians, block.variances))
+        weighted = block.hessians - block.weights[:, None, None] * share
+        scores = (once.scores - once.weights[:, None] * mean) @ whiten.T, block.scores
+        present = block.weights > 0
+        gram = np.block([[plain, weighted], [weighted, twice]])
+        kept.append((np.hstack(scores)[present], gram[present]))
+    scores_, grams = (np.concatenate(blocks) for blocks in zip(*kept, strict=True))
     values = linalg.eigvalsh(grams, "clusters' Hessians")
     if np.any(values[:, 0] < -1e-10 * values[:, -1]):
         return None
@@ -503,31 +455,24 @@ def _sampled_clusters(
     return adjusted.T @ adjusted, len(grams), Satterthwaite(whiten, adjust, grams, working)
 
 
-def _check_left(
-    left: Array, groups: Groups, first: int, correction: str, whiten: Array, names: tuple[str, ...]
-) -> None:
+def _check_left(left: Array, at: Point, groups: Groups, first: int, correction: str) -> None:
     """Refuse clusters without which, I - A_g A^{-1} being singular, a coefficient is lost.
 
     Their scores along it are zero at the minimiser, so that CR0 and CR1 have no variance either.
     """
-    if linalg.cholesky_or_none(left - SINGULAR * np.eye(left.shape[1])) is None:
-        values, vectors = linalg.eigh(left, "clusters' Hessians")
-        worst = int(values[:, 0].argmin())
-        lost = loaded(
-            vectors[worst][:, values[worst] <= max(SINGULAR, values[worst, 0])], whiten, names
-        )
-        raise InputError(
-            "clusters",
-            f"cluster {groups.labels[first + worst]!s} alone determines {lost} (a dummy for one "
-            f"cluster, say), so {correction} cannot leave it out",
-            "no correction knows their variance: drop the cluster's rows with these columns, or "
-            "add a penalty",
-        ) from None
-
-
-def _whitened(matrices: Array, whiten: Array) -> Array:
-    turned: Array = whiten @ matrices @ whiten.T
-    return turned
+    if linalg.cholesky_or_none(left - SINGULAR * np.eye(left.shape[1])) is not None:
+        return
+    values, vectors = linalg.eigh(left, "clusters' Hessians")
+    worst = int(values[:, 0].argmin())
+    singular = values[worst] <= max(SINGULAR, values[worst, 0])
+    lost = loaded(vectors[worst][:, singular], at.whiten, at.criterion.names)
+    raise InputError(
+        "clusters",
+        f"cluster {groups.labels[first + worst]!s} alone determines {lost} (a dummy for one "
+        f"cluster, say), so {correction} cannot leave it out",
+        "no correction knows their variance: drop the cluster's rows with these columns, or add a "
+        "penalty",
+    )
 
 
 def point_of(target: Target) -> Point:
@@ -545,24 +490,16 @@ class Law(NamedTuple):
     Where scores vary as the Hessian says, the estimated variance of a contrast is about
     :math:`\kappa` times the true one, and varies like :math:`\chi^2_\nu/\nu`: quantiles are those
     of :math:`t_\nu/\sqrt\kappa`.
-
-    Attributes
-    ----------
-    dof : (q,) array
-        :math:`\nu`.
-    inflation : (q,) array
-        :math:`\kappa`, one for a variance without bias.
     """
 
-    dof: Array
-    inflation: Array
+    dof: Array  #: nu (q,).
+    inflation: Array  #: kappa (q,), one for a variance without bias.
 
     def coverage(self, quantile: Array) -> Array:
         """Return how often an estimate plus or minus `quantile` standard errors covers."""
         from scipy.special import stdtr
 
-        covered: Array = 2 * stdtr(self.dof, quantile * np.sqrt(self.inflation)) - 1
-        return covered
+        return 2 * stdtr(self.dof, quantile * np.sqrt(self.inflation)) - 1
 
 
 def contrast_laws(at: Point, groups: Groups | None, correction: str, contrasts: Array) -> Law:
@@ -578,50 +515,50 @@ def contrast_laws(at: Point, groups: Groups | None, correction: str, contrasts: 
     Bell, R. M. and McCaffrey, D. F. (2002). Surv. Methodol. 28, 169-181. Imbens, G. W. and
     Kolesar, M. (2016). Robust standard errors in small samples. Rev. Econ. Statist. 98, 701-712.
     """
+    total, p = at.criterion.total, at.criterion.p
     directions = at.whiten @ np.atleast_2d(contrasts).T  # (p, q)
-    if groups is None and is_linear(at.criterion.total):
+    if groups is None and is_linear(total):
         trace, square, truth = _row_sums(at, correction, directions)
     else:
-        n = at.criterion.n
-        sets = Groups(np.arange(n), np.arange(n)) if groups is None else groups
-        trace, square, truth = _cluster_sums(at, sets, correction, directions)
-    factor = 1.0
-    if correction == "HC1":
-        factor = at.criterion.total.small_sample_factor()
-    elif correction in ("CR1", "CR1S") and groups is not None:
-        count = int(np.count_nonzero(groups.weights(at.criterion.total.weights) > 0))
-        factor = small_sample_factor(correction, count, at.criterion.total.count, at.criterion.p)
+        trace, square, truth = _cluster_sums(at, _sets(at, groups), correction, directions)
+    factor = total.small_sample_factor() if correction == "HC1" else 1.0
+    if correction in ("CR1", "CR1S") and groups is not None:
+        count = int(np.count_nonzero(groups.weights(total.weights) > 0))
+        factor = small_sample_factor(correction, count, total.count, p)
     return Law(trace**2 / square, factor * trace / truth)
+
+
+def _sets(at: Point, groups: Groups | None) -> Groups:
+    """Return the clusters, single rows if there are none."""
+    return Independent(at.criterion.n).groups if groups is None else groups
 
 
 def _row_sums(at: Point, correction: str, directions: Array) -> tuple[Array, Array, Array]:
     """Return trace and squared norm of Lambda, and the true variance, for independent rows."""
-    theta, whiten, total = at.theta, at.whiten, at.criterion.total
+    total = at.criterion.total
     assert is_linear(total)
     p, q = directions.shape
     power = {"HC2": 0.5, "HC3": 1.0}.get(correction, 0.0)
 
-    def terms(part: LinearTotal) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
+    def terms(chunk: LinearTotal) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
         """Yield whitened rows, their curvatures, weights in a score and copies, and leverages."""
-        for block in part.row_terms(theta):
-            z, bend = block.rows @ whiten.T, np.maximum(block.curvature, 0.0)
-            once, times = (
-                (np.sign(block.weights), block.weights)
-                if part.frequency
-                else (block.weights, np.sign(block.weights))
-            )
+        for block in chunk.row_terms(at.theta):
+            z, bend = block.rows @ at.whiten.T, np.maximum(block.curvature, 0.0)
+            once, times = np.sign(block.weights), block.weights
+            if not chunk.frequency:
+                once, times = times, once
             yield z, bend, once, times, once * bend * np.einsum("ij,ij->i", z, z)
 
-    def spread(part: LinearTotal, working: Array) -> None:
-        for z, bend, once, times, _ in terms(part):
+    def spread(chunk: LinearTotal, working: Array) -> None:
+        for z, bend, once, times, _ in terms(chunk):
             working += (z.T * (times * np.square(once) * bend)) @ z
 
     (working,) = total.fold(spread, np.zeros((p, p)))
 
     powers = (0,) if total.frequency else (0, 1, 2)  # of a weight; copies weigh one each
 
-    def add(part: LinearTotal, trace: Array, square: Array, grams: Array) -> None:
-        for z, bend, once, times, leverage in terms(part):
+    def add(chunk: LinearTotal, trace: Array, square: Array, grams: Array) -> None:
+        for z, bend, once, times, leverage in terms(chunk):
             room = np.maximum(1.0 - leverage, SINGULAR) ** (-2 * power)
             each = np.square(z @ directions) * (np.square(once) * bend * room)[:, None]
             turned = z @ working - 2 * once[:, None] * z
@@ -647,16 +584,14 @@ def _cluster_sums(
     at: Point, groups: Groups, correction: str, directions: Array
 ) -> tuple[Array, Array, Array]:
     """Return trace and squared norm of Lambda, and the true variance, for one-way clusters."""
-    whiten, total, share = at.whiten, at.criterion.total, at.criterion.penalty_share(at.theta)
     p, q = directions.shape
     own, own_square, cross, own_cross = (np.zeros(q) for _ in range(4))
     moved, own_moved = np.zeros((q, p, p)), np.zeros((q, p, p))
     gram, working = np.zeros((q, 2 * p, 2 * p)), np.zeros((p, p))
-    for block in total.cluster_blocks(at.theta, groups):
-        hessians = _whitened(block.hessians + block.weights[:, None, None] * share, whiten)
-        variances = _whitened(block.variances, whiten)
-        towards = _leaning(hessians, correction, directions)  # (g, p, q)
-        u, v = hessians @ towards, variances @ towards
+    for block in _whitened_blocks(at, groups):
+        variances = at.whiten @ block.variances @ at.whiten.T
+        towards = _leaning(block.hessians, correction, directions)  # (g, p, q)
+        u, v = block.hessians @ towards, variances @ towards
         mine, both = np.einsum("gpq,gpq->gq", towards, v), np.einsum("gpq,gpq->gq", u, v)
         own += mine.sum(axis=0)
         own_square += np.square(mine).sum(axis=0)
@@ -667,8 +602,7 @@ def _cluster_sums(
         z = np.concatenate([u, v], axis=1)
         gram += np.einsum("giq,gjq->qij", z, z, optimize=True)
         working += variances.sum(axis=0)
-    middle = working_covariance_of_residuals(working)
-    turned = middle @ gram
+    turned = working_covariance_of_residuals(working) @ gram
     trace = own + np.einsum("qij,ji->q", moved, working) - 2 * cross
     square = own_square + 2 * (np.einsum("qij,ji->q", own_moved, working) - 2 * own_cross)
     square = square + np.einsum("qij,qji->q", turned, turned)
@@ -680,41 +614,36 @@ def concentration(at: Point, groups: Groups | None) -> Array:
 
     Cheap beside `contrast_laws`, and near one over its degrees of freedom.
     """
-    total, theta, p = at.criterion.total, at.theta, at.criterion.p
+    total, p = at.criterion.total, at.criterion.p
     inverse = at.whiten.T @ at.whiten
+    mass, square = np.zeros(p), np.zeros(p)
     if groups is None and is_linear(total):
 
-        def add(part: LinearTotal, mass: Array, square: Array) -> None:
-            for block in part.row_terms(theta):
+        def add(chunk: LinearTotal, mass: Array, square: Array) -> None:
+            for block in chunk.row_terms(at.theta):
                 bend = block.weights * np.maximum(block.curvature, 0.0)
                 each = np.square(block.rows @ inverse) * bend[:, None]
                 mass += each.sum(axis=0)
                 square += np.square(each).sum(axis=0)
 
-        mass, square = total.fold(add, np.zeros(p), np.zeros(p))
+        mass, square = total.fold(add, mass, square)
     else:
-        n, mass, square = at.criterion.n, np.zeros(p), np.zeros(p)
-        sets = Groups(np.arange(n), np.arange(n)) if groups is None else groups
-        for block in total.cluster_blocks(theta, sets):
+        for block in total.cluster_blocks(at.theta, _sets(at, groups)):
             each = np.einsum("gij,ij->gj", block.variances @ inverse, inverse)
             mass += each.sum(axis=0)
             square += np.square(each).sum(axis=0)
-    found: Array = square / np.maximum(np.square(mass), 1e-300)
-    return found
+    shares: Array = square / np.maximum(np.square(mass), 1e-300)
+    return shares
 
 
 def carriers(at: Point, groups: Groups | None, correction: str, contrast: Array) -> Array:
     """Return the share (n,) or (G,) of a contrast's variance that each row or cluster carries."""
-    direction, total = (at.whiten @ contrast)[:, None], at.criterion.total
-    sets = Groups(np.arange(total.n), np.arange(total.n)) if groups is None else groups
+    sets, direction = _sets(at, groups), (at.whiten @ contrast)[:, None]
     mass = np.zeros(len(sets))
-    share = at.criterion.penalty_share(at.theta)
-    for block in total.cluster_blocks(at.theta, sets):
-        hessians = _whitened(block.hessians + block.weights[:, None, None] * share, at.whiten)
-        towards = _leaning(hessians, correction, direction)
-        spread = _whitened(block.variances, at.whiten) @ towards
-        part = slice(block.first, block.first + len(hessians))
-        mass[part] = np.einsum("gpq,gpq->g", towards, spread)
+    for block in _whitened_blocks(at, sets):
+        towards = _leaning(block.hessians, correction, direction)
+        spread = at.whiten @ block.variances @ at.whiten.T @ towards
+        mass[block.first : block.first + len(spread)] = np.einsum("gpq,gpq->g", towards, spread)
     shares: Array = mass / mass.sum()
     return shares
 
@@ -722,15 +651,14 @@ def carriers(at: Point, groups: Groups | None, correction: str, contrast: Array)
 def _leaning(hessians: Array, correction: str, directions: Array) -> Array:
     """Return the directions (g, p, q) in which the scores of clusters count after a correction."""
     left = np.eye(hessians.shape[1]) - hessians
+    same = np.broadcast_to(directions, (len(left), *directions.shape))
     if correction[2] == "3":
-        return linalg.solve(
-            left, np.broadcast_to(directions, (len(left), *directions.shape)), "clusters' Hessians"
-        )
+        return linalg.solve(left, same, "clusters' Hessians")
     if correction[2] == "2":
         values, vectors = linalg.eigh(left, "clusters' Hessians")
         root = vectors * np.maximum(values, SINGULAR)[:, None, :] ** -0.5
         return root @ (vectors.transpose(0, 2, 1) @ directions)
-    return np.broadcast_to(directions, (len(hessians), *directions.shape))
+    return same
 
 
 def cluster_parts(
@@ -748,36 +676,28 @@ def cluster_parts(
     return scores - weights[:, None] * mean, hessians, weights > 0
 
 
-def cluster_leverages(criterion: Criterion, theta: Array, hessian: Array, groups: Groups) -> Array:
+def cluster_leverages(hessians: Array, hessian: Array) -> Array:
     """Return the largest eigenvalue of A_g A^{-1} for every cluster (G,): its leverage."""
-    whiten, share = linalg.whitener(hessian), criterion.penalty_share(theta)
-    out = np.zeros(len(groups))
-    for block in criterion.total.cluster_blocks(theta, groups):
-        part = whiten @ (block.hessians + block.weights[:, None, None] * share) @ whiten.T
-        out[block.first : block.first + len(part)] = linalg.eigvalsh(part, "clusters' Hessians")[
-            :, -1
-        ]
-    return out
+    whiten = linalg.whitener(hessian)
+    return linalg.eigvalsh(whiten @ hessians @ whiten.T, "clusters' Hessians")[:, -1]
 
 
 def cluster_table(criterion: Criterion, target: Target, kind: str, groups: Groups) -> pd.DataFrame:
     """Return rows, weight, leverage and shift of every cluster, largest leverage first.
 
-    The shift is the largest change of an estimate that the cluster's scores make, in standard
-    errors.
+    The shift is the largest change of an estimate, in standard errors, that the cluster's scores
+    make.
     """
     import pandas as pd
 
     assert target.hessian is not None
-    scores, _, _ = cluster_parts(criterion, target.center, groups, target.centered)
+    scores, hessians, _ = cluster_parts(criterion, target.center, groups, target.centered)
     shift = np.abs(linalg.solve(target.hessian, scores.T, "Hessian")).T / target.se
-    table = pd.DataFrame(
-        {
-            "rows": groups.sizes(),
-            "weight": groups.weights(criterion.total.weights),
-            "leverage": cluster_leverages(criterion, target.center, target.hessian, groups),
-            "shift": shift.max(axis=1),
-        },
-        index=pd.Index(groups.labels, name=kind),
-    )
+    columns = {
+        "rows": groups.sizes(),
+        "weight": groups.weights(criterion.total.weights),
+        "leverage": cluster_leverages(hessians, target.hessian),
+        "shift": shift.max(axis=1),
+    }
+    table = pd.DataFrame(columns, index=pd.Index(groups.labels, name=kind))
     return table.sort_values("leverage", ascending=False, kind="stable")

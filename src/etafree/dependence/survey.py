@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +27,6 @@ from etafree.data.rows import Rows
 from etafree.dependence.base import Dependence, GroupScores, Meat, Structure, finish
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_choice
-
-LONELY = ("error", "center")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,13 +65,13 @@ class Survey(Structure):
     'sandwich, 4 PSUs in 2 strata, finite population, survey, t with 2 degrees of freedom'
     """
 
-    psu: Any = field(default=None, metadata={"labels": True})
-    strata: Any = field(default=None, metadata={"labels": True})
-    fpc: Any = field(default=None, metadata={"labels": True})
+    psu: object = field(default=None, metadata={"labels": True})
+    strata: object = field(default=None, metadata={"labels": True})
+    fpc: object = field(default=None, metadata={"labels": True})
     lonely: str = "error"
 
     def __post_init__(self) -> None:
-        as_choice(self.lonely, "lonely", LONELY)
+        as_choice(self.lonely, "lonely", ("error", "center"))
 
     def bind(self, rows: Rows, copies: bool = False) -> Strata:
         """Return it bound to rows; copies of a row are units of their own."""
@@ -96,32 +93,19 @@ class Survey(Structure):
 
 @dataclass(frozen=True, eq=False)
 class Strata(Dependence):
-    """A survey design bound to rows.
+    """A survey design bound to rows."""
 
-    Attributes
-    ----------
-    groups : Groups
-        PSUs; a label used in two strata is two units.
-    strata : Groups
-        The stratum of every PSU.
-    population : (H,) array
-        PSUs in the population of each stratum; infinite without a correction for it.
-    """
-
-    groups: Groups
-    strata: Groups
-    population: Array
+    groups: Groups  #: PSUs; a label used in two strata is two units.
+    strata: Groups  #: The stratum of every PSU.
+    population: Array  #: PSUs in each stratum's population (H,); infinite if not corrected for.
 
     corrections = ("survey",)
+    defaults = ("survey", "survey")
     argument = "strata"
     other_corrections = "a survey design has its own, n_h / (n_h - 1): leave it out"
 
-    def default(self, leverage: bool) -> str:
-        """Return the design's own."""
-        return "survey"
-
     def row_groups(self) -> Mapping[str, Groups]:
-        """Return the groups of rows whose leverage matters, by name."""
+        """Return the PSUs by name."""
         return {"PSU": self.groups}
 
     def meat(self, scores: GroupScores, correction: str) -> Meat:
@@ -141,11 +125,8 @@ class Strata(Dependence):
         units, strata = int(there.sum()), len(np.unique(codes[there]))
         dof = float(units - strata)
         if dof < 1:
-            raise InputError(
-                "strata",
-                f"leave {units} PSUs in {strata} strata no degrees of freedom",
-                "merge strata",
-            )
+            problem = f"leave {units} PSUs in {strata} strata no degrees of freedom"
+            raise InputError("strata", problem, "merge strata")
         fraction = "" if np.isinf(self.population).all() else ", finite population"
         single = f", {int(alone.sum())} single-PSU strata" if alone.any() else ""
         design = f"{units} PSUs in {strata} strata{fraction}{single}"
@@ -158,17 +139,12 @@ def _check_lonely(layers: Groups, counts: NDArray[np.intp], population: Array, p
     if len(alone):
         named = ", ".join(str(layers.labels[h]) for h in alone[:5])
         more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
-        raise InputError(
-            "strata",
-            f"have a single PSU in {named}{more}: its variance cannot be estimated",
-            "merge strata, or pass lonely='center' to take deviations from the grand mean",
-        )
+        problem = f"have a single PSU in {named}{more}: its variance cannot be estimated"
+        advice = "merge strata, or pass lonely='center' to take deviations from the grand mean"
+        raise InputError("strata", problem, advice)
     if psus - len(layers) < 1:
-        raise InputError(
-            "strata",
-            f"leave {psus} PSUs in {len(layers)} strata no degrees of freedom",
-            "merge strata",
-        )
+        problem = f"leave {psus} PSUs in {len(layers)} strata no degrees of freedom"
+        raise InputError("strata", problem, "merge strata")
 
 
 def _population(rows: Rows, fpc: object, layers: Groups, counts: NDArray[np.intp]) -> Array:
@@ -178,19 +154,13 @@ def _population(rows: Rows, fpc: object, layers: Groups, counts: NDArray[np.intp
     np.minimum.at(low, layer.codes, size.labels[size.codes])
     np.maximum.at(high, layer.codes, size.labels[size.codes])
     for h in np.flatnonzero(low != high)[:1]:
-        raise InputError(
-            "fpc",
-            f"varies within stratum {layers.labels[h]!s}",
-            "pass one population size or sampling fraction per stratum",
-        )
+        advice = "pass one population size or sampling fraction per stratum"
+        raise InputError("fpc", f"varies within stratum {layers.labels[h]!s}", advice)
     if np.any(low <= 0):
         raise InputError("fpc", "has values at or below zero", "pass population sizes, in PSUs")
     population = counts / low if np.all(low <= 1) else low
     for h in np.flatnonzero(population < counts - 1e-9)[:1]:
-        raise InputError(
-            "fpc",
-            f"is {population[h]:g} in stratum {layers.labels[h]!s}, which has {counts[h]} PSUs in "
-            "the sample",
-            "pass the number of PSUs in the population",
-        )
+        where = f"stratum {layers.labels[h]!s}, which has {counts[h]} PSUs in the sample"
+        problem = f"is {population[h]:g} in {where}"
+        raise InputError("fpc", problem, "pass the number of PSUs in the population")
     return population

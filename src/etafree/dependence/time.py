@@ -21,8 +21,8 @@ Lazarus, E., Lewis, D. J., Stock, J. H. and Watson, M. W. (2018). J. Bus. Econ. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,6 @@ from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_number
 from etafree.foundation.check import Finding
-
-AUTOMATIC = "newey-west"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,19 +60,16 @@ class TimeSeries(Structure):
     'sandwich, a series of 40 periods, 4 cosines, EWC, t with 4 degrees of freedom'
     """
 
-    time: Any = field(metadata={"labels": True})
-    bandwidth: Any = None
+    time: object = field(metadata={"labels": True})
+    bandwidth: object = None
 
     def bind(self, rows: Rows, copies: bool = False) -> Periods:
         """Return it bound to rows; copies of a row have no place in time."""
         periods = _periods(rows, self.time, copies)
         if len(periods) < rows.used:
-            first = periods.labels[periods.sizes().argmax()]
-            raise InputError(
-                "time",
-                f"repeats, for example {first!s}",
-                "pass ef.Panel(unit, time) for a panel, or one row per period",
-            )
+            problem = f"repeats, for example {periods.labels[periods.sizes().argmax()]!s}"
+            advice = "pass ef.Panel(unit, time) for a panel, or one row per period"
+            raise InputError("time", problem, advice)
         return Periods(periods, 1, *_left_out(periods.labels), self.bandwidth)
 
 
@@ -107,9 +102,9 @@ class Panel(Structure):
     'a panel of 2 units over 40 periods, 4 cosines'
     """
 
-    unit: Any = field(metadata={"labels": True})
-    time: Any = field(metadata={"labels": True})
-    bandwidth: Any = None
+    unit: object = field(metadata={"labels": True})
+    time: object = field(metadata={"labels": True})
+    bandwidth: object = None
 
     def bind(self, rows: Rows, copies: bool = False) -> Periods:
         """Return it bound to rows; copies of a row have no place in time."""
@@ -119,77 +114,60 @@ class Panel(Structure):
         counts = cells.sizes()
         if len(cells) < rows.used:
             worst = int(counts.argmax())
-            raise InputError(
-                "time",
-                f"has {counts[worst]} rows of unit {panel.labels[unit.codes[worst]]!s} at "
-                f"{periods.labels[period.codes[worst]]!s}",
-                "pass one row per unit and period",
-            )
+            who, when = panel.labels[unit.codes[worst]], periods.labels[period.codes[worst]]
+            problem = f"has {counts[worst]} rows of unit {who!s} at {when!s}"
+            raise InputError("time", problem, "pass one row per unit and period")
         return Periods(periods, len(panel), *_absent(unit, period), self.bandwidth)
 
 
 @dataclass(frozen=True, eq=False)
 class Periods(Dependence):
-    """Rows in time bound, of one unit or of a panel; periods may depend on each other.
+    """Rows in time, of one unit or of a panel; periods may depend on each other."""
 
-    Attributes
-    ----------
-    groups : Groups
-        Periods in their order.
-    units : int
-    missing : int
-        Periods that are not there: steps left out of the series, or units absent between their
-        first and last period.
-    example : str
-        Where the first of them is.
-    bandwidth : int or "newey-west" or None
-    """
-
-    groups: Groups
+    groups: Groups  #: Periods in their order.
     units: int
+    #: Steps left out of the series, or periods that units lack between their first and last.
     missing: int = 0
-    example: str = ""
-    bandwidth: Any = None
+    example: str = ""  #: Where the first of them is.
+    bandwidth: object = None
 
     corrections = ("EWC", "Bartlett", "DK")
+    defaults = ("EWC", "EWC")
     argument = "time"
-
-    def default(self, leverage: bool) -> str:
-        """Return cosines."""
-        return "EWC"
 
     def correction(self, asked: object, without_shares: tuple[str, str] | None = None) -> str:
         """Return the correction by name; lags go by one name in a series, another in a panel."""
-        used = super().correction(asked, without_shares)
-        if used != "EWC" and used != ("Bartlett" if self.units == 1 else "DK"):
-            raise InputError(
-                "correction",
-                f"is {used!r}",
-                "'Bartlett' is for one series, 'DK' for the period totals of a panel",
-            )
-        return used
+        name = super().correction(asked, without_shares)
+        if name not in ("EWC", self._lagged):
+            advice = "'Bartlett' is for one series, 'DK' for the period totals of a panel"
+            raise InputError("correction", f"is {name!r}", advice)
+        return name
+
+    @property
+    def _lagged(self) -> str:
+        return "Bartlett" if self.units == 1 else "DK"
 
     def meat(self, scores: GroupScores, correction: str) -> Meat:
         """Return the long-run variance from the scores of periods."""
         sums, whiten = scores.sums, scores.whiten
         many, p = sums.shape
-        panel = f"a panel of {self.units} units over" if self.units > 1 else "a series of"
+        series = f"a panel of {self.units} units over" if self.units > 1 else "a series of"
         if correction == "EWC":
-            terms = _cosine_count(self.bandwidth, many, p, "Bartlett" if self.units == 1 else "DK")
-            whitened, dof, told = cosines(sums, terms), float(terms), f"{terms} cosines"
+            terms = _cosine_count(self.bandwidth, many, p, self._lagged)
+            whitened, dof, window = cosines(sums, terms), float(terms), f"{terms} cosines"
             bias = _bias(sums @ whiten, lambda rho: _cosine_bias(rho, terms / many))
         else:
             lag = self._lag(scores)
-            whitened, dof, told = bartlett(sums, lag), np.inf, f"{lag} lags"
-            bias = _bias(sums @ whiten, lambda rho: _bartlett_bias(rho, lag))
-        return Meat(
-            *finish(whitened, whiten),
-            dof,
-            correction,
-            None,
-            design=f"{panel} {many} periods, {told}",
-            findings=(Finding("persistence", bias), self._gaps()),
+            whitened, dof, window = bartlett(sums, lag), np.inf, f"{lag} lags"
+            bias = _bias(sums @ whiten, lambda rho: 2 * rho / (1 - rho**2) / (lag + 1))
+        lost = "steps are left out" if self.units == 1 else "periods of units are absent"
+        gaps = Finding("time gaps", self.missing, {"what": f"{lost} ({self.example})"})
+        design, findings = (
+            f"{series} {many} periods, {window}",
+            (Finding("persistence", bias), gaps),
         )
+        matrices = finish(whitened, whiten)
+        return Meat(*matrices, dof, correction, design=design, findings=findings)
 
     def form(self, scores: GroupScores, correction: str) -> tuple[Meat, Form]:
         """Return the meat and its form, at the lag that these scores choose."""
@@ -197,38 +175,26 @@ class Periods(Dependence):
         return Dependence.form(fixed, scores, correction)
 
     def _lag(self, scores: GroupScores) -> int:
-        if self.bandwidth is None or (
-            isinstance(self.bandwidth, str) and self.bandwidth == AUTOMATIC
-        ):
+        if self.bandwidth is None or str(self.bandwidth) == "newey-west":
             original = scores.sums @ linalg.inv(scores.whiten, "Hessian").T
             return newey_west_lag(original, scores.intercept)
         return _whole(self.bandwidth, 0, len(scores.sums) - 1)
 
-    def _gaps(self) -> Finding:
-        what = "steps are left out" if self.units == 1 else "periods of units are absent"
-        return Finding("time gaps", self.missing, {"what": f"{what} ({self.example})"})
-
 
 def _periods(rows: Rows, time: object, copies: bool) -> Groups:
-    """Return the periods of rows in their order; refuse what has none."""
+    """Return the periods of rows in their order; refuse labels without one."""
     periods = rows.groups(time, "time")
     kind = periods.labels.dtype.kind
     if kind in "US" or any(isinstance(v, str) for v in periods.labels[:1].tolist()):
-        raise InputError(
-            "time",
-            "is text, whose order is the alphabet's",
-            "pass numbers or dates (pandas.to_datetime)",
-        )
+        advice = "pass numbers or dates (pandas.to_datetime)"
+        raise InputError("time", "is text, whose order is the alphabet's", advice)
     if kind == "b":
         raise InputError("time", "is true or false", "pass numbers or dates")
     if kind == "f" and not np.isfinite(periods.labels).all():
         raise InputError("time", "has infinite values", "pass finite numbers or dates")
     if copies:
-        raise InputError(
-            "time",
-            "and frequency weights: a row happens once",
-            "repeat no row, or pass weight_kind='sampling'",
-        )
+        advice = "repeat no row, or pass weight_kind='sampling'"
+        raise InputError("time", "and frequency weights: a row happens once", advice)
     return periods
 
 
@@ -282,27 +248,24 @@ def _cosine_count(bandwidth: object, many: int, p: int, lags: str) -> int:
     terms = int(0.4 * many ** (2 / 3)) if bandwidth is None else _whole(bandwidth, 1, many - 1)
     if terms > p:
         return terms
-    problem = f"has {many} periods, which give {terms} cosines for {p} parameters"
     advice = "pass more periods"
     if many > 2:
         advice = f"fit at most {many - 2} parameter(s) with bandwidth={many - 1}"
     if many - 1 > p:
         advice = f"pass bandwidth= of {p + 1} or more cosines, or correction={lags!r}"
+    problem = f"has {many} periods, which give {terms} cosines for {p} parameters"
     raise InputError("time", problem, advice)
 
 
 def _whole(bandwidth: object, low: int, high: int) -> int:
     number = None if isinstance(bandwidth, str) else as_number(bandwidth, "bandwidth")
     if number is None or not low <= number <= high or number != int(number):
-        raise InputError(
-            "bandwidth",
-            f"is {bandwidth!r}",
-            f"pass a whole number from {low} to {high}, for lags also 'newey-west'",
-        )
+        advice = f"pass a whole number from {low} to {high}, for lags also 'newey-west'"
+        raise InputError("bandwidth", f"is {bandwidth!r}", advice)
     return int(number)
 
 
-def _bias(influence: Array, of: Any) -> float:
+def _bias(influence: Array, of: Callable[[Array], Array]) -> float:
     """Return the largest plug-in relative bias over the parameters, from lag-1 correlations."""
     lagged = np.einsum("ij,ij->j", influence[1:], influence[:-1])
     rho = lagged / np.maximum(np.einsum("ij,ij->j", influence, influence), 1e-300)
@@ -312,16 +275,10 @@ def _bias(influence: Array, of: Any) -> float:
 
 def _cosine_bias(rho: Array, share: float) -> Array:
     """Share of an AR(1)'s long-run variance missed by cosines up to a share of the periods."""
-    bias: Array = np.pi**2 / 6 * share**2 * 2 * rho / (1 - rho) ** 2
-    return bias
+    return np.pi**2 / 6 * share**2 * 2 * rho / (1 - rho) ** 2
 
 
-def _bartlett_bias(rho: Array, lag: int) -> Array:
-    bias: Array = 2 * rho / (1 - rho**2) / (lag + 1)
-    return bias
-
-
-def _left_out(labels: NDArray[Any]) -> tuple[int, str]:
+def _left_out(labels: NDArray[np.generic]) -> tuple[int, str]:
     """Return how many steps are missing from evenly spaced times, and where the first is."""
     if labels.dtype.kind not in "iufmM" or len(labels) < 3:
         return 0, ""

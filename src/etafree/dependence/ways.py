@@ -24,28 +24,19 @@ from etafree.foundation.arguments import Array
 from etafree.foundation.check import Finding
 from etafree.foundation.linalg import check_covariance, relative_eigenvalues
 
-#: Smallest eigenvalue, relative to the sum of the ways alone, that counts as positive.
-POSITIVE = 1e-8
+POSITIVE = 1e-8  #: Smallest eigenvalue, relative to the sum of the ways alone, of a variance.
 
 
 @dataclass(frozen=True, eq=False)
 class Ways(Dependence):
-    """Rows depend on each other if they share a cluster in any of several ways.
+    """Rows depend on each other if they share a cluster in any of several ways."""
 
-    Attributes
-    ----------
-    groups : Groups
-        Cells: rows that share all their clusters.
-    ways : tuple of Groups
-        The clusters of each way, with a code for every *cell*.
-    names : tuple of str
-    """
-
-    groups: Groups
-    ways: tuple[Groups, ...]
+    groups: Groups  #: Cells: rows that share all their clusters.
+    ways: tuple[Groups, ...]  #: The clusters of each way, with a code for every *cell*.
     names: tuple[str, ...]
 
     corrections = ("CR0", "CR1", "CR1S")
+    defaults = ("CR1S", "CR1S")
     argument = "clusters"
 
     @classmethod
@@ -54,12 +45,8 @@ class Ways(Dependence):
         first, *others = ways.values()
         return cls(*first.crossed(*others), tuple(ways))
 
-    def default(self, leverage: bool) -> str:
-        """Return CR1S."""
-        return "CR1S"
-
     def row_groups(self) -> Mapping[str, Groups]:
-        """Return the groups of rows whose leverage matters, by name."""
+        """Return the clusters of rows in each way, by its name."""
         rows = [self.groups.merged(way) for way in self.ways]
         return dict(zip(self.names, rows, strict=True))
 
@@ -93,19 +80,15 @@ class Ways(Dependence):
                 yield size, (-1.0) ** (size + 1) * factor, groups, count
 
     def _meat(self, scores: GroupScores, correction: str) -> tuple[Meat, bool]:
+        """Return the meat, and whether intersections of ways are in it."""
         p = scores.sums.shape[1]
         single, joint = np.zeros((p, p)), np.zeros((p, p))
         counts: list[int] = []
         for size, factor, groups, count in self._terms(scores, correction, len(self.ways)):
             (single if size == 1 else joint)[:] += factor * _square(scores.sums, groups)
             counts += [count] if size == 1 else []
-        check_covariance(
-            single,
-            "meat",
-            p,
-            "clusters are fewer than parameters, in every way: fit fewer parameters, or use finer "
-            "clusters",
-        )
+        few = "clusters are fewer than parameters, in every way: fit fewer, or use finer clusters"
+        check_covariance(single, "meat", p, few)
         smallest = float(relative_eigenvalues(single + joint, single)[0])
         whole = smallest > POSITIVE
         named = " x ".join(f"{c} {name}" for c, name in zip(counts, self.names, strict=True))
@@ -124,5 +107,4 @@ def _square(sums: Array, groups: Groups) -> Array:
     """Return the sum of squares over groups of cells."""
     totals = np.zeros((len(groups), sums.shape[1]))
     np.add.at(totals, groups.codes, sums)
-    square: Array = totals.T @ totals
-    return square
+    return totals.T @ totals
