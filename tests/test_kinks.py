@@ -402,7 +402,7 @@ def test_bad_input_is_refused(robust) -> None:
 
 
 def test_problems_without_a_solution_are_refused(robust) -> None:
-    refused("criterion", "ef.Criterion", lambda: proximal_minimise(3))
+    refused("criterion", "ef.Criterion", lambda: ef.minimise(3))
     refused("criterion", "without kinks", lambda: proximal_minimise(robust.criterion()))
     heavy = make_case("student_t")
     refused("loss", "convex", lambda: proximal_minimise(heavy.criterion(penalty=L1(0.1))))

@@ -140,10 +140,7 @@ class Dependence(ABC):
         return None
 
     def correction(self, asked: object, without_shares: tuple[str, str] | None = None) -> str:
-        """Return the correction by name, checked.
-
-        Where rows have no share of the Hessian, `without_shares` says why, and what to do.
-        """
+        """Return the correction by name; `without_shares` says why rows have none, and advises."""
         if asked is None:
             return self.defaults[without_shares is not None]
         if isinstance(asked, str) and asked in CORRECTIONS and asked not in self.corrections:

@@ -22,8 +22,8 @@ depend on units.
 References
 ----------
 MacKinnon, J. G. and White, H. (1985). J. Econometrics 29, 305-325. Bell, R. M. and McCaffrey, D. F.
-(2002). Survey Methodology 28, 169-181. Pustejovsky, J. E. and Tipton, E. (2018). J. Bus. Econ.
-Statist. 36, 672-683.
+(2002). Survey Methodology 28, 169-181. Imbens, G. W. and Kolesar, M. (2016). Rev. Econ. Statist.
+98, 701-712. Pustejovsky, J. E. and Tipton, E. (2018). J. Bus. Econ. Statist. 36, 672-683.
 """
 
 from __future__ import annotations
@@ -81,10 +81,7 @@ def as_structure(clusters: object, dependence: object) -> Structure | None:
 
 
 def bind(structure: Structure | None, rows: Rows, copies: bool) -> Dependence:
-    """Return a structure bound to rows; `copies` says that weights repeat rows.
-
-    Without a structure these are the clusters that the rows were said to come in, if any.
-    """
+    """Return a structure bound to rows, by default that of the clusters the rows came with."""
     if structure is None and rows.clusters is not None:
         structure = Clusters(rows.clusters)
     return Independent(rows.used) if structure is None else structure.bind(rows, copies)
@@ -131,7 +128,6 @@ class Clusters(Structure):
         object.__setattr__(self, "labels", labels[0] if len(labels) == 1 else list(labels))
 
     def with_labels(self, change: Callable[[object, str], object]) -> Clusters:
-        """Return the same structure with labels that a function of them and a name returns."""
         return Clusters(change(self.labels, "clusters"))
 
     def bind(self, rows: Rows, copies: bool = False) -> OneWay | Ways:
@@ -215,19 +211,14 @@ class Independent(Dependence):
         return Meat(*finish(whitened, scores.whiten), np.inf, correction)
 
     def by_leverage(self, at: Point, correction: str) -> Meat:
-        """Return the variance of the total from single rows, HC0 to HC3.
-
-        Joint regions have n - p degrees of freedom: a variance matrix is known well enough for
-        single intervals long before it is for many at once. With n = 60 and p = 10 a 95 % region by
-        chi-square covers 85 %, Hotelling's 96 %.
-        """
+        """Return the variance of the total from single rows, HC0 to HC3."""
         total = at.criterion.total
         sums = _squared_rows if is_linear(total) else _squared_scores
         whitened, whiten = sums(at, correction)
         if correction == "HC1":
             whitened *= total.small_sample_factor()
-        spare = total.count - at.criterion.p
-        joint = spare if spare > 0 else None
+        # with n = 60 and p = 10 a 95 % region by chi-square covers 85 %, by Hotelling's law 96 %
+        joint = total.count - at.criterion.p if total.count > at.criterion.p else None
         return Meat(*finish(whitened, whiten), np.inf, correction, joint_dof=joint)
 
 
@@ -254,15 +245,7 @@ class OneWay(Dependence):
         return Meat(matrix, covariance, count - 1.0, "custom", count, design=f"{count} clusters")
 
     def check_size(self, weights: Array | None, p: int, fewer: str = "fit") -> None:
-        """Refuse clusters too few to span a variance matrix.
-
-        Examples
-        --------
-        >>> OneWay(Groups(np.arange(3), np.arange(3))).check_size(None, 4)
-        Traceback (most recent call last):
-        etafree.errors.InputError: clusters: are 3 for 4 parameters: their scores cannot span a
-        variance matrix; fit at most 2 parameter(s), or use finer clusters (see dependence)
-        """
+        """Refuse clusters too few to span a variance matrix."""
         count = int(np.count_nonzero(self.groups.weights(weights)))
         if count < 2:
             problem = "has one cluster only, and at least two must vary independently"
@@ -356,12 +339,9 @@ def _adjust_rows(
     room = 1.0 - bend * np.einsum("ij,ij->i", z, q)
     if np.any(room <= SINGULAR) or np.any(keep <= SINGULAR):
         worst = block.first + int(np.argmin(np.minimum(room, keep.min(axis=1))))
-        raise InputError(
-            "correction",
-            f"{correction!r} fails: row {worst} has leverage one, nothing else determines a "
-            "coefficient",
-            "no correction knows its variance: drop the row with its column, or add a penalty",
-        )
+        alone = f"row {worst} has leverage one, nothing else determines a coefficient"
+        advice = "no correction knows its variance: drop the row with its column, or add a penalty"
+        raise InputError("correction", f"{correction!r} fails: {alone}", advice)
     if correction == "HC3":
         adjusted: Array = score / keep
         adjusted += q * (bend * np.einsum("ij,ij->i", q, score) / room)[:, None]
@@ -369,14 +349,12 @@ def _adjust_rows(
     if not shrink.any():
         square = np.einsum("ij,ij->i", z, z)
         gain = (room**-0.5 - 1.0) / np.where(square > 0, square, 1.0)
-        root: Array = score + z * (gain * np.einsum("ij,ij->i", z, score))[:, None]
-        return root
+        return np.asarray(score + z * (gain * np.einsum("ij,ij->i", z, score))[:, None])
     matrices = -bend[:, None, None] * z[:, :, None] * z[:, None, :]
     matrices[:, np.arange(z.shape[1]), np.arange(z.shape[1])] += keep
     values, vectors = linalg.eigh(matrices, "rows' Hessians")
     inner = np.einsum("nji,nj->ni", vectors, score) * values**-0.5
-    full: Array = np.einsum("nij,nj->ni", vectors, inner)
-    return full
+    return np.asarray(np.einsum("nij,nj->ni", vectors, inner))
 
 
 def loaded(directions: Array, whiten: Array, names: tuple[str, ...]) -> list[str]:
@@ -387,15 +365,13 @@ def loaded(directions: Array, whiten: Array, names: tuple[str, ...]) -> list[str
 
 
 def _whitened_blocks(at: Point, groups: Groups) -> Iterator[ClusterBlock]:
-    """Yield clusters where A is the identity: centred scores, Hessians with the penalty's share.
-
-    Working variances stay in the parameters' own coordinates: CR3 does not ask for them.
-    """
+    """Yield clusters where A is the identity: centred scores, Hessians with the penalty's share."""
     whiten, share = at.whiten, at.criterion.penalty_share(at.theta)
     mean = mean_score(at.criterion, at.gradient, at.centered)
     for block in at.criterion.total.cluster_blocks(at.theta, groups):
         scores = (block.scores - block.weights[:, None] * mean) @ whiten.T
         hessians = block.hessians + block.weights[:, None, None] * share
+        # working variances stay as they are: CR3 does not ask for them
         yield block._replace(scores=scores, hessians=whiten @ hessians @ whiten.T)
 
 
@@ -428,10 +404,7 @@ def _adjusted(
 
 
 def _sampled_clusters(at: Point, groups: Groups) -> tuple[Array, int, Satterthwaite] | None:
-    """Return the same for CR2 under sampling weights.
-
-    None where rows of negative curvature leave a cluster without a working variance.
-    """
+    """Return the same for CR2 under sampling weights, None if a cluster's curvature is negative."""
     total, whiten, p = at.criterion.total, at.whiten, at.criterion.p
     mean = mean_score(at.criterion, at.gradient, at.centered)
     share = whiten @ at.criterion.penalty_share(at.theta) @ whiten.T
@@ -456,10 +429,7 @@ def _sampled_clusters(at: Point, groups: Groups) -> tuple[Array, int, Satterthwa
 
 
 def _check_left(left: Array, at: Point, groups: Groups, first: int, correction: str) -> None:
-    """Refuse clusters without which, I - A_g A^{-1} being singular, a coefficient is lost.
-
-    Their scores along it are zero at the minimiser, so that CR0 and CR1 have no variance either.
-    """
+    """Refuse clusters without which, I - A_g A^{-1} being singular, a coefficient is lost."""
     if linalg.cholesky_or_none(left - SINGULAR * np.eye(left.shape[1])) is not None:
         return
     values, vectors = linalg.eigh(left, "clusters' Hessians")
@@ -470,8 +440,7 @@ def _check_left(left: Array, at: Point, groups: Groups, first: int, correction: 
         "clusters",
         f"cluster {groups.labels[first + worst]!s} alone determines {lost} (a dummy for one "
         f"cluster, say), so {correction} cannot leave it out",
-        "no correction knows their variance: drop the cluster's rows with these columns, or add a "
-        "penalty",
+        "no correction knows their variance: drop its rows with these columns, or add a penalty",
     )
 
 
@@ -508,12 +477,7 @@ def contrast_laws(at: Point, groups: Groups | None, correction: str, contrasts: 
     With p_g the direction in which cluster g's scores count for a contrast, after its correction
     for leverage, :math:`\Lambda_{gh}=p_g^\top\mathrm{cov}(\hat\psi_g,\hat\psi_h)p_h`, its
     :math:`\nu=(\mathrm{tr}\Lambda)^2/\|\Lambda\|_F^2`, and :math:`\kappa` is its trace over the
-    variance of the contrast. No G x G matrix is formed; one or two passes over the data.
-
-    References
-    ----------
-    Bell, R. M. and McCaffrey, D. F. (2002). Surv. Methodol. 28, 169-181. Imbens, G. W. and
-    Kolesar, M. (2016). Robust standard errors in small samples. Rev. Econ. Statist. 98, 701-712.
+    variance of the contrast. No G x G matrix is formed (Bell and McCaffrey; Imbens and Kolesar).
     """
     total, p = at.criterion.total, at.criterion.p
     directions = at.whiten @ np.atleast_2d(contrasts).T  # (p, q)
@@ -610,9 +574,9 @@ def _cluster_sums(
 
 
 def concentration(at: Point, groups: Groups | None) -> Array:
-    """Return for every coefficient (p,) one over the number of equal rows or clusters to carry it.
+    """Return about one over the degrees of freedom of each coefficient (p,), at little cost.
 
-    Cheap beside `contrast_laws`, and near one over its degrees of freedom.
+    That is one over the number of equal rows or clusters that would carry it.
     """
     total, p = at.criterion.total, at.criterion.p
     inverse = at.whiten.T @ at.whiten
@@ -632,8 +596,7 @@ def concentration(at: Point, groups: Groups | None) -> Array:
             each = np.einsum("gij,ij->gj", block.variances @ inverse, inverse)
             mass += each.sum(axis=0)
             square += np.square(each).sum(axis=0)
-    shares: Array = square / np.maximum(np.square(mass), 1e-300)
-    return shares
+    return np.asarray(square / np.maximum(np.square(mass), 1e-300))
 
 
 def carriers(at: Point, groups: Groups | None, correction: str, contrast: Array) -> Array:
@@ -644,8 +607,7 @@ def carriers(at: Point, groups: Groups | None, correction: str, contrast: Array)
         towards = _leaning(block.hessians, correction, direction)
         spread = at.whiten @ block.variances @ at.whiten.T @ towards
         mass[block.first : block.first + len(spread)] = np.einsum("gpq,gpq->g", towards, spread)
-    shares: Array = mass / mass.sum()
-    return shares
+    return np.asarray(mass / mass.sum())
 
 
 def _leaning(hessians: Array, correction: str, directions: Array) -> Array:
@@ -683,11 +645,7 @@ def cluster_leverages(hessians: Array, hessian: Array) -> Array:
 
 
 def cluster_table(criterion: Criterion, target: Target, kind: str, groups: Groups) -> pd.DataFrame:
-    """Return rows, weight, leverage and shift of every cluster, largest leverage first.
-
-    The shift is the largest change of an estimate, in standard errors, that the cluster's scores
-    make.
-    """
+    """Return rows, weight, leverage and shift (in standard errors) of clusters, by leverage."""
     import pandas as pd
 
     assert target.hessian is not None

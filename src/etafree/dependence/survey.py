@@ -87,7 +87,7 @@ class Survey(Structure):
         if self.fpc is not None:
             population = _population(rows, self.fpc, layers, counts)
         if self.lonely == "error":
-            _check_lonely(layers, counts, population, len(psus))
+            _check_lonely(layers, counts, population)
         return Strata(psus, of_psu, population)
 
 
@@ -127,13 +127,13 @@ class Strata(Dependence):
         if dof < 1:
             problem = f"leave {units} PSUs in {strata} strata no degrees of freedom"
             raise InputError("strata", problem, "merge strata")
-        fraction = "" if np.isinf(self.population).all() else ", finite population"
-        single = f", {int(alone.sum())} single-PSU strata" if alone.any() else ""
-        design = f"{units} PSUs in {strata} strata{fraction}{single}"
+        design = f"{units} PSUs in {strata} strata"
+        design += "" if np.isinf(self.population).all() else ", finite population"
+        design += f", {int(alone.sum())} single-PSU strata" if alone.any() else ""
         return Meat(*finish(whitened, scores.whiten), dof, correction, units, design=design)
 
 
-def _check_lonely(layers: Groups, counts: NDArray[np.intp], population: Array, psus: int) -> None:
+def _check_lonely(layers: Groups, counts: NDArray[np.intp], population: Array) -> None:
     """Refuse strata with a single PSU, whose variance cannot be estimated."""
     alone = np.flatnonzero((counts == 1) & (population > 1))
     if len(alone):
@@ -142,9 +142,6 @@ def _check_lonely(layers: Groups, counts: NDArray[np.intp], population: Array, p
         problem = f"have a single PSU in {named}{more}: its variance cannot be estimated"
         advice = "merge strata, or pass lonely='center' to take deviations from the grand mean"
         raise InputError("strata", problem, advice)
-    if psus - len(layers) < 1:
-        problem = f"leave {psus} PSUs in {len(layers)} strata no degrees of freedom"
-        raise InputError("strata", problem, "merge strata")
 
 
 def _population(rows: Rows, fpc: object, layers: Groups, counts: NDArray[np.intp]) -> Array:

@@ -136,7 +136,7 @@ class Periods(Dependence):
     argument = "time"
 
     def correction(self, asked: object, without_shares: tuple[str, str] | None = None) -> str:
-        """Return the correction by name; lags go by one name in a series, another in a panel."""
+        """Return the correction by name; lags have one name in a series, another in a panel."""
         name = super().correction(asked, without_shares)
         if name not in ("EWC", self._lagged):
             advice = "'Bartlett' is for one series, 'DK' for the period totals of a panel"
@@ -199,14 +199,7 @@ def _periods(rows: Rows, time: object, copies: bool) -> Groups:
 
 
 def cosines(scores: Array, terms: int) -> Array:
-    """Return the equal-weighted cosine estimate of the variance of the total.
-
-    Examples
-    --------
-    >>> x = np.array([[1.0], [-1.0], [2.0], [-2.0]])
-    >>> cosines(x, 3)  # every cosine: 4/3 of the centred sum of squares
-    array([[13.33333333]])
-    """
+    """Return the equal-weighted cosine estimate of the variance of the total."""
     from scipy.fft import dct
 
     many = len(scores)
@@ -225,10 +218,7 @@ def bartlett(scores: Array, lag: int) -> Array:
 
 
 def newey_west_lag(scores: Array, intercept: int | None = None) -> int:
-    """Return the lag of Newey and West (1994) for Bartlett weights, no prewhitening.
-
-    Scores are added up over the parameters other than an intercept, as R's sandwich does.
-    """
+    """Return the lag of Newey and West (1994), of scores summed as R's sandwich does."""
     many = len(scores)
     weights = np.ones(scores.shape[1])
     if intercept is not None and len(weights) > 1:
@@ -240,8 +230,7 @@ def newey_west_lag(scores: Array, intercept: int | None = None) -> int:
     slope = 2 * np.arange(1, pilot + 1) @ sigma[1:]
     if level == 0.0:
         return 0
-    lag = int(1.1447 * ((slope / level) ** 2) ** (1 / 3) * many ** (1 / 3))
-    return min(lag, many - 1)
+    return min(int(1.1447 * ((slope / level) ** 2 * many) ** (1 / 3)), many - 1)
 
 
 def _cosine_count(bandwidth: object, many: int, p: int, lags: str) -> int:
@@ -274,7 +263,7 @@ def _bias(influence: Array, of: Callable[[Array], Array]) -> float:
 
 
 def _cosine_bias(rho: Array, share: float) -> Array:
-    """Share of an AR(1)'s long-run variance missed by cosines up to a share of the periods."""
+    """Return the share of an AR(1)'s long-run variance that cosines miss."""
     return np.pi**2 / 6 * share**2 * 2 * rho / (1 - rho) ** 2
 
 

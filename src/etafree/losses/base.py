@@ -12,8 +12,6 @@ from etafree.foundation.arguments import Array
 class Loss:
     r"""Base of every loss: what the rest of the library asks of :math:`\ell`.
 
-    A loss of your own starts from `LinearLoss`, or is a function for `JaxLoss`.
-
     Attributes
     ----------
     convex : bool
@@ -39,7 +37,7 @@ class Loss:
     convex: ClassVar[bool] = True
     #: Whether the second derivative depends on the response, not only on the predictor.
     random_curvature: ClassVar[bool] = True
-    #: Whether the predictor has no units (log odds, log mean), so that it may run off to infinity.
+    #: Whether the predictor has no units (log odds, log mean) and may run off to infinity.
     unit_free: ClassVar[bool] = False
     #: Whether a number of trials may come with the response.
     takes_trials: ClassVar[bool] = False

@@ -17,12 +17,11 @@ WIDER = 1.5  #: Multiple of the bandwidth at which the Hessian of the mode is ta
 class Modal(ResidualLoss):
     r"""Modal regression: the kernel-smoothed loss :math:`1-\exp\{-\tfrac12(y-u)^2/h^2\}`.
 
-    Up to constants :math:`-\varphi\{(y-u)/h\}`: along the minimiser :math:`\theta_h` the density of
-    the residual, smoothed at bandwidth h, is highest. The effective scale is :math:`s_n = nh`.
-    Intervals are for :math:`\theta_h`, or with ``target="mode"`` for the mode :math:`\theta_0`, which
-    asks for undersmoothing: the Hessian is then taken at 1.5 h and rescaled, and the check
-    ``smoothing bias`` compares fits at h and 1.5 h. The loss is bounded, so a posterior needs a
-    penalty or a log prior to be proper.
+    Along its minimiser :math:`\theta_h` the density of the residual, smoothed at bandwidth h, is
+    highest. The effective scale is :math:`s_n = nh`. Intervals for the mode :math:`\theta_0`, by
+    ``target="mode"``, ask for undersmoothing: the Hessian is taken at 1.5 h and rescaled, and the
+    check ``smoothing bias`` compares fits at h and 1.5 h. The loss is bounded, so a posterior needs
+    a penalty or a log prior to be proper.
 
     Parameters
     ----------

@@ -50,25 +50,26 @@ class Quantile(LinearLoss):
         object.__setattr__(self, "bandwidth", as_positive(self.bandwidth, "bandwidth"))
 
     def values(self, u: Array, y: Array) -> Array:
-        from scipy.special import ndtr
-
-        r: Array = y - u
+        r = y - u
         z = r / self.bandwidth
-        return r * (self.tau - 1.0 + ndtr(z)) + self.bandwidth * _normal_density(z)
+        value: Array = r * (self.tau - 1.0 + _normal_cdf(z)) + self.bandwidth * _normal_density(z)
+        return value
 
     def first(self, u: Array, y: Array) -> Array:
-        from scipy.special import ndtr
-
-        return 1.0 - self.tau - ndtr((y - u) / self.bandwidth)
+        return 1.0 - self.tau - _normal_cdf((y - u) / self.bandwidth)
 
     def second(self, u: Array, y: Array) -> Array:
         return _normal_density((y - u) / self.bandwidth) / self.bandwidth
 
     def majorizer(self, u: Array, y: Array) -> Array:
-        from scipy.special import ndtr
-
         z = np.maximum(np.abs(y - u) / self.bandwidth, 1e-4)
-        return (ndtr(z) - 0.5) / (z * self.bandwidth)
+        return (_normal_cdf(z) - 0.5) / (z * self.bandwidth)
+
+
+def _normal_cdf(z: Array) -> Array:
+    from scipy.special import ndtr
+
+    return np.asarray(ndtr(z))
 
 
 def _normal_density(z: Array) -> Array:

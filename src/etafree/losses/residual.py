@@ -1,4 +1,4 @@
-"""Losses of the residual, squared and robust, and the robust scale that residuals are divided by."""
+"""Losses of the residual, squared and robust, and the robust scale of residuals."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ from etafree.foundation.linalg import CONDITION_FAIL
 from etafree.optimize import Minimum, minimise
 from etafree.totals.linear import has_design
 
-#: A relative gradient after which one more Newton step leaves rounding errors only.
-NEARLY = 1e-7
+NEARLY = 1e-7  #: A relative gradient after which one more Newton step leaves rounding errors only.
 STEPS = 15
 
 
@@ -45,13 +44,7 @@ class Minimisers(NamedTuple):
 
 
 def outer_products(rows: Array) -> Array:
-    """Return the products of pairs of columns, (n, p) -> (n, p (p + 1) / 2).
-
-    Examples
-    --------
-    >>> outer_products(np.array([[2.0, 3.0]]))
-    array([[4., 6., 9.]])
-    """
+    """Return the products of pairs of columns, (n, p) -> (n, p (p + 1) / 2)."""
     left, right = np.tril_indices(rows.shape[1])
     return rows[:, left] * rows[:, right]
 
@@ -69,23 +62,12 @@ def batch(criterion: Criterion, thetas: Array, weights: Array | None = None) -> 
     """Return derivatives of the penalized total loss at `thetas` (b, p) under weights (b, n).
 
     One theta, or no weights (then the criterion's own), go with any number of the other.
-
-    Examples
-    --------
-    >>> import etafree as ef
-    >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((2, 1)), np.array([1.0, 3.0])))
-    >>> batch(c, np.array([[0.0], [2.0]])).gradients
-    array([[-4.],
-           [ 0.]])
     """
     total = criterion.total
     if not has_design(total):
-        parts = [criterion.derivatives(theta) for theta in thetas]
-        return Batch(
-            np.array([part.gradient for part in parts]),
-            np.array([part.hessian for part in parts]),
-            np.ones(len(thetas)),
-        )
+        each = [criterion.derivatives(theta) for theta in thetas]
+        gradients, hessians = (np.array(a) for a in zip(*[d[1:3] for d in each], strict=True))
+        return Batch(gradients, hessians, np.ones(len(thetas)))
     if weights is None and total.weights is not None:
         weights = total.weights[None]
     count, p = max(len(thetas), 1 if weights is None else len(weights)), total.p
@@ -106,47 +88,29 @@ def batch(criterion: Criterion, thetas: Array, weights: Array | None = None) -> 
             gradients += slope @ X
             triangles += curvature @ outer_products(X)
             square += np.einsum("bn,bn->b", slope, slope)
-    return _penalized(criterion, thetas, weights, gradients, unpacked(triangles, p), square)
-
-
-def _penalized(
-    criterion: Criterion,
-    thetas: Array,
-    weights: Array | None,
-    gradients: Array,
-    hessians: Array,
-    square: Array,
-) -> Batch:
-    """Return the derivatives with those of the penalty at each weighting's own size."""
-    if criterion.strength > 0:
-        sums = np.array([criterion.total.weight]) if weights is None else weights.sum(axis=1)
-        sizes = np.broadcast_to(sums * criterion.loss.effective_unit, len(gradients))
+    hessians = unpacked(triangles, p)
+    if criterion.strength > 0:  # at each weighting's own size
+        sums = np.array([total.weight]) if weights is None else weights.sum(axis=1)
+        sizes = np.broadcast_to(sums * criterion.loss.effective_unit, count)
         points = np.broadcast_to(thetas, gradients.shape)
-        for k, (theta, size) in enumerate(zip(points, sizes, strict=True)):
-            weight = criterion.penalty.strength_at(float(size)) * float(size)
+        for k, (theta, size) in enumerate(zip(points, sizes.tolist(), strict=True)):
+            weight = criterion.penalty.strength_at(size) * size
             gradients[k] += weight * criterion.penalty.gradient(theta)
             hessians[k] += weight * criterion.penalty.hessian(theta)
     return Batch(gradients, hessians, np.sqrt(square))
 
 
 def minimisers(criterion: Criterion, fit: Minimum, weights: Array, kind: str) -> Minimisers:
-    """Return the minimisers of a criterion under each row of `weights` (b, n).
+    """Return the minimisers of a criterion without kinks under each row of `weights` (b, n).
 
-    Parameters
-    ----------
-    criterion : Criterion
-        With a smooth penalty, or none.
-    fit : Minimum
-        Its minimiser under its own weights, where every search starts.
-    weights : (b, n) array
-    kind : {"frequency", "sampling"}
+    Every search starts from the `fit` under its own weights; `kind` is that of the others.
 
     Examples
     --------
     >>> import etafree as ef
     >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((2, 1)), np.array([1.0, 3.0])))
-    >>> made = minimisers(c, ef.minimise(c), np.array([[2.0, 0.0], [1.0, 1.0]]), "frequency")
-    >>> made.thetas.tolist(), made.found.tolist()
+    >>> fits = minimisers(c, ef.minimise(c), np.array([[2.0, 0.0], [1.0, 1.0]]), "frequency")
+    >>> fits.thetas.tolist(), fits.found.tolist()
     ([[1.0], [2.0]], [True, True])
     """
     count = len(weights)
@@ -173,8 +137,8 @@ def _newton(
     reach_of = norms / np.sqrt(criterion.n)
     open_ = np.arange(len(weights))
     for step in range(STEPS):
-        some = weights if len(open_) == len(weights) else weights[open_]
-        here = batch(criterion, thetas[:1] if step == 0 else thetas[open_], some)
+        w = weights if len(open_) == len(weights) else weights[open_]
+        here = batch(criterion, thetas[:1] if step == 0 else thetas[open_], w)
         finite = np.isfinite(here.gradients).all(axis=1) & np.isfinite(here.hessians).all((1, 2))
         good = np.flatnonzero(finite)
         good = good[_regular(here.hessians[good])]

@@ -1,15 +1,11 @@
 r"""Minimise a criterion whose penalty has kinks, by proximal Newton steps.
 
-Every step minimises :math:`g^\top d + \tfrac12 d^\top H d + \lambda_n s_n\rho(\theta+d)`, a
-quadratic model of the loss plus the penalty itself. Once it is known which coefficients are zero
-that *is* a Newton step on the others, so the fit is as accurate as a smooth one.
-
-Minimise a quadratic plus weighted norms of groups, to rounding: a proximal Newton step's model.
-
-:math:`q(z) = g^\top(z-\theta) + \tfrac12(z-\theta)^\top H(z-\theta) + \sum_g w_g\|z_g\|`. Block
-descent finds out which groups are zero, a few new ones at a time; Newton steps on the others, which
-stop where a coefficient reaches zero, do the accurate work. For absolute values that is
-feature-sign search, which ends after finitely many steps.
+Every step minimises a quadratic model of the loss plus the penalty itself,
+:math:`q(z) = g^\top(z-\theta) + \tfrac12(z-\theta)^\top H(z-\theta) + \sum_g w_g\|z_g\|`. Once it
+is known which coefficients are zero that *is* a Newton step on the others, so the fit is as
+accurate as a smooth one. Block descent finds out which groups are zero, a few new ones at a time;
+Newton steps on the others, which stop where a coefficient reaches zero, do the accurate work. For
+absolute values that is feature-sign search, which ends after finitely many steps.
 
 References
 ----------
@@ -23,7 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +42,7 @@ from etafree.penalties.kinked import GroupNorms
 from etafree.totals.base import Derivatives
 from etafree.totals.linear import has_design
 
-#: Gaps below this are zero.
-ENOUGH = 0.1 * TOLERANCE
+ENOUGH = 0.1 * TOLERANCE  #: Gaps below this are zero.
 #: Rounds of descent, Newton steps in each, and groups that a round lets in at least.
 MAX_ROUNDS, MAX_NEWTON, ENTRANTS = 60, 50, 10
 #: Share of its diagonal added to a singular Hessian; a step then runs along its kernel to a kink.
@@ -57,44 +51,24 @@ DAMPING = 1e-8
 
 @dataclass(frozen=True, eq=False)
 class QuadraticModel:
-    r"""A quadratic around a point, plus norms.
-
-    Attributes
-    ----------
-    theta : (p,) array
-    gradient : (p,) array
-        :math:`g`.
-    hessian : (p, p) array
-        :math:`H`, positive semi-definite.
-    norms : GroupNorms
-        Without a ridge, which belongs to the quadratic.
-    scale : (p,) array
-        Size of the terms that each coordinate of a subgradient sums, to judge when it is zero.
-
-    Examples
-    --------
-    >>> norms = GroupNorms.of(np.arange(2), np.ones(2), np.zeros(2))
-    >>> q = QuadraticModel(np.zeros(2), np.array([-3.0, 0.5]), np.eye(2), norms, np.ones(2))
-    >>> q.minimiser()
-    array([2., 0.])
-    """
+    """A quadratic around a point, plus norms."""
 
     theta: Array
-    gradient: Array
-    hessian: Array
-    norms: GroupNorms
-    scale: Array
+    gradient: Array  #: g (p,).
+    hessian: Array  #: H (p, p), positive semi-definite.
+    norms: GroupNorms  #: Without a ridge, which belongs to the quadratic.
+    scale: Array  #: Size (p,) of the terms that a subgradient sums, to judge when it is zero.
+    value: float = 0.0  #: Of what is modelled, at theta.
 
-    def gap_at(
-        self, z: Array, gradient: Array, among: slice | NDArray[np.bool_] = slice(None)
-    ) -> float:
-        """Return the largest subgradient coordinate relative to the terms it sums."""
-        return float(np.max(self._gaps(z, gradient)[among], initial=0.0))
+    def gaps(self, z: Array, gradient: Array) -> Array:
+        """Return the smallest subgradient (p,), each coordinate relative to the terms it sums."""
+        least = np.abs(self.norms.least_subgradient(z, gradient))
+        return least / np.where(self.scale > 0, self.scale, 1.0)
 
     @cached_property
     def gap(self) -> float:
-        """The same at theta."""
-        return self.gap_at(self.theta, self.gradient)
+        """The largest of them at theta."""
+        return float(np.max(self.gaps(self.theta, self.gradient)))
 
     def newton_step(
         self, z: Array, gradient: Array, *, damping: float = 0.0, majorize: bool = False
@@ -113,15 +87,12 @@ class QuadraticModel:
         return step
 
     def minimiser(self, room: float = np.inf) -> Array | None:
-        """Return the minimiser, None if it promises a fall by more than `room`.
-
-        A model whose Hessian is singular may fall without end.
-        """
+        """Return the minimiser, None if the model falls by more than `room`, maybe without end."""
         z, gradient = self.theta.copy(), self.gradient.copy()
         best, since = np.inf, 0
         for _ in range(MAX_ROUNDS):
             z, gradient = self._on_active(z, gradient, room)
-            gap = self.gap_at(z, gradient)
+            gap = float(np.max(self.gaps(z, gradient)))
             if -self.change(z, gradient) > room or not np.isfinite(gap):
                 return None
             best, since = (gap, 0) if gap < 0.9 * best else (best, since + 1)
@@ -135,14 +106,10 @@ class QuadraticModel:
         norms = float(self.norms.value(z)) - float(self.norms.value(self.theta))
         return float(0.5 * (z - self.theta) @ (self.gradient + gradient)) + norms
 
-    def _gaps(self, z: Array, gradient: Array) -> Array:
-        least = np.abs(self.norms.least_subgradient(z, gradient))
-        return least / np.where(self.scale > 0, self.scale, 1.0)
-
     def _on_active(self, z: Array, gradient: Array, room: float) -> tuple[Array, Array]:
         """Return the point and gradient after Newton steps on the active block alone."""
         for _ in range(MAX_NEWTON):
-            if self.gap_at(z, gradient, self.norms.active(z)) <= ENOUGH:
+            if np.all(self.gaps(z, gradient)[self.norms.active(z)] <= ENOUGH):
                 break
             step = self.newton_step(z, gradient)
             if step is None:
@@ -160,27 +127,26 @@ class QuadraticModel:
         """Return the point and gradient after a step, stopped at zeros that it crosses."""
         if step is None:
             return None
-        kinked = (self.norms.weights > 0)[self.norms.codes]
         dots = np.bincount(self.norms.codes, z * (z + step))[self.norms.codes]
-        crosses = kinked & (dots <= 0) & (z != 0)
+        crosses = (self.norms.rates > 0) & (dots <= 0) & (z != 0)
         points = [np.where(crosses, 0.0, z + step)]  # all that cross to zero, if that is lower
         if crosses.any():  # up to the first
             first = float(np.min((z / -np.where(step == 0, np.inf, step))[crosses], initial=1.0))
             short = z + first * step
             points.append(np.where(crosses & (np.abs(short) <= 1e-14 * np.abs(z)), 0.0, short))
-        here, gap = self.change(z, gradient), self.gap_at(z, gradient)
+        here, gap = self.change(z, gradient), np.max(self.gaps(z, gradient))
         noise = 1e-15 * float(np.abs(z - self.theta) @ self.scale)
         for point in points:
             there = gradient + self.hessian @ (point - z)
             change = self.change(point, there) - here
-            if change < -noise or (change <= noise and self.gap_at(point, there) < gap):
+            if change < -noise or (change <= noise and np.max(self.gaps(point, there)) < gap):
                 return point, there
         return None
 
     def _descend(self, z: Array, gradient: Array) -> None:
         """Minimise over one group after the other, active ones and the worst others, in place."""
         worst, inside = np.zeros((2, len(self.norms.weights)))
-        np.maximum.at(worst, self.norms.codes, self._gaps(z, gradient))
+        np.maximum.at(worst, self.norms.codes, self.gaps(z, gradient))
         inside[self.norms.codes] = self.norms.active(z)
         others = np.argsort(np.where(inside, 0.0, -worst), kind="stable")
         inside[others[: max(ENTRANTS, int(inside.sum()) // 2)]] = 1.0
@@ -238,44 +204,17 @@ class QuadraticModel:
 
 @own_settings
 def proximal_minimise(criterion: Criterion, start: object = None) -> Minimum:
-    r"""Return the minimiser of a convex loss plus a penalty with kinks.
+    """Return the minimiser of a convex loss plus a penalty with kinks, zero at some of them.
 
-    Coefficients at a kink are exactly zero. The fit's `gap` is the largest coordinate of the
-    smallest subgradient relative to the terms it sums, zero to rounding; its `hessian` is that of
-    the loss plus the penalty's among active coefficients.
-
-    Parameters
-    ----------
-    criterion : Criterion
-        A convex loss over a linear predictor with an `L1`, `ElasticNet` or `GroupL1` penalty.
-    start : (p,) array, optional
-
-    Raises
-    ------
-    InputError
-        A loss that is not convex, or collinear columns among the active ones.
-    ConvergenceError
-        No finite minimiser: separated data and a coefficient that is not penalized.
-
-    Examples
-    --------
-    >>> import etafree as ef
-    >>> from etafree.penalties import L1
-    >>> X, y = np.eye(2), np.array([3.0, -0.5])
-    >>> proximal_minimise(ef.Criterion(ef.losses.Squared(), (X, y), L1(0.5))).theta
-    array([2., 0.])
+    Its `gap` is the largest coordinate of the smallest subgradient relative to the terms it sums,
+    its `hessian` that of the loss plus the penalty's among active coefficients.
     """
-    if not isinstance(criterion, Criterion):
-        raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
     if not isinstance(criterion.penalty, KinkedPenalty):
         raise InputError("criterion", "has a penalty without kinks", "use ef.minimise")
     if not has_design(criterion.total) or not criterion.loss.convex:
-        raise InputError(
-            "loss",
-            f"is {criterion.loss!r}",
-            "a penalty with kinks needs a convex "
-            "loss over a linear predictor; use ef.penalties.huberized_l1",
-        )
+        needs = "a penalty with kinks needs a convex loss over a linear predictor"
+        problem, advice = f"is {criterion.loss!r}; {needs}", "use ef.penalties.huberized_l1"
+        raise InputError("loss", problem, advice)
     with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows is rejected
         objective = _Objective.of(criterion, criterion.penalty)
         first = _first(objective) if start is None else criterion.point(start, "start")
@@ -301,25 +240,23 @@ class _Objective:
     @property
     def free(self) -> NDArray[np.bool_]:
         """Which coefficients (p,) are not penalized."""
-        bare = (self.kinks.weights == 0)[self.kinks.codes]
-        free: NDArray[np.bool_] = bare & (self.kinks.ridge == 0)
+        free: NDArray[np.bool_] = (self.kinks.rates == 0) & (self.kinks.ridge == 0)
         return free
 
-    def at(self, theta: Array, *, majorize: bool = False) -> _Point:
-        """Return the value and the quadratic model at a point."""
-        part = self.criterion.total.derivatives(theta, majorize=majorize)
-        model = self.model(theta, part.gradient, part.hessian, part.gradient_scale)
-        return _Point(part.value + float(self.kinks.value(theta)), model)
+    def at(self, theta: Array, *, majorize: bool = False) -> QuadraticModel:
+        """Return the quadratic model at a point."""
+        return self.model(theta, self.criterion.total.derivatives(theta, majorize=majorize))
 
-    def model(self, theta: Array, gradient: Array, hessian: Array, scale: Array) -> QuadraticModel:
+    def model(self, theta: Array, loss: Derivatives) -> QuadraticModel:
         """Return the model of a loss with these derivatives, plus the penalty."""
         bend = self.kinks.ridge * theta
         return QuadraticModel(
             theta,
-            gradient + bend,
-            hessian + np.diag(self.kinks.ridge),
+            loss.gradient + bend,
+            loss.hessian + np.diag(self.kinks.ridge),
             self.kinks.without_ridge(),
-            scale + np.abs(bend) + self.kinks.weights[self.kinks.codes],
+            loss.gradient_scale + np.abs(bend) + self.kinks.rates,
+            loss.value + float(self.kinks.value(theta)),
         )
 
     def check(self, curvature: Array, among: NDArray[np.bool_]) -> None:
@@ -327,20 +264,13 @@ class _Objective:
         alone = np.eye(self.criterion.p)
         check_collinear(self.criterion, np.where(np.outer(among, among), curvature, alone))
 
-    def done(self, model: QuadraticModel, value: float, iterations: int) -> Minimum:
+    def done(self, model: QuadraticModel, iterations: int) -> Minimum:
         """Return the fit, unless the Hessian says that active columns are collinear."""
         active = model.norms.active(model.theta)
         hessian = model.hessian + model.norms.hessian(model.theta)
         self.check(hessian, active)
         hessian -= np.diag(np.where(active, 0.0, self.kinks.ridge))
-        return Minimum(model.theta, value, hessian, model.gap, iterations, "converged")
-
-
-class _Point(NamedTuple):
-    """Value of the objective at a point, and its model there."""
-
-    value: float
-    model: QuadraticModel
+        return Minimum(model.theta, model.value, hessian, model.gap, iterations, "converged")
 
 
 def _first(objective: _Objective) -> Array:
@@ -349,7 +279,8 @@ def _first(objective: _Objective) -> Array:
     objective.check(gram, objective.free)
     zero, norms = np.zeros(len(moment)), np.sqrt(np.diagonal(gram))
     pull = np.divide(np.abs(moment), norms, out=np.zeros_like(norms), where=norms > 0)
-    fitted = objective.model(zero, -moment, gram, norms * pull.max()).minimiser()
+    moments = Derivatives(0.0, -moment, gram, norms * pull.max())
+    fitted = objective.model(zero, moments).minimiser()
     if fitted is None:
         return zero
     both = np.vstack([zero, fitted])
@@ -358,23 +289,23 @@ def _first(objective: _Objective) -> Array:
 
 
 def _iterate(objective: _Objective, theta: Array) -> Minimum:
-    criterion, here = objective.criterion, objective.at(theta)
-    if not np.isfinite(here.value):
+    """Take proximal Newton steps from theta until the subgradient is zero to rounding."""
+    criterion, model = objective.criterion, objective.at(theta)
+    if not np.isfinite(model.value):
         raise InputError("start", "is where the loss is not finite", "pass another start=")
     column_rms = criterion.total.column_norms / np.sqrt(criterion.n)
     runs = objective.free & criterion.loss.unit_free
     for iteration in range(MAX_ITERATIONS):
-        model = here.model
         step = model.newton_step(model.theta, model.gradient)
         away = 0.0 if step is None else float(np.max((np.abs(step) * column_rms)[runs], initial=0))
         if model.gap <= TOLERANCE and away <= 1e-6:
-            return objective.done(model, here.value, iteration)
+            return objective.done(model, iteration)
         if away > 0.1 and (model.gap <= TOLERANCE or iteration >= 60):
             raise separated(criterion, model.theta)
-        moved = _downhill(objective, here)
-        if moved is None:
+        lower = _downhill(objective, model)
+        if lower is None:
             if model.gap <= 1e3 * TOLERANCE:  # nothing else is left to gain
-                return objective.done(model, here.value, iteration)
+                return objective.done(model, iteration)
             if runs.any() and (step is None or away > 0.1):
                 raise separated(criterion, model.theta)
             objective.check(model.hessian, model.norms.active(model.theta))
@@ -382,41 +313,42 @@ def _iterate(objective: _Objective, theta: Array) -> Minimum:
                 f"no step lowers the loss (relative subgradient {model.gap:.1e})"
                 "; rescale the columns or pass start="
             )
-        here = moved
+        model = lower
     if runs.any():
-        raise separated(criterion, here.model.theta)
+        raise separated(criterion, model.theta)
     raise ConvergenceError(
         f"not converged after {MAX_ITERATIONS} proximal Newton steps (relative subgradient "
-        f"{here.model.gap:.1e}); raise the penalty's strength or pass another start="
+        f"{model.gap:.1e}); raise the penalty's strength or pass another start="
     )
 
 
-def _downhill(objective: _Objective, here: _Point) -> _Point | None:
-    """Return a lower point, on the way to the minimum of the model or to that of the majorizer."""
-    room = here.value - objective.floor
-    moved = _search(objective, here, here.model.minimiser(room), halvings=4)
-    if moved is not None:
-        return moved
-    safe = objective.at(here.model.theta, majorize=True).model
-    return _search(objective, here, safe.minimiser(), halvings=40)
+def _downhill(objective: _Objective, model: QuadraticModel) -> QuadraticModel | None:
+    """Return the model at a lower point, towards the minimum of the model or of the majorizer."""
+    room = model.value - objective.floor
+    lower = _search(objective, model, model.minimiser(room), halvings=4)
+    if lower is not None:
+        return lower
+    safe = objective.at(model.theta, majorize=True)
+    return _search(objective, model, safe.minimiser(), halvings=40)
 
 
-def _search(objective: _Objective, here: _Point, z: Array | None, halvings: int) -> _Point | None:
-    """Return the first of theta + (z - theta) / 2**k that lowers the value, None if none does."""
+def _search(
+    objective: _Objective, model: QuadraticModel, z: Array | None, halvings: int
+) -> QuadraticModel | None:
+    """Return the model at the first of theta + (z - theta) / 2**k with a lower value, or None."""
     if z is None:
         return None
-    model = here.model
     step = z - model.theta
     bend = float(model.norms.value(z)) - float(model.norms.value(model.theta))
     slope = float(model.gradient @ step) + bend
-    noise = 1e-13 * (abs(here.value) + float(np.max(model.scale)) * 1e-3)
+    noise = 1e-13 * (abs(model.value) + float(np.max(model.scale)) * 1e-3)
     for k in range(halvings):
         t = 0.5**k
         new = objective.at(z if k == 0 else model.theta + t * step)
         if not np.isfinite(new.value):
             continue
-        falls = new.value <= here.value + 1e-4 * t * slope
-        drowned = abs(slope) <= 1e4 * noise and new.value <= here.value + 1e3 * noise
-        if (falls and slope < -noise) or (drowned and new.model.gap < model.gap):
+        falls = new.value <= model.value + 1e-4 * t * slope
+        drowned = abs(slope) <= 1e4 * noise and new.value <= model.value + 1e3 * noise
+        if (falls and slope < -noise) or (drowned and new.gap < model.gap):
             return new
     return None

@@ -1,19 +1,18 @@
 r"""Convex penalties with a kink at zero: L1, elastic net and group L1.
 
 All three are :math:`\rho(\theta) = \sum_g w_g\|\theta_g\|_2 + \tfrac12\sum_j r_j\theta_j^2` over
-groups of coefficients; a group of one is an absolute value. `GroupNorms` has the derivatives where
-there are some, subgradients where there are none, and the expectation under a normal law. A group
-that a fit sets to zero is *inactive*: exactly zero, and its estimator has no normal limit.
-Everything that is differentiated or calibrated lives on the active block, where :math:`\rho` is
-smooth (`KinkedPenalty.restricted`).
+groups of coefficients; a group of one is an absolute value. A group that a fit sets to zero is
+*inactive*: exactly zero, and its estimator has no normal limit. Everything that is differentiated
+or calibrated lives on the active block, where :math:`\rho` is smooth (`KinkedPenalty.restricted`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,40 +25,19 @@ from etafree.penalties.smooth import Penalty, Strength
 
 @dataclass(frozen=True, eq=False)
 class GroupNorms:
-    r"""The function :math:`f(\theta) = \sum_g w_g\|\theta_g\| + \tfrac12\sum_j r_j\theta_j^2`.
+    r"""The function :math:`f(\theta) = \sum_g w_g\|\theta_g\| + \tfrac12\sum_j r_j\theta_j^2`."""
 
-    Attributes
-    ----------
-    codes : (p,) int array
-        Group of each coefficient, from 0.
-    weights : (G,) array
-        :math:`w_g`; zero means no kink. Every group of weight zero has one member.
-    ridge : (p,) array
-        :math:`r_j`.
-
-    Examples
-    --------
-    >>> f = GroupNorms.of(np.array([0, 0, 1]), np.array([1.0, 2.0]), np.zeros(3))
-    >>> theta = np.array([3.0, 4.0, 0.0])
-    >>> float(f.value(theta)), f.gradient(theta)
-    (5.0, array([0.6, 0.8, 0. ]))
-    >>> f.least_subgradient(theta, np.array([-0.6, -0.8, 2.5]))
-    array([0. , 0. , 0.5])
-    """
-
-    codes: NDArray[np.intp]
-    weights: Array
-    ridge: Array
+    codes: NDArray[np.intp]  #: Group of each coefficient (p,), from 0.
+    weights: Array  #: w (G,); zero means no kink, and such a group has one member.
+    ridge: Array  #: r (p,).
 
     @classmethod
     def of(cls, codes: NDArray[np.intp], weights: Array, ridge: Array) -> GroupNorms:
-        """Return the function with groups of weight zero split into their members."""
-        free = weights[codes] == 0
-        found, codes = np.unique(
-            np.where(free, len(weights) + np.arange(len(codes)), codes), return_inverse=True
-        )
-        kept = np.append(weights, np.zeros(len(ridge)))[found]
-        return cls(codes.astype(np.intp).reshape(-1), kept, ridge)
+        """Return the function, groups of weight zero split into their members."""
+        split = np.where(weights[codes] == 0, len(weights) + np.arange(len(codes)), codes)
+        groups, codes = np.unique(split, return_inverse=True)
+        weights = np.append(weights, np.zeros(len(ridge)))[groups]
+        return cls(codes.astype(np.intp).reshape(-1), weights, ridge)
 
     def scaled(self, factor: float) -> GroupNorms:
         """Return the function times a number at least zero."""
@@ -79,7 +57,12 @@ class GroupNorms:
     @cached_property
     def large(self) -> list[int]:
         """The groups of more than one member."""
-        return [g for g, some in enumerate(self.members) if len(some) > 1]
+        return [g for g, members in enumerate(self.members) if len(members) > 1]
+
+    @cached_property
+    def rates(self) -> Array:
+        """The weight (p,) of each coefficient's group."""
+        return self.weights[self.codes]
 
     def norms(self, theta: Array) -> Array:
         """Return the Euclidean norm of each group, (..., p) -> (..., G)."""
@@ -91,41 +74,39 @@ class GroupNorms:
 
     def value(self, theta: Array) -> Array:
         """Return the function at one point (p,) or at many (D, p)."""
-        value: Array = self.norms(theta) @ self.weights + 0.5 * np.square(theta) @ self.ridge
-        return value
+        return self.norms(theta) @ self.weights + 0.5 * np.square(theta) @ self.ridge
 
     def active(self, theta: Array) -> NDArray[np.bool_]:
         """Return which coefficients (p,) are away from a kink, or have none."""
-        active: NDArray[np.bool_] = ((self.norms(theta) > 0) | (self.weights == 0))[self.codes]
+        active: NDArray[np.bool_] = (self.norms(theta)[self.codes] > 0) | (self.rates == 0)
         return active
 
     def gradient(self, theta: Array) -> Array:
         """Return the gradient (p,), zero at inactive coefficients."""
         norms = self.norms(theta)[self.codes]
         units = np.divide(theta, norms, out=np.zeros_like(norms), where=norms > 0)
-        return self.weights[self.codes] * units + self.ridge * theta
+        return self.rates * units + self.ridge * theta
 
     def hessian(self, theta: Array, *, majorize: bool = False) -> Array:
         r"""Return the Hessian (p, p), zero in rows and columns of inactive coefficients.
 
-        `majorize` returns the curvature :math:`w_g I/\|\theta_g\|` of a quadratic above the norms
-        of groups larger than one.
+        `majorize` takes :math:`w_g I/\|\theta_g\|`, of a quadratic above the norm.
         """
-        out = np.diag(self.ridge * self.active(theta))
+        hessian = np.diag(self.ridge * self.active(theta))
         for g in self.large:
-            some = self.members[g]
-            norm = float(np.linalg.norm(theta[some]))
+            members = self.members[g]
+            norm = float(np.linalg.norm(theta[members]))
             if norm > 0:
-                unit = theta[some] / norm
-                bend = np.eye(len(some)) - (0.0 if majorize else np.outer(unit, unit))
-                out[np.ix_(some, some)] += bend * (self.weights[g] / norm)
-        return out
+                unit = theta[members] / norm
+                bend = np.eye(len(members)) - (0.0 if majorize else np.outer(unit, unit))
+                hessian[np.ix_(members, members)] += bend * (self.weights[g] / norm)
+        return hessian
 
     def least_subgradient(self, theta: Array, gradient: Array) -> Array:
         r"""Return the smallest element (p,) of :math:`g + \partial f(\theta)`."""
         norms = self.norms(gradient)
-        left = np.maximum(norms - self.weights, 0.0)
-        shrink = np.divide(left, norms, out=np.zeros_like(norms), where=norms > 0)
+        excess = np.maximum(norms - self.weights, 0.0)
+        shrink = np.divide(excess, norms, out=np.zeros_like(norms), where=norms > 0)
         smooth = gradient + self.gradient(theta)
         return np.where(self.active(theta), smooth, shrink[self.codes] * gradient)
 
@@ -133,46 +114,41 @@ class GroupNorms:
         """Return gradient and Hessian in the mean of the expectation under a normal law."""
         from scipy.special import erf
 
-        weights, variance = self.weights[self.codes], np.diagonal(covariance)
+        variance = np.diagonal(covariance)
         sd = np.sqrt(np.maximum(variance, 1e-300))
-        slope = weights * erf(mean / sd / np.sqrt(2.0)) + self.ridge * mean
+        slope = self.rates * erf(mean / sd / np.sqrt(2.0)) + self.ridge * mean
         density = np.exp(-0.5 * np.square(mean / sd)) / (sd * np.sqrt(2 * np.pi))
-        bend = np.diag(2.0 * weights * density + self.ridge)
+        hessian = np.diag(2.0 * self.rates * density + self.ridge)
         for g in self.large:
-            some, w = self.members[g], float(self.weights[g])
-            m, r = mean[some], self.ridge[some]
-            root = np.sqrt(max(float(m @ m + variance[some].sum()), 1e-300))
-            slope[some] = w * m / root + r * m
-            curve = w * (np.eye(len(some)) / root - np.outer(m, m) / root**3)
-            bend[np.ix_(some, some)] = curve + np.diag(r)
-        return slope, bend
+            members, w = self.members[g], float(self.weights[g])
+            m, r = mean[members], self.ridge[members]
+            root = np.sqrt(max(float(m @ m + variance[members].sum()), 1e-300))
+            slope[members] = w * m / root + r * m
+            bend = w * (np.eye(len(m)) / root - np.outer(m, m) / root**3)
+            hessian[np.ix_(members, members)] = bend + np.diag(r)
+        return slope, hessian
 
     def laplace_curvature(self) -> Array:
-        r"""Return the curvature (p, p) at zero, seen by a normal law as wide as the kinks' own.
-
-        :math:`e^{-w|t|}` has variance :math:`2/w^2`.
-        """
-        rates = self.weights[self.codes]
-        variance = np.divide(2.0, rates**2, out=np.ones_like(rates), where=rates > 0)
-        return self.expected_derivatives(np.zeros(len(rates)), np.diag(variance))[1]
+        """Return the curvature (p, p) at zero, seen by a normal law as wide as the kinks' own."""
+        # exp(-w |t|) has variance 2 / w**2
+        variance = 2.0 / np.where(self.rates > 0, np.square(self.rates), 2.0)
+        return self.expected_derivatives(np.zeros(len(variance)), np.diag(variance))[1]
 
 
 @dataclass(frozen=True, eq=False)
 class ActivePenalty(Penalty):
     r"""A kinked penalty on its active block, where it is smooth.
 
-    :math:`\rho_A(\theta_A) = c^\top\theta_A + \sum_g w_g\|\theta_g\| +
-    \tfrac12\sum_j r_j\theta_j^2` with :math:`c_j = w_j\,\mathrm{sign}(\hat\theta_j)` for absolute
-    values: the signs stay those of the fit, also where a draw crosses zero.
+    :math:`c^\top\theta + \sum_g w_g\|\theta_g\| + \tfrac12\sum_j r_j\theta_j^2` with :math:`c_j =
+    w_j\,\mathrm{sign}(\hat\theta_j)` for absolute values: the signs stay those of the fit, also
+    where a draw crosses zero.
 
     Attributes
     ----------
     strength : float or callable
         As of the penalty it was made from.
-    linear : (a,) array
-        :math:`c`.
-    kinks : GroupNorms
-        The rest.
+    linear, kinks : (a,) array, GroupNorms
+        :math:`c`, and the rest.
     name : str
         What results call it.
 
@@ -201,9 +177,7 @@ class ActivePenalty(Penalty):
 
     def penalized(self) -> NDArray[np.bool_]:
         """Return which coefficients (a,) the kinks might have set to zero."""
-        kinked: NDArray[np.bool_] = np.logical_or(
-            (self.kinks.weights > 0)[self.kinks.codes], self.linear != 0
-        )
+        kinked: NDArray[np.bool_] = (self.kinks.rates > 0) | (self.linear != 0)
         return kinked
 
     def value(self, theta: Array) -> Array:
@@ -223,8 +197,8 @@ class ActivePenalty(Penalty):
 class KinkedPenalty(Penalty, ABC):
     r"""Base of penalties :math:`\sum_g w_g\|\theta_g\|_2+\tfrac12\sum_j r_j\theta_j^2`.
 
-    `theta` is a parameter vector (p,). Fits are exactly zero in inactive groups; calibration is of
-    the active block, and the others have no interval.
+    `theta` is a parameter vector (p,). Fits are exactly zero in inactive groups, which have no
+    interval: calibration is of the active block.
 
     Parameters
     ----------
@@ -249,12 +223,12 @@ class KinkedPenalty(Penalty, ABC):
     """
 
     strength: Strength
-    #: What `fitted_to` found out.
+    #: Filled in by `fitted_to`.
     kinks: GroupNorms | None = field(default=None, kw_only=True, repr=False)
 
     @abstractmethod
-    def _kinks(self, p: int, intercept: int | None) -> GroupNorms:
-        """Return groups, weights and ridge for p checked coefficients."""
+    def _kinks(self, penalized: Array) -> GroupNorms:
+        """Return groups, weights and ridge; `penalized` (p,) is one, zero for the intercept."""
 
     @property
     @abstractmethod
@@ -264,11 +238,13 @@ class KinkedPenalty(Penalty, ABC):
     def fitted_to(self, p: int, intercept: int | None = None) -> Self:
         if intercept is None and self.kinks is not None and len(self.kinks.codes) == p:
             return self
-        return replace(self, kinks=self._kinks(p, intercept))
+        penalized = np.ones(p)
+        penalized[[] if intercept is None else intercept] = 0.0
+        return replace(self, kinks=self._kinks(penalized))
 
     def kinks_at(self, p: int) -> GroupNorms:
         """Return the groups, weights and ridge of p parameters."""
-        return self._kinks(p, None) if self.kinks is None else self.kinks
+        return self._kinks(np.ones(p)) if self.kinks is None else self.kinks
 
     def value(self, theta: Array) -> Array:
         return self.kinks_at(theta.shape[-1]).value(theta)
@@ -278,7 +254,7 @@ class KinkedPenalty(Penalty, ABC):
         return self.kinks_at(len(theta)).active(theta)
 
     def gradient(self, theta: Array) -> Array:
-        """Return the derivative (p,) at active coordinates, zero at inactive ones."""
+        """Return the gradient (p,), zero at inactive coordinates."""
         return self.kinks_at(len(theta)).gradient(theta)
 
     def hessian(self, theta: Array) -> Array:
@@ -286,10 +262,7 @@ class KinkedPenalty(Penalty, ABC):
         return self.kinks_at(len(theta)).hessian(theta)
 
     def subgradient_gap(self, theta: Array, gradient: Array, weight: float = 1.0) -> float:
-        r"""Return the largest violation of :math:`0 \in g + c\,\partial\rho(\theta)`.
-
-        It is the largest coordinate of the smallest subgradient: :math:`g + c\nabla\rho` where
-        active, :math:`g_g(1 - cw_g/\|g_g\|)_+` in an inactive group.
+        r"""Return the largest coordinate of the smallest :math:`g + c\,\partial\rho(\theta)`.
 
         Parameters
         ----------
@@ -309,9 +282,9 @@ class KinkedPenalty(Penalty, ABC):
     def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
         r"""Return :math:`\nabla_m` and :math:`\nabla_m^2` of :math:`E\rho(\theta)`, normal theta.
 
-        An absolute value has :math:`2\Phi(m/s)-1` and :math:`2\varphi(m/s)/s`, exactly. The norm of
-        a larger group has no closed form; :math:`(\|m_g\|^2 + \mathrm{tr}\,\Sigma_g)^{1/2}` stands
-        in for its expectation, good enough to place a proposal and for nothing else.
+        An absolute value has :math:`2\Phi(m/s)-1` and :math:`2\varphi(m/s)/s`. For the norm of a
+        larger group, which has no closed form, :math:`(\|m_g\|^2 + \mathrm{tr}\,\Sigma_g)^{1/2}` is
+        good enough for a proposal.
         """
         return self.kinks_at(len(mean)).expected_derivatives(mean, covariance)
 
@@ -336,23 +309,19 @@ class KinkedPenalty(Penalty, ABC):
             `active` has a coordinate at a kink, or cuts a group in two.
         """
         active, kinks = np.asarray(active, dtype=bool), self.kinks_at(len(theta))
+        problem = ""
         if active.shape != theta.shape or not np.all(kinks.active(theta)[active]):
-            raise InputError(
-                "active",
-                "has coordinates at which the penalty has a kink",
-                "pass penalty.active(theta)",
-            )
-        for g in kinks.large:
-            if len(set(active[kinks.members[g]].tolist())) > 1:
-                raise InputError(
-                    "active", "cuts a group of coefficients in two", "pass penalty.active(theta)"
-                )
-        size = np.bincount(kinks.codes)
-        single = np.where(size == 1, kinks.weights, 0.0)[kinks.codes]
-        rest = GroupNorms.of(kinks.codes, np.where(size == 1, 0.0, kinks.weights), kinks.ridge)
-        kept = np.unique(rest.codes[active], return_inverse=True)
-        block = GroupNorms(kept[1].astype(np.intp), rest.weights[kept[0]], rest.ridge[active])
-        return ActivePenalty(self.strength, (single * np.sign(theta))[active], block, self.name)
+            problem = "has coordinates at which the penalty has a kink"
+        elif any(len(set(active[kinks.members[g]].tolist())) > 1 for g in kinks.large):
+            problem = "cuts a group of coefficients in two"
+        if problem:
+            raise InputError("active", problem, "pass penalty.active(theta)")
+        single = np.bincount(kinks.codes) == 1
+        signs = (np.where(single, kinks.weights, 0.0)[kinks.codes] * np.sign(theta))[active]
+        norms = GroupNorms.of(kinks.codes, np.where(single, 0.0, kinks.weights), kinks.ridge)
+        groups, codes = np.unique(norms.codes[active], return_inverse=True)
+        block = GroupNorms(codes.astype(np.intp), norms.weights[groups], norms.ridge[active])
+        return ActivePenalty(self.strength, signs, block, self.name)
 
     def describe(self, size: float) -> str:
         return f"{self.name} penalty (strength {self.strength_at(size):.4g})"
@@ -367,8 +336,8 @@ class L1(KinkedPenalty):
     strength : float or callable
         :math:`\lambda`, or a function of :math:`s_n` giving :math:`\lambda_n`.
     weights : (p,) array, optional
-        At least zero; one each if not given. A coefficient of weight zero is not penalized, and
-        neither is the intercept of a formula, whatever its weight.
+        At least zero, by default one each. Weight zero means no penalty, as for the intercept of a
+        formula.
 
     References
     ----------
@@ -384,12 +353,11 @@ class L1(KinkedPenalty):
     (6.0, array([False,  True,  True]))
     """
 
-    weights: Any = None
+    weights: object = None
 
-    def _kinks(self, p: int, intercept: int | None) -> GroupNorms:
-        weights = _nonnegative(self.weights, p)
-        weights[[] if intercept is None else intercept] = 0.0
-        return GroupNorms.of(np.arange(p), weights, np.zeros(p))
+    def _kinks(self, penalized: Array) -> GroupNorms:
+        weights = penalized * _nonnegative(self.weights, penalized)
+        return GroupNorms.of(np.arange(len(weights)), weights, np.zeros(len(weights)))
 
     @property
     def name(self) -> str:
@@ -429,17 +397,13 @@ class ElasticNet(KinkedPenalty):
     def __post_init__(self) -> None:
         mix = as_number(self.mix, "mix", "a number above 0 and at most 1")
         if not 0.0 < mix <= 1.0:
-            raise InputError(
-                "mix",
-                f"is {mix!r} but must be above 0 and at most 1",
-                "use ef.penalties.Ridge without an absolute value",
-            )
+            problem = f"is {mix!r} but must be above 0 and at most 1"
+            raise InputError("mix", problem, "use ef.penalties.Ridge without an absolute value")
         object.__setattr__(self, "mix", mix)
 
-    def _kinks(self, p: int, intercept: int | None) -> GroupNorms:
-        there = np.ones(p)
-        there[[] if intercept is None else intercept] = 0.0
-        return GroupNorms.of(np.arange(p), self.mix * there, (1.0 - self.mix) * there)
+    def _kinks(self, penalized: Array) -> GroupNorms:
+        each = np.arange(len(penalized))
+        return GroupNorms.of(each, self.mix * penalized, (1.0 - self.mix) * penalized)
 
     @property
     def name(self) -> str:
@@ -456,9 +420,9 @@ class GroupL1(KinkedPenalty):
         :math:`\lambda`, or a function of :math:`s_n` giving :math:`\lambda_n`.
     groups : (p,) labels
         Coefficients of one label enter and leave together. The intercept of a formula has a label
-        too, but is taken out of its group and not penalized.
+        too, but is not penalized.
     weights : (G,) array, optional
-        At least zero, in the sorted order of the labels; the root of the group's size if not given.
+        At least zero, in the sorted order of the labels; by default the root of the group's size.
 
     References
     ----------
@@ -474,29 +438,27 @@ class GroupL1(KinkedPenalty):
     (5.0, array([ True,  True, False]))
     """
 
-    groups: Any = None
-    weights: Any = None
+    groups: Sized | None = None
+    weights: object = None
 
-    def _kinks(self, p: int, intercept: int | None) -> GroupNorms:
-        found = Groups.of(self.groups, p, "groups", "coefficient")
-        there = np.ones(p)
-        there[[] if intercept is None else intercept] = 0.0
-        size = np.bincount(found.codes, there)
-        given = np.sqrt(size) if self.weights is None else _nonnegative(self.weights, len(found))
-        codes = np.where(there > 0, found.codes, len(found)).astype(np.intp)
-        return GroupNorms.of(codes, np.append(given, 0.0), np.zeros(p))
+    def _kinks(self, penalized: Array) -> GroupNorms:
+        groups = Groups.of(self.groups, len(penalized), "groups", "coefficient")
+        weights = _nonnegative(self.weights, np.sqrt(np.bincount(groups.codes, penalized)))
+        codes = np.where(penalized > 0, groups.codes, len(groups)).astype(np.intp)
+        return GroupNorms.of(codes, np.append(weights, 0.0), np.zeros(len(penalized)))
 
     @property
     def name(self) -> str:
-        count = np.count_nonzero(self.kinks_at(len(self.groups)).weights)
+        labels = () if self.groups is None else self.groups
+        count = np.count_nonzero(self.kinks_at(len(labels)).weights)
         return f"group L1 ({count} groups)"
 
 
-def _nonnegative(weights: object, count: int) -> Array:
-    """Return a copy of the weights, one each if there are none."""
+def _nonnegative(weights: object, default: Array) -> Array:
+    """Return weights of the length of those by default, checked."""
     if weights is None:
-        return np.ones(count)
-    checked = as_array(weights, "weights", shape=(count,)).copy()
+        return default
+    checked = as_array(weights, "weights", shape=default.shape)
     if np.any(checked < 0):
         raise InputError("weights", f"has the negative value {checked.min()}", "pass at least zero")
     return checked

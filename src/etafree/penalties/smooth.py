@@ -22,8 +22,8 @@ Strength = float | Callable[[float], float]
 class Penalty:
     r"""Base of every penalty :math:`\lambda_n s_n\rho(\theta)`: what the library asks of it.
 
-    `theta` is a parameter vector (p,), for `value` also many of them (D, p); `size` is the
-    effective scale :math:`s_n`, the number of observations unless they are weighted.
+    `theta` is a parameter vector (p,), for `value` also many (D, p); `size` is the effective scale
+    :math:`s_n`, the number of observations unless they are weighted.
 
     Attributes
     ----------
@@ -49,15 +49,15 @@ class Penalty:
     strength: Strength
 
     def strength_at(self, size: float) -> float:
-        """Return the strength at an effective scale `size`, a number at least zero.
+        """Return the strength at an effective scale `size`.
 
         Raises
         ------
         InputError
             It is negative or not finite.
         """
-        given = self.strength(size) if callable(self.strength) else self.strength
-        value = as_number(given, "strength")
+        strength = self.strength(size) if callable(self.strength) else self.strength
+        value = as_number(strength, "strength")
         if not (np.isfinite(value) and value >= 0):
             raise InputError("strength", f"is {value!r} but must be finite and at least zero")
         return value
@@ -75,26 +75,11 @@ class Penalty:
         raise TypeError(f"{type(self).__name__} must define hessian(theta)")
 
     def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
-        """Return gradient and Hessian of the expected rho under a normal, here those at its mean.
-
-        They place a sampler's proposal; a penalty with a kink has better ones.
-        """
+        """Return gradient and Hessian of the expected rho under a normal law, here at its mean."""
         return self.gradient(mean), self.hessian(mean)
 
     def fitted_to(self, p: int, intercept: int | None = None) -> Penalty:
-        """Return this penalty checked for p parameters; `intercept` is left out if it can be.
-
-        Parameters
-        ----------
-        p : int
-        intercept : int, optional
-            Column of the intercept.
-
-        Returns
-        -------
-        Penalty
-            Of the same kind.
-        """
+        """Return this penalty checked for p parameters, without column `intercept` if it can be."""
         return self
 
     def describe(self, size: float) -> str:
@@ -148,12 +133,7 @@ class Ridge(Penalty):
     mu : (p,) array, optional
         Where the penalty vanishes; zero if not given.
     Q : (p, p) array, optional
-        Symmetric positive semi-definite; the identity if not given, so every coefficient is
-        penalized. (The formula front end leaves the intercept out unless told otherwise.)
-
-    See Also
-    --------
-    etafree.LogPrior.from_penalty : The same as a prior that the learning rate does not multiply.
+        Symmetric positive semi-definite; by default the identity, without a formula's intercept.
 
     References
     ----------
@@ -175,8 +155,7 @@ class Ridge(Penalty):
         mu = np.zeros(p) if self.mu is None else owned(as_array(self.mu, "mu", shape=(p,)))
         if self.Q is None:
             diagonal = np.ones(p)
-            if intercept is not None:
-                diagonal[intercept] = 0.0
+            diagonal[[] if intercept is None else intercept] = 0.0
             return replace(self, mu=mu, Q=np.diag(diagonal))
         Q = owned(as_array(self.Q, "Q", shape=(p, p)))
         if not np.allclose(Q, Q.T, rtol=1e-8, atol=1e-10 * float(np.abs(Q).max())):
@@ -190,26 +169,22 @@ class Ridge(Penalty):
         return theta if self.mu is None else theta - self.mu
 
     def value(self, theta: Array) -> Array:
-        d = self._shifted(theta)
-        image = d if self.Q is None else d @ self.Q
-        half: Array = 0.5 * np.einsum("...j,...j->...", image, d)
+        half: Array = 0.5 * np.einsum("...j,...j->...", self.gradient(theta), self._shifted(theta))
         return half
 
     def gradient(self, theta: Array) -> Array:
         d = self._shifted(theta)
-        image: Array = d if self.Q is None else self.Q @ d
-        return image
+        return d if self.Q is None else d @ self.Q
 
     def hessian(self, theta: Array) -> Array:
-        matrix: Array = np.eye(len(theta)) if self.Q is None else self.Q
-        return matrix
+        return np.eye(len(theta)) if self.Q is None else self.Q
 
 
 @dataclass(frozen=True, eq=False)
 class SmoothPenalty(Penalty):
     r"""Any convex :math:`\rho` with two continuous derivatives, given with them.
 
-    The criterion checks shapes, convexity and the derivatives at a point of its own choice.
+    The criterion checks shapes, convexity and derivatives at a point.
 
     Parameters
     ----------
@@ -247,24 +222,15 @@ class SmoothPenalty(Penalty):
         as_array(self.function(probe), "penalty value", shape=())
         gradient = as_array(self.slope(probe), "penalty gradient", shape=(p,))
         hessian = as_array(self.curvature(probe), "penalty Hessian", shape=(p, p))
-        step = 1e-6
-        for j in range(p):
-            e = np.eye(p)[j] * step
-            rise = float(self.function(probe + e)) - float(self.function(probe - e))
-            if abs(rise / (2 * step) - gradient[j]) > 1e-4 * (1 + abs(gradient[j])):
-                raise InputError(
-                    "penalty gradient",
-                    f"coordinate {j} is {gradient[j]:.6g}, finite differences give "
-                    f"{rise / (2 * step):.6g}",
-                    "mend slope, or function",
-                )
-            bend = (self.slope(probe + e) - self.slope(probe - e)) / (2 * step)
+        for j, step in enumerate(1e-6 * np.eye(p)):
+            rise = (float(self.function(probe + step)) - float(self.function(probe - step))) / 2e-6
+            if abs(rise - gradient[j]) > 1e-4 * (1 + abs(gradient[j])):
+                problem = f"coordinate {j} is {gradient[j]:.6g}, finite differences give {rise:.6g}"
+                raise InputError("penalty gradient", problem, "mend slope, or function")
+            bend = (self.slope(probe + step) - self.slope(probe - step)) / 2e-6
             if np.any(np.abs(bend - hessian[j]) > 1e-4 * (1 + np.abs(hessian[j]))):
-                raise InputError(
-                    "penalty Hessian",
-                    f"row {j} differs from finite differences",
-                    "mend curvature, or slope",
-                )
+                problem = f"row {j} differs from finite differences"
+                raise InputError("penalty Hessian", problem, "mend curvature, or slope")
         smallest = float(eigvalsh(0.5 * (hessian + hessian.T), "penalty Hessian")[0])
         if smallest < -1e-8 * max(1.0, float(np.abs(hessian).max())):
             raise NotPositiveDefiniteError("penalty Hessian", smallest, "it must be convex")
