@@ -408,7 +408,7 @@ def _sampled_clusters(at: Point, groups: Groups) -> tuple[Array, int, Satterthwa
     total, whiten, p = at.criterion.total, at.whiten, at.criterion.p
     mean = mean_score(at.criterion, at.gradient, at.centered)
     share = whiten @ at.criterion.penalty_share(at.theta) @ whiten.T
-    kept: list[tuple[Array, Array]] = []
+    blocks: list[tuple[Array, Array]] = []
     unweighted = total.unweighted_blocks(at.theta, groups)
     for block, once in zip(_whitened_blocks(at, groups), unweighted, strict=True):
         _check_left(np.eye(p) - block.hessians, at, groups, block.first, "CR2")
@@ -417,8 +417,8 @@ def _sampled_clusters(at: Point, groups: Groups) -> tuple[Array, int, Satterthwa
         scores = (once.scores - once.weights[:, None] * mean) @ whiten.T, block.scores
         present = block.weights > 0
         gram = np.block([[plain, weighted], [weighted, twice]])
-        kept.append((np.hstack(scores)[present], gram[present]))
-    scores_, grams = (np.concatenate(blocks) for blocks in zip(*kept, strict=True))
+        blocks.append((np.hstack(scores)[present], gram[present]))
+    scores_, grams = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
     values = linalg.eigvalsh(grams, "clusters' Hessians")
     if np.any(values[:, 0] < -1e-10 * values[:, -1]):
         return None
@@ -556,13 +556,13 @@ def _cluster_sums(
         variances = at.whiten @ block.variances @ at.whiten.T
         towards = _leaning(block.hessians, correction, directions)  # (g, p, q)
         u, v = block.hessians @ towards, variances @ towards
-        mine, both = np.einsum("gpq,gpq->gq", towards, v), np.einsum("gpq,gpq->gq", u, v)
-        own += mine.sum(axis=0)
-        own_square += np.square(mine).sum(axis=0)
+        each, both = np.einsum("gpq,gpq->gq", towards, v), np.einsum("gpq,gpq->gq", u, v)
+        own += each.sum(axis=0)
+        own_square += np.square(each).sum(axis=0)
         cross += both.sum(axis=0)
-        own_cross += (mine * both).sum(axis=0)
+        own_cross += (each * both).sum(axis=0)
         moved += np.einsum("giq,gjq->qij", u, u, optimize=True)
-        own_moved += np.einsum("gq,giq,gjq->qij", mine, u, u, optimize=True)
+        own_moved += np.einsum("gq,giq,gjq->qij", each, u, u, optimize=True)
         z = np.concatenate([u, v], axis=1)
         gram += np.einsum("giq,gjq->qij", z, z, optimize=True)
         working += variances.sum(axis=0)

@@ -121,8 +121,8 @@ class Strata(Dependence):
         factor = (1 - sampled) * np.where(alone, 1.0, counts / np.maximum(counts - 1, 1))
         deviations = sums - means[codes]
         whitened = (deviations.T * factor[codes]) @ deviations
-        there = scores.weights > 0
-        units, strata = int(there.sum()), len(np.unique(codes[there]))
+        weighted = scores.weights > 0
+        units, strata = int(weighted.sum()), len(np.unique(codes[weighted]))
         dof = float(units - strata)
         if dof < 1:
             problem = f"leave {units} PSUs in {strata} strata no degrees of freedom"
@@ -135,9 +135,9 @@ class Strata(Dependence):
 
 def _check_lonely(layers: Groups, counts: NDArray[np.intp], population: Array) -> None:
     """Refuse strata with a single PSU, whose variance cannot be estimated."""
-    alone = np.flatnonzero((counts == 1) & (population > 1))
+    alone = layers.labels[(counts == 1) & (population > 1)]
     if len(alone):
-        named = ", ".join(str(layers.labels[h]) for h in alone[:5])
+        named = ", ".join(str(label) for label in alone[:5])
         more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
         problem = f"have a single PSU in {named}{more}: its variance cannot be estimated"
         advice = "merge strata, or pass lonely='center' to take deviations from the grand mean"

@@ -52,45 +52,19 @@ class Ways(Dependence):
 
     def meat(self, scores: GroupScores, correction: str) -> Meat:
         """Return the signed sum over sets of ways; over single ways if it is no variance."""
-        return self._meat(scores, correction)[0]
+        return self.form(scores, correction)[0]
 
     def form(self, scores: GroupScores, correction: str) -> tuple[Meat, Form]:
-        """Return the meat, and the same signed sum as a form: over all sets or single ways."""
-        meat, whole = self._meat(scores, correction)
-        terms = list(self._terms(scores, correction, len(self.ways) if whole else 1))
-
-        def covariance(sums: Array) -> Array:
-            whitened = sum(factor * _square(sums, groups) for _, factor, groups, _ in terms)
-            return finish(np.asarray(whitened), scores.whiten)[1]
-
-        return meat, covariance
-
-    def _terms(
-        self, scores: GroupScores, correction: str, most: int
-    ) -> Iterator[tuple[int, float, Groups, int]]:
-        """Yield every set of up to `most` ways: its size, signed factor, groups of cells, count."""
-        p = scores.sums.shape[1]
-        for size in range(1, most + 1):
-            for chosen in combinations(self.ways, size):
-                codes = np.column_stack([way.codes for way in chosen])
-                _, shared = np.unique(codes, axis=0, return_inverse=True)
-                groups = Groups(shared.reshape(-1), np.arange(shared.max() + 1))
-                count = int(np.count_nonzero(groups.weights(scores.weights)))
-                factor = small_sample_factor(correction, count, scores.rows, p)
-                yield size, (-1.0) ** (size + 1) * factor, groups, count
-
-    def _meat(self, scores: GroupScores, correction: str) -> tuple[Meat, bool]:
-        """Return the meat, and whether intersections of ways are in it."""
-        p = scores.sums.shape[1]
+        """Return the meat, and the signed sum as a form: over all sets of ways, or single ways."""
+        terms, p = list(self._terms(scores, correction)), scores.sums.shape[1]
         single, joint = np.zeros((p, p)), np.zeros((p, p))
-        counts: list[int] = []
-        for size, factor, groups, count in self._terms(scores, correction, len(self.ways)):
+        for size, factor, groups, _ in terms:
             (single if size == 1 else joint)[:] += factor * _square(scores.sums, groups)
-            counts += [count] if size == 1 else []
         few = "clusters are fewer than parameters, in every way: fit fewer, or use finer clusters"
         check_covariance(single, "meat", p, few)
         smallest = float(relative_eigenvalues(single + joint, single)[0])
         whole = smallest > POSITIVE
+        counts = [count for size, _, _, count in terms if size == 1]
         named = " x ".join(f"{c} {name}" for c, name in zip(counts, self.names, strict=True))
         meat = Meat(
             *finish(single + joint if whole else single, scores.whiten),
@@ -100,7 +74,24 @@ class Ways(Dependence):
             design=f"{named} clusters" + ("" if whole else ", intersections left out"),
             findings=(Finding("multiway eigenvalue", smallest),),
         )
-        return meat, whole
+
+        def covariance(sums: Array) -> Array:
+            kept = [(factor, groups) for size, factor, groups, _ in terms if whole or size == 1]
+            whitened = sum(factor * _square(sums, groups) for factor, groups in kept)
+            return finish(np.asarray(whitened), scores.whiten)[1]
+
+        return meat, covariance
+
+    def _terms(
+        self, scores: GroupScores, correction: str
+    ) -> Iterator[tuple[int, float, Groups, int]]:
+        """Yield every set of ways: its size, signed factor, groups of cells and their number."""
+        for size in range(1, len(self.ways) + 1):
+            for first, *others in combinations(self.ways, size):
+                groups, _ = first.crossed(*others)
+                count = int(np.count_nonzero(groups.weights(scores.weights)))
+                factor = small_sample_factor(correction, count, scores.rows, scores.sums.shape[1])
+                yield size, (-1.0) ** (size + 1) * factor, groups, count
 
 
 def _square(sums: Array, groups: Groups) -> Array:

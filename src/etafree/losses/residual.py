@@ -197,13 +197,13 @@ class Huber(ResidualLoss):
     def first(self, u: Array, y: Array) -> Array:
         slope = self.residual(u, y)
         np.clip(slope, -self.c, self.c, out=slope)
-        slope *= -1.0 / self.scale_value
+        slope *= -1.0 / float(self.scale)
         return slope
 
     def second(self, u: Array, y: Array) -> Array:
         size = self.residual(u, y)
         np.abs(size, out=size)
-        return (size <= self.c) * self.scale_value**-2
+        return (size <= self.c) * float(self.scale) ** -2
 
     def majorizer(self, u: Array, y: Array) -> Array:
         size = np.maximum(np.abs(self.residual(u, y)), self.c)

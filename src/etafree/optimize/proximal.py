@@ -99,7 +99,10 @@ class QuadraticModel:
             if gap <= ENOUGH or (since > 3 and gap <= TOLERANCE):
                 break
             self._descend(z, gradient)
-        return self._snapped(z)
+        # zero are groups whose removal changes the gradient by rounding only
+        felt = np.abs(z) * np.diagonal(self.hessian) > ENOUGH * self.scale
+        keep = (np.bincount(self.norms.codes, felt) > 0) | (self.norms.weights == 0)
+        return np.where(keep[self.norms.codes], z, 0.0)
 
     def change(self, z: Array, gradient: Array) -> float:
         """Return the model at z less that at theta; `gradient` is the quadratic's at z."""
@@ -118,9 +121,11 @@ class QuadraticModel:
             if moved is None and self.norms.large:  # far from a norm's minimum Newton overshoots
                 step = self.newton_step(z, gradient, damping=DAMPING, majorize=True)
                 moved = self._moved(z, gradient, step)
-            if moved is None or -self.change(*moved) > room:
-                return (z, gradient) if moved is None else moved
+            if moved is None:
+                break
             z, gradient = moved
+            if -self.change(z, gradient) > room:
+                break
         return z, gradient
 
     def _moved(self, z: Array, gradient: Array, step: Array | None) -> tuple[Array, Array] | None:
@@ -161,8 +166,8 @@ class QuadraticModel:
     @cached_property
     def _spectra(self) -> dict[int, tuple[Array, Array]]:
         """Eigenvalues and eigenvectors of the Hessian's blocks of groups larger than one."""
-        places = {g: self.norms.members[g] for g in self.norms.large}
-        return {g: eigh(self.hessian[np.ix_(j, j)], "Hessian") for g, j in places.items()}
+        places = [(g, self.norms.members[g]) for g in self.norms.large]
+        return {g: eigh(self.hessian[np.ix_(j, j)], "Hessian") for g, j in places}
 
     def _group_minimiser(self, g: int, pull: Array) -> Array:
         r"""Return the minimiser of :math:`\tfrac12 t^\top Ht - c^\top t + w\|t\|` over one group.
@@ -195,12 +200,6 @@ class QuadraticModel:
         block: Array = vectors @ (turned * norm / (values * norm + weight))
         return block
 
-    def _snapped(self, z: Array) -> Array:
-        """Return z with groups at zero whose removal changes the gradient by rounding only."""
-        felt = np.abs(z) * np.diagonal(self.hessian) > ENOUGH * self.scale
-        keep = (np.bincount(self.norms.codes, felt) > 0) | (self.norms.weights == 0)
-        return np.where(keep[self.norms.codes], z, 0.0)
-
 
 @own_settings
 def proximal_minimise(criterion: Criterion, start: object = None) -> Minimum:
@@ -223,11 +222,12 @@ def proximal_minimise(criterion: Criterion, start: object = None) -> Minimum:
 
 @dataclass(frozen=True, eq=False)
 class _Objective:
-    """A criterion with its penalty times lambda_n s_n, and what its loss cannot fall below."""
+    """A criterion with its penalty times lambda_n s_n."""
 
     criterion: Criterion
     kinks: GroupNorms
-    floor: float
+    free: NDArray[np.bool_]  #: Which coefficients (p,) are not penalized.
+    floor: float  #: What the loss cannot fall below.
 
     @classmethod
     def of(cls, criterion: Criterion, penalty: KinkedPenalty) -> _Objective:
@@ -235,13 +235,8 @@ class _Objective:
         best = total.loss.values(total.loss.start(total.y), total.y)
         least = float(np.sum(best if total.weights is None else best * total.weights))
         kinks = penalty.kinks_at(criterion.p).scaled(criterion.strength * criterion.size)
-        return cls(criterion, kinks, min(least, 0.0))
-
-    @property
-    def free(self) -> NDArray[np.bool_]:
-        """Which coefficients (p,) are not penalized."""
-        free: NDArray[np.bool_] = (self.kinks.rates == 0) & (self.kinks.ridge == 0)
-        return free
+        free = (kinks.rates == 0) & (kinks.ridge == 0)
+        return cls(criterion, kinks, free, min(least, 0.0))
 
     def at(self, theta: Array, *, majorize: bool = False) -> QuadraticModel:
         """Return the quadratic model at a point."""
@@ -302,17 +297,18 @@ def _iterate(objective: _Objective, theta: Array) -> Minimum:
             return objective.done(model, iteration)
         if away > 0.1 and (model.gap <= TOLERANCE or iteration >= 60):
             raise separated(criterion, model.theta)
-        lower = _downhill(objective, model)
+        lower = _search(objective, model, model.minimiser(model.value - objective.floor), 4)
+        if lower is None:
+            safe = objective.at(model.theta, majorize=True)
+            lower = _search(objective, model, safe.minimiser(), 40)
         if lower is None:
             if model.gap <= 1e3 * TOLERANCE:  # nothing else is left to gain
                 return objective.done(model, iteration)
             if runs.any() and (step is None or away > 0.1):
                 raise separated(criterion, model.theta)
             objective.check(model.hessian, model.norms.active(model.theta))
-            raise ConvergenceError(
-                f"no step lowers the loss (relative subgradient {model.gap:.1e})"
-                "; rescale the columns or pass start="
-            )
+            stuck = f"no step lowers the loss (relative subgradient {model.gap:.1e})"
+            raise ConvergenceError(f"{stuck}; rescale the columns or pass start=")
         model = lower
     if runs.any():
         raise separated(criterion, model.theta)
@@ -320,16 +316,6 @@ def _iterate(objective: _Objective, theta: Array) -> Minimum:
         f"not converged after {MAX_ITERATIONS} proximal Newton steps (relative subgradient "
         f"{model.gap:.1e}); raise the penalty's strength or pass another start="
     )
-
-
-def _downhill(objective: _Objective, model: QuadraticModel) -> QuadraticModel | None:
-    """Return the model at a lower point, towards the minimum of the model or of the majorizer."""
-    room = model.value - objective.floor
-    lower = _search(objective, model, model.minimiser(room), halvings=4)
-    if lower is not None:
-        return lower
-    safe = objective.at(model.theta, majorize=True)
-    return _search(objective, model, safe.minimiser(), halvings=40)
 
 
 def _search(

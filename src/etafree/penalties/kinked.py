@@ -88,10 +88,7 @@ class GroupNorms:
         return self.rates * units + self.ridge * theta
 
     def hessian(self, theta: Array, *, majorize: bool = False) -> Array:
-        r"""Return the Hessian (p, p), zero in rows and columns of inactive coefficients.
-
-        `majorize` takes :math:`w_g I/\|\theta_g\|`, of a quadratic above the norm.
-        """
+        """Return the Hessian (p, p), zero at inactive coefficients, or a quadratic's above."""
         hessian = np.diag(self.ridge * self.active(theta))
         for g in self.large:
             members = self.members[g]
@@ -111,7 +108,11 @@ class GroupNorms:
         return np.where(self.active(theta), smooth, shrink[self.codes] * gradient)
 
     def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
-        """Return gradient and Hessian in the mean of the expectation under a normal law."""
+        r"""Return gradient and Hessian in the mean of the expectation under a normal law.
+
+        The expected norm of a group larger than one has no closed form;
+        :math:`(\|m_g\|^2 + \mathrm{tr}\,\Sigma_g)^{1/2}` is good enough for a proposal.
+        """
         from scipy.special import erf
 
         variance = np.diagonal(covariance)
@@ -280,12 +281,6 @@ class KinkedPenalty(Penalty, ABC):
         return float(np.max(np.abs(kinks.least_subgradient(theta, gradient))))
 
     def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
-        r"""Return :math:`\nabla_m` and :math:`\nabla_m^2` of :math:`E\rho(\theta)`, normal theta.
-
-        An absolute value has :math:`2\Phi(m/s)-1` and :math:`2\varphi(m/s)/s`. For the norm of a
-        larger group, which has no closed form, :math:`(\|m_g\|^2 + \mathrm{tr}\,\Sigma_g)^{1/2}` is
-        good enough for a proposal.
-        """
         return self.kinks_at(len(mean)).expected_derivatives(mean, covariance)
 
     def restricted(self, active: object, theta: Array) -> ActivePenalty:
@@ -322,9 +317,6 @@ class KinkedPenalty(Penalty, ABC):
         groups, codes = np.unique(norms.codes[active], return_inverse=True)
         block = GroupNorms(codes.astype(np.intp), norms.weights[groups], norms.ridge[active])
         return ActivePenalty(self.strength, signs, block, self.name)
-
-    def describe(self, size: float) -> str:
-        return f"{self.name} penalty (strength {self.strength_at(size):.4g})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,7 +84,8 @@ class Penalty:
 
     def describe(self, size: float) -> str:
         """Return a few words for reports."""
-        return f"{type(self).__name__} penalty (strength {self.strength_at(size):.4g})"
+        name = getattr(self, "name", type(self).__name__)
+        return f"{name} penalty (strength {self.strength_at(size):.4g})"
 
 
 @dataclass(frozen=True)
@@ -246,9 +247,6 @@ class SmoothPenalty(Penalty):
 
     def hessian(self, theta: Array) -> Array:
         return np.asarray(self.curvature(theta), dtype=np.float64)
-
-    def describe(self, size: float) -> str:
-        return f"{self.name} penalty (strength {self.strength_at(size):.4g})"
 
 
 def huberized_l1(strength: Strength, width: float) -> SmoothPenalty:
