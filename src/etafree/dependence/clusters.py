@@ -103,7 +103,7 @@ class Clusters(Structure):
     Raises
     ------
     InputError
-        There are no labels. Labels that do not go with the data are refused by `calibrate`.
+        There are no labels.
 
     See Also
     --------

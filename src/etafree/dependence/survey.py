@@ -49,8 +49,7 @@ class Survey(Structure):
     Raises
     ------
     InputError
-        `lonely` is none of its choices. Labels that do not go with the data are refused by
-        `calibrate`.
+        `lonely` is none of its choices.
 
     See Also
     --------

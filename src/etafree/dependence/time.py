@@ -230,7 +230,8 @@ def newey_west_lag(scores: Array, intercept: int | None = None) -> int:
     slope = 2 * np.arange(1, pilot + 1) @ sigma[1:]
     if level == 0.0:
         return 0
-    return min(int(1.1447 * ((slope / level) ** 2 * many) ** (1 / 3)), many - 1)
+    lag = int(1.1447 * ((slope / level) ** 2) ** (1 / 3) * many ** (1 / 3))
+    return min(lag, many - 1)
 
 
 def _cosine_count(bandwidth: object, many: int, p: int, lags: str) -> int:

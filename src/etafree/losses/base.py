@@ -33,7 +33,6 @@ class Loss:
     'the expected Huber loss'
     """
 
-    #: Whether the loss is convex in what it is a function of.
     convex: ClassVar[bool] = True
     #: Whether the second derivative depends on the response, not only on the predictor.
     random_curvature: ClassVar[bool] = True
@@ -41,7 +40,6 @@ class Loss:
     unit_free: ClassVar[bool] = False
     #: Whether a number of trials may come with the response.
     takes_trials: ClassVar[bool] = False
-    #: Random starts of the minimiser if the loss is not convex.
     starts: ClassVar[int] = 2
 
     @property
@@ -70,9 +68,9 @@ class Loss:
 class LinearLoss(Loss):
     r"""A loss over a linear predictor, :math:`\ell(u, y)` with :math:`u = x^\top\theta + o`.
 
-    Subclass it to add one: `values`, `first` and `second` take the predictor `u`, of shape (n,) or
-    (..., n), and the response `y`, (n,), and return arrays of the shape of `u`. Where `second` may
-    be negative or vanish, give `majorizer` too.
+    A subclass defines `values`, `first` and `second`, from the predictor `u`, (n,) or (..., n), and
+    the response `y`, (n,), to arrays of the shape of `u`; `majorizer` too where `second` may be
+    negative or vanish.
 
     See Also
     --------

@@ -19,7 +19,7 @@ class NormalLaplace(ResidualLoss):
     .. math:: \eta\,\ell(r) = \eta r^2/2 - \log[\mathrm{erfcx}\{(c-r)(\eta/2)^{1/2}\}
               + \mathrm{erfcx}\{(c+r)(\eta/2)^{1/2}\}].
 
-    It depends on the learning rate and is close to Huber's loss only when that is large.
+    It depends on the learning rate, and is close to Huber's loss only when that is large.
 
     Parameters
     ----------

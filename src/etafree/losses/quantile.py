@@ -15,8 +15,7 @@ class Quantile(LinearLoss):
     r"""Quantile regression: the check loss at level :math:`\tau`, smoothed by a Gaussian.
 
     The convolution of :math:`\rho_\tau(r) = r(\tau - 1\{r<0\})` with :math:`N(0, h^2)` is
-    :math:`\ell = r\{\tau-1+\Phi(r/h)\} + h\varphi(r/h)`. The bandwidth is in the response's units
-    and part of the loss: the target is the minimiser of the smoothed loss.
+    :math:`\ell = r\{\tau-1+\Phi(r/h)\} + h\varphi(r/h)`, whose minimiser is the target.
 
     Parameters
     ----------

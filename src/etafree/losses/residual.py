@@ -266,9 +266,8 @@ class PseudoHuber(ResidualLoss):
 class StudentT(ResidualLoss):
     r"""Minus the log density of Student's t, :math:`\tfrac{\nu+1}{2}\log(1+r^2/\nu)`.
 
-    Up to a constant, of :math:`r=(y-u)/s`. Not convex: the pull of an outlier falls with its
-    distance, several minima are possible, and at small :math:`\eta` the posterior may be improper
-    without a penalty.
+    Up to a constant, of :math:`r=(y-u)/s`. Not convex: several minima are possible, and at small
+    :math:`\eta` the posterior may be improper without a penalty.
 
     Parameters
     ----------

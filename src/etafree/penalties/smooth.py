@@ -22,8 +22,8 @@ Strength = float | Callable[[float], float]
 class Penalty:
     r"""Base of every penalty :math:`\lambda_n s_n\rho(\theta)`: what the library asks of it.
 
-    `theta` is a parameter vector (p,), for `value` also many (D, p); `size` is the effective scale
-    :math:`s_n`, the number of observations unless they are weighted.
+    `theta` is a parameter vector (p,), for `value` also many (D, p); `size` is :math:`s_n`, the
+    number of observations unless they are weighted.
 
     Attributes
     ----------
@@ -166,16 +166,16 @@ class Ridge(Penalty):
             raise NotPositiveDefiniteError("Q", smallest, "a ridge penalty must be convex")
         return replace(self, mu=mu, Q=Q)
 
-    def _shifted(self, theta: Array) -> Array:
-        return theta if self.mu is None else theta - self.mu
+    def _images(self, theta: Array) -> tuple[Array, Array]:
+        d = theta if self.mu is None else theta - self.mu
+        return d, d if self.Q is None else d @ self.Q
 
     def value(self, theta: Array) -> Array:
-        half: Array = 0.5 * np.einsum("...j,...j->...", self.gradient(theta), self._shifted(theta))
+        half: Array = 0.5 * np.einsum("...j,...j->...", *self._images(theta))
         return half
 
     def gradient(self, theta: Array) -> Array:
-        d = self._shifted(theta)
-        return d if self.Q is None else d @ self.Q
+        return self._images(theta)[1]
 
     def hessian(self, theta: Array) -> Array:
         return np.eye(len(theta)) if self.Q is None else self.Q
