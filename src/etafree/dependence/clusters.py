@@ -152,7 +152,8 @@ def _named_ways(labels: object, rows: Rows) -> dict[str, object] | None:
     elif isinstance(labels, np.ndarray) and labels.ndim == 2:
         named = {f"way {k + 1}": column for k, column in enumerate(labels.T)}
     elif isinstance(labels, list | tuple) and _several(labels, rows):
-        named = {_way_name(way, k): way for k, way in enumerate(labels)}
+        names = [way if isinstance(way, str) else getattr(way, "name", None) for way in labels]
+        named = {str(names[k] or f"way {k + 1}"): way for k, way in enumerate(labels)}
         if len(named) < len(labels):
             raise InputError("clusters", "has two ways of the same name", "rename one")
     else:
@@ -160,11 +161,6 @@ def _named_ways(labels: object, rows: Rows) -> dict[str, object] | None:
     if not named:
         raise InputError("clusters", "is empty", "pass labels for every row")
     return named
-
-
-def _way_name(labels: object, position: int) -> str:
-    name = labels if isinstance(labels, str) else getattr(labels, "name", None)
-    return str(name or f"way {position + 1}")
 
 
 def _several(labels: Sequence[object], rows: Rows) -> bool:
@@ -236,7 +232,6 @@ class OneWay(Dependence):
 
     @property
     def clusters(self) -> Groups:
-        """The clusters themselves."""
         return self.groups
 
     def given(self, matrix: Array, covariance: Array) -> Meat:
@@ -256,7 +251,6 @@ class OneWay(Dependence):
             raise InputError("clusters", problem, advice)
 
     def row_groups(self) -> Mapping[str, Groups]:
-        """Return the clusters by name."""
         return {"cluster": self.groups}
 
     def meat(self, scores: GroupScores, correction: str) -> Meat:

@@ -104,7 +104,6 @@ class Strata(Dependence):
     other_corrections = "a survey design has its own, n_h / (n_h - 1): leave it out"
 
     def row_groups(self) -> Mapping[str, Groups]:
-        """Return the PSUs by name."""
         return {"PSU": self.groups}
 
     def meat(self, scores: GroupScores, correction: str) -> Meat:

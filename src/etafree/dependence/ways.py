@@ -46,7 +46,6 @@ class Ways(Dependence):
         return cls(*first.crossed(*others), tuple(ways))
 
     def row_groups(self) -> Mapping[str, Groups]:
-        """Return the clusters of rows in each way, by its name."""
         rows = [self.groups.merged(way) for way in self.ways]
         return dict(zip(self.names, rows, strict=True))
 

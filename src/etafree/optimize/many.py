@@ -104,14 +104,6 @@ def minimisers(criterion: Criterion, fit: Minimum, weights: Array, kind: str) ->
     """Return the minimisers of a criterion without kinks under each row of `weights` (b, n).
 
     Every search starts from the `fit` under its own weights; `kind` is that of the others.
-
-    Examples
-    --------
-    >>> import etafree as ef
-    >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((2, 1)), np.array([1.0, 3.0])))
-    >>> fits = minimisers(c, ef.minimise(c), np.array([[2.0, 0.0], [1.0, 1.0]]), "frequency")
-    >>> fits.thetas.tolist(), fits.found.tolist()
-    ([[1.0], [2.0]], [True, True])
     """
     count = len(weights)
     thetas = np.tile(fit.theta, (count, 1))
