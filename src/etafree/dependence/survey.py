@@ -85,8 +85,13 @@ class Survey(Structure):
         population = np.full(len(layers), np.inf)
         if self.fpc is not None:
             population = _population(rows, self.fpc, layers, counts)
-        if self.lonely == "error":
-            _check_lonely(layers, counts, population)
+        alone = layers.labels[(counts == 1) & (population > 1)]
+        if self.lonely == "error" and len(alone):
+            named = ", ".join(str(label) for label in alone[:5])
+            more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
+            problem = f"have a single PSU in {named}{more}: its variance cannot be estimated"
+            advice = "merge strata, or pass lonely='center' to take deviations from the grand mean"
+            raise InputError("strata", problem, advice)
         return Strata(psus, of_psu, population)
 
 
@@ -129,17 +134,6 @@ class Strata(Dependence):
         design += "" if np.isinf(self.population).all() else ", finite population"
         design += f", {int(alone.sum())} single-PSU strata" if alone.any() else ""
         return Meat(*finish(whitened, scores.whiten), dof, correction, units, design=design)
-
-
-def _check_lonely(layers: Groups, counts: NDArray[np.intp], population: Array) -> None:
-    """Refuse strata with a single PSU, whose variance cannot be estimated."""
-    alone = layers.labels[(counts == 1) & (population > 1)]
-    if len(alone):
-        named = ", ".join(str(label) for label in alone[:5])
-        more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
-        problem = f"have a single PSU in {named}{more}: its variance cannot be estimated"
-        advice = "merge strata, or pass lonely='center' to take deviations from the grand mean"
-        raise InputError("strata", problem, advice)
 
 
 def _population(rows: Rows, fpc: object, layers: Groups, counts: NDArray[np.intp]) -> Array:

@@ -155,7 +155,8 @@ class Periods(Dependence):
         if correction == "EWC":
             terms = _cosine_count(self.bandwidth, many, p, self._lagged)
             whitened, dof, window = cosines(sums, terms), float(terms), f"{terms} cosines"
-            bias = _bias(sums @ whiten, lambda rho: _cosine_bias(rho, terms / many))
+            factor = np.pi**2 / 3 * (terms / many) ** 2
+            bias = _bias(sums @ whiten, lambda rho: factor * rho / (1 - rho) ** 2)
         else:
             lag = self._lag(scores)
             whitened, dof, window = bartlett(sums, lag), np.inf, f"{lag} lags"
@@ -256,16 +257,11 @@ def _whole(bandwidth: object, low: int, high: int) -> int:
 
 
 def _bias(influence: Array, of: Callable[[Array], Array]) -> float:
-    """Return the largest plug-in relative bias over the parameters, from lag-1 correlations."""
+    """Return the largest share of an AR(1)'s long-run variance missed, over the parameters."""
     lagged = np.einsum("ij,ij->j", influence[1:], influence[:-1])
     rho = lagged / np.maximum(np.einsum("ij,ij->j", influence, influence), 1e-300)
     rho = rho + (1 + 3 * rho) / len(influence)  # Kendall's correction of its bias
     return float(np.max(of(np.clip(rho, 0.0, 0.99))))
-
-
-def _cosine_bias(rho: Array, share: float) -> Array:
-    """Return the share of an AR(1)'s long-run variance that cosines miss."""
-    return np.pi**2 / 6 * share**2 * 2 * rho / (1 - rho) ** 2
 
 
 def _left_out(labels: NDArray[np.generic]) -> tuple[int, str]:
