@@ -59,8 +59,8 @@ class Ways(Dependence):
         single, joint = np.zeros((p, p)), np.zeros((p, p))
         for size, factor, groups, _ in terms:
             (single if size == 1 else joint)[:] += factor * _square(scores.sums, groups)
-        few = "clusters are fewer than parameters, in every way: fit fewer, or use finer clusters"
-        check_covariance(single, "meat", p, few)
+        advice = "too few clusters in every way: fit fewer parameters, or use finer clusters"
+        check_covariance(single, "meat", p, advice)
         smallest = float(relative_eigenvalues(single + joint, single)[0])
         whole = smallest > POSITIVE
         counts = [count for size, _, _, count in terms if size == 1]
