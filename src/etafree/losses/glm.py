@@ -86,8 +86,7 @@ class Poisson(_CountLoss):
 
     References
     ----------
-    Gourieroux, C., Monfort, A. and Trognon, A. (1984). Pseudo maximum likelihood methods:
-    applications to Poisson models. Econometrica 52, 701-720.
+    Gourieroux, C., Monfort, A. and Trognon, A. (1984). Econometrica 52, 701-720.
 
     Examples
     --------
@@ -149,8 +148,7 @@ class Gamma(LinearLoss):
 class NegativeBinomial(_CountLoss):
     r"""Negative binomial regression with variance :math:`\mu+\alpha\mu^2`, log link, known alpha.
 
-    Minus the log-likelihood up to a constant, :math:`(y+1/\alpha)\log(1+\alpha e^u) - yu`, for
-    responses of at least zero.
+    Minus the log-likelihood is :math:`(y+1/\alpha)\log(1+\alpha e^u) - yu`, up to a constant.
 
     Parameters
     ----------
@@ -164,8 +162,7 @@ class NegativeBinomial(_CountLoss):
 
     References
     ----------
-    Lawless, J. F. (1987). Negative binomial and mixed Poisson regression. Canad. J. Statist. 15,
-    209-225.
+    Lawless, J. F. (1987). Canad. J. Statist. 15, 209-225.
 
     Examples
     --------

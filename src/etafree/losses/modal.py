@@ -39,9 +39,8 @@ class Modal(ResidualLoss):
 
     References
     ----------
-    Yao, W. and Li, L. (2014). A new regression model: modal linear regression. Scand. J. Statist.
-    41, 656-671. Kemp, G. C. R. and Santos Silva, J. M. C. (2012). Regression towards the mode. J.
-    Econometrics 170, 92-101.
+    Yao, W. and Li, L. (2014). Scand. J. Statist. 41, 656-671. Kemp, G. C. R. and Santos Silva,
+    J. M. C. (2012). J. Econometrics 170, 92-101.
 
     Examples
     --------

@@ -37,8 +37,7 @@ class NormalLaplace(ResidualLoss):
 
     References
     ----------
-    Reed, W. J. (2006). The normal-Laplace distribution and its relatives. In Advances in
-    Distribution Theory, Order Statistics, and Inference, 61-74. Birkhäuser.
+    Reed, W. J. (2006). In Advances in Distribution Theory, 61-74. Birkhäuser.
 
     Examples
     --------

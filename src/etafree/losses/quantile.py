@@ -31,8 +31,7 @@ class Quantile(LinearLoss):
 
     References
     ----------
-    Fernandes, M., Guerre, E. and Horta, E. (2021). Smoothing quantile regressions. J. Bus. Econ.
-    Statist. 39, 338-357.
+    Fernandes, M., Guerre, E. and Horta, E. (2021). J. Bus. Econ. Statist. 39, 338-357.
 
     Examples
     --------

@@ -58,8 +58,7 @@ class Squared(LinearLoss):
 
     References
     ----------
-    White, H. (1980). A heteroskedasticity-consistent covariance matrix estimator and a direct test
-    for heteroskedasticity. Econometrica 48, 817-838.
+    White, H. (1980). Econometrica 48, 817-838.
 
     Examples
     --------
@@ -228,8 +227,7 @@ class PseudoHuber(ResidualLoss):
 
     References
     ----------
-    Charbonnier, P., Blanc-Féraud, L., Aubert, G. and Barlaud, M. (1997). Deterministic
-    edge-preserving regularization in computed imaging. IEEE Trans. Image Process. 6, 298-311.
+    Charbonnier, P. et al. (1997). IEEE Trans. Image Process. 6, 298-311.
 
     Examples
     --------
@@ -283,8 +281,7 @@ class StudentT(ResidualLoss):
 
     References
     ----------
-    Lange, K. L., Little, R. J. A. and Taylor, J. M. G. (1989). Robust statistical modeling using
-    the t distribution. J. Amer. Statist. Assoc. 84, 881-896.
+    Lange, K. L., Little, R. J. A. and Taylor, J. M. G. (1989). J. Am. Stat. Assoc. 84, 881-896.
 
     Examples
     --------

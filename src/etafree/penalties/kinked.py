@@ -333,8 +333,7 @@ class L1(KinkedPenalty):
 
     References
     ----------
-    Tibshirani, R. (1996). Regression shrinkage and selection via the lasso. J. Roy. Statist. Soc.
-    B 58, 267-288.
+    Tibshirani, R. (1996). J. Roy. Statist. Soc. B 58, 267-288.
 
     Examples
     --------
@@ -374,8 +373,7 @@ class ElasticNet(KinkedPenalty):
 
     References
     ----------
-    Zou, H. and Hastie, T. (2005). Regularization and variable selection via the elastic net. J.
-    Roy. Statist. Soc. B 67, 301-320.
+    Zou, H. and Hastie, T. (2005). J. Roy. Statist. Soc. B 67, 301-320.
 
     Examples
     --------
@@ -418,8 +416,7 @@ class GroupL1(KinkedPenalty):
 
     References
     ----------
-    Yuan, M. and Lin, Y. (2006). Model selection and estimation in regression with grouped
-    variables. J. Roy. Statist. Soc. B 68, 49-67.
+    Yuan, M. and Lin, Y. (2006). J. Roy. Statist. Soc. B 68, 49-67.
 
     Examples
     --------

@@ -41,9 +41,6 @@ class Penalty:
     >>> falling = ef.penalties.Ridge(lambda n: n**-0.5)
     >>> falling.strength_at(100.0), falling.describe(100.0)
     (0.1, 'Ridge penalty (strength 0.1)')
-    >>> falling.hessian(np.zeros(2))
-    array([[1., 0.],
-           [0., 1.]])
     """
 
     strength: Strength
@@ -138,8 +135,7 @@ class Ridge(Penalty):
 
     References
     ----------
-    Hoerl, A. E. and Kennard, R. W. (1970). Ridge regression: biased estimation for nonorthogonal
-    problems. Technometrics 12, 55-67.
+    Hoerl, A. E. and Kennard, R. W. (1970). Technometrics 12, 55-67.
 
     Examples
     --------
