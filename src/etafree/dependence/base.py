@@ -92,8 +92,8 @@ class Dependence(ABC):
     #: Corrections by default: where rows have shares of the Hessian, and where they have none.
     defaults: ClassVar[tuple[str, str]]
     argument: ClassVar[str] = "dependence"  #: What messages call it.
-    other_corrections: ClassVar[str] = ""  #: Advice to who asks for one that is offered elsewhere.
-    takes_meat: ClassVar[bool] = False  #: Whether it means something beside the user's own meat.
+    other_corrections: ClassVar[str] = ""  #: Advice on a correction of another structure.
+    takes_meat: ClassVar[bool] = False  #: Whether it goes with a meat of the user's own.
     independent: ClassVar[bool] = False  #: Whether no row depends on another.
 
     @abstractmethod
@@ -109,15 +109,15 @@ class Dependence(ABC):
         return self.meat(scores, correction), covariance
 
     def by_leverage(self, at: Point, correction: str) -> Meat:
-        """Return the variance of the total where `summed` is None: it takes more than sums."""
+        """Return the variance of the total where score sums are not enough, `summed` is None."""
         raise InputError("correction", f"is {correction!r}", "this structure has score sums only")
 
     def given(self, matrix: Array, covariance: Array) -> Meat:
-        """Return a variance of the total that the user computed, where it `takes_meat`."""
+        """Return a variance of the total that the user computed."""
         return Meat(matrix, covariance, np.inf, "custom", design="meat of the user's")
 
     def check_meat(self) -> None:
-        """Refuse a structure beside a variance of the user's own, if that leaves it no meaning."""
+        """Raise an error if a variance of the user's own leaves the structure without meaning."""
         if not self.takes_meat:
             problem = "means nothing with meat=, which says how scores depend on each other"
             advice = "leave it out; one-way clusters= give the degrees of freedom"
@@ -140,7 +140,10 @@ class Dependence(ABC):
         return None
 
     def correction(self, asked: object, without_shares: tuple[str, str] | None = None) -> str:
-        """Return the correction by name; `without_shares` says why rows have none, and advises."""
+        """Return the correction by name, checked.
+
+        If rows have no share of the Hessian, `without_shares` is the reason and what to do.
+        """
         if asked is None:
             return self.defaults[without_shares is not None]
         if isinstance(asked, str) and asked in CORRECTIONS and asked not in self.corrections:

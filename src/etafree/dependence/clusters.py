@@ -81,7 +81,7 @@ def as_structure(clusters: object, dependence: object) -> Structure | None:
 
 
 def bind(structure: Structure | None, rows: Rows, copies: bool) -> Dependence:
-    """Return a structure bound to rows, by default that of the clusters the rows came with."""
+    """Return a structure bound to rows; None stands for the clusters the rows came with, if any."""
     if structure is None and rows.clusters is not None:
         structure = Clusters(rows.clusters)
     return Independent(rows.used) if structure is None else structure.bind(rows, copies)
@@ -541,7 +541,7 @@ def _row_sums(at: Point, correction: str, directions: Array) -> tuple[Array, Arr
 def _cluster_sums(
     at: Point, groups: Groups, correction: str, directions: Array
 ) -> tuple[Array, Array, Array]:
-    """Return trace and squared norm of Lambda, and the true variance, for one-way clusters."""
+    """Return the same for one-way clusters."""
     p, q = directions.shape
     own, own_square, cross, own_cross = (np.zeros(q) for _ in range(4))
     moved, own_moved = np.zeros((q, p, p)), np.zeros((q, p, p))

@@ -82,7 +82,7 @@ class NormalLaplace(ResidualLoss):
 
 
 def _log_erfcx(x: Array) -> Array:
-    """Return log erfcx(x), also far below zero, where erfcx overflows."""
+    """Return log erfcx(x), also far below zero, where erfcx itself overflows."""
     from scipy.special import erfcx, log_ndtr
 
     out = np.empty_like(x)
