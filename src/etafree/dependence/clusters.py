@@ -493,15 +493,16 @@ def _sets(at: Point, groups: Groups | None) -> Groups:
 
 def _row_sums(at: Point, correction: str, directions: Array) -> tuple[Array, Array, Array]:
     """Return trace and squared norm of Lambda, and the true variance, for independent rows."""
-    total = at.criterion.total
+    # what is folded goes to workers with what it refers to: arrays, never the criterion
+    theta, whiten, total = at.theta, at.whiten, at.criterion.total
     assert is_linear(total)
     p, q = directions.shape
     power = {"HC2": 0.5, "HC3": 1.0}.get(correction, 0.0)
 
     def terms(chunk: LinearTotal) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
         """Yield whitened rows, their curvatures, weights in a score and copies, and leverages."""
-        for block in chunk.row_terms(at.theta):
-            z, bend = block.rows @ at.whiten.T, np.maximum(block.curvature, 0.0)
+        for block in chunk.row_terms(theta):
+            z, bend = block.rows @ whiten.T, np.maximum(block.curvature, 0.0)
             once, times = np.sign(block.weights), block.weights
             if not chunk.frequency:
                 once, times = times, once
@@ -572,13 +573,13 @@ def concentration(at: Point, groups: Groups | None) -> Array:
 
     That is one over the number of equal rows or clusters that would carry it.
     """
-    total, p = at.criterion.total, at.criterion.p
+    theta, total, p = at.theta, at.criterion.total, at.criterion.p
     inverse = at.whiten.T @ at.whiten
     mass, square = np.zeros(p), np.zeros(p)
     if groups is None and is_linear(total):
 
         def add(chunk: LinearTotal, mass: Array, square: Array) -> None:
-            for block in chunk.row_terms(at.theta):
+            for block in chunk.row_terms(theta):
                 bend = block.weights * np.maximum(block.curvature, 0.0)
                 each = np.square(block.rows @ inverse) * bend[:, None]
                 mass += each.sum(axis=0)
@@ -586,7 +587,7 @@ def concentration(at: Point, groups: Groups | None) -> Array:
 
         mass, square = total.fold(add, mass, square)
     else:
-        for block in total.cluster_blocks(at.theta, _sets(at, groups)):
+        for block in total.cluster_blocks(theta, _sets(at, groups)):
             each = np.einsum("gij,ij->gj", block.variances @ inverse, inverse)
             mass += each.sum(axis=0)
             square += np.square(each).sum(axis=0)
