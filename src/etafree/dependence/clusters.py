@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,10 +145,9 @@ class Clusters(Structure):
 
 def _named_ways(labels: object, rows: Rows) -> dict[str, object] | None:
     """Return the labels of each way if there are several, else None."""
-    if hasattr(labels, "columns"):  # a DataFrame
-        named = {str(name): labels[name] for name in labels.columns}  # type: ignore[index]
-    elif isinstance(labels, Mapping):
-        named = {str(name): way for name, way in labels.items()}
+    if isinstance(labels, Mapping) or hasattr(labels, "columns"):  # as of a DataFrame
+        table: Any = labels
+        named = {str(name): table[name] for name in getattr(table, "columns", table)}
     elif isinstance(labels, np.ndarray) and labels.ndim == 2:
         named = {f"way {k + 1}": column for k, column in enumerate(labels.T)}
     elif isinstance(labels, list | tuple) and _several(labels, rows):

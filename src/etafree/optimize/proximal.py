@@ -217,7 +217,10 @@ def proximal_minimise(criterion: Criterion, start: object = None) -> Minimum:
     with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows is rejected
         objective = _Objective.of(criterion, criterion.penalty)
         first = _first(objective) if start is None else criterion.point(start, "start")
-        return _iterate(objective, first)
+        model = objective.at(first)
+        if not np.isfinite(model.value):
+            raise InputError("start", "is where the loss is not finite", "pass another start=")
+        return _iterate(objective, model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,11 +286,9 @@ def _first(objective: _Objective) -> Array:
     return fitted if np.isfinite(values[1]) and not values[0] <= values[1] else zero
 
 
-def _iterate(objective: _Objective, theta: Array) -> Minimum:
-    """Take proximal Newton steps from theta until the subgradient is zero to rounding."""
-    criterion, model = objective.criterion, objective.at(theta)
-    if not np.isfinite(model.value):
-        raise InputError("start", "is where the loss is not finite", "pass another start=")
+def _iterate(objective: _Objective, model: QuadraticModel) -> Minimum:
+    """Take proximal Newton steps until the subgradient is zero to rounding."""
+    criterion = objective.criterion
     column_rms = criterion.total.column_norms / np.sqrt(criterion.n)
     runs = objective.free & criterion.loss.unit_free
     for iteration in range(MAX_ITERATIONS):
