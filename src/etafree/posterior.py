@@ -19,7 +19,7 @@ from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_count, as_positive, in_order, owned
 from etafree.foundation.linalg import check_covariance
-from etafree.penalties import KinkedPenalty, Penalty
+from etafree.penalties import KinkedPenalty, Penalty, Ridge
 from etafree.totals.linear import LinearTotal
 
 #: Random directions in which the tail of a redescending loss is checked.
@@ -27,45 +27,23 @@ DIRECTIONS = 50
 
 
 @dataclass(frozen=True, eq=False)
-class NormalDensity:
-    """The log of a normal density with this mean (p,) and precision (p, p), up to a constant.
-
-    Methods take (theta, n) and make no use of n, the effective scale.
-    """
-
-    mean: Array
-    precision: Array
-
-    def value(self, theta: Array, n: float) -> float:
-        """Return the log density."""
-        return -0.5 * float((theta - self.mean) @ self.precision @ (theta - self.mean))
-
-    def gradient(self, theta: Array, n: float) -> Array:
-        """Return its gradient (p,)."""
-        return -self.precision @ (theta - self.mean)
-
-    def hessian(self, theta: Array, n: float) -> Array:
-        """Return its Hessian (p, p)."""
-        return -self.precision
-
-
-@dataclass(frozen=True, eq=False)
-class PenaltyDensity:
-    r"""The log density :math:`-\lambda_n s_n\rho(\theta)`; methods take (theta, s_n)."""
+class _PenaltyDensity:
+    r"""The log density :math:`-\lambda_n s_n\rho(\theta)`, or :math:`-\rho(\theta)` unscaled."""
 
     penalty: Penalty
+    scaled: bool
+
+    def _weight(self, n: float) -> float:
+        return self.penalty.strength_at(n) * n if self.scaled else 1.0
 
     def value(self, theta: Array, n: float) -> float:
-        """Return the log density."""
-        return -self.penalty.strength_at(n) * n * float(self.penalty.value(theta))
+        return -self._weight(n) * float(self.penalty.value(theta))
 
     def gradient(self, theta: Array, n: float) -> Array:
-        """Return its gradient (p,)."""
-        return -self.penalty.strength_at(n) * n * self.penalty.gradient(theta)
+        return -self._weight(n) * self.penalty.gradient(theta)
 
     def hessian(self, theta: Array, n: float) -> Array:
-        """Return its Hessian (p, p)."""
-        return -self.penalty.strength_at(n) * n * self.penalty.hessian(theta)
+        return -self._weight(n) * self.penalty.hessian(theta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +81,8 @@ class LogPrior:
 
         Parameters
         ----------
-        mean : (p,) array
-            Its mean.
-        covariance : (p, p) array
-            Positive definite.
+        mean, covariance : (p,) array and positive definite (p, p) array
+            Its moments.
 
         Returns
         -------
@@ -118,11 +94,12 @@ class LogPrior:
         InputError
             Shapes differ, or the covariance is not positive definite.
         """
-        centre = as_array(mean, "mean", ndim=1)
-        if len(centre) == 0:
+        center = as_array(mean, "mean", ndim=1)
+        if len(center) == 0:
             raise InputError("mean", "is empty")
-        precision = linalg.inv(check_covariance(covariance, "covariance", len(centre)))
-        density = NormalDensity(owned(centre), owned(precision))
+        precision = linalg.inv(check_covariance(covariance, "covariance", len(center)))
+        ridge = Ridge(1.0, Q=owned(precision), mu=owned(center))
+        density = _PenaltyDensity(ridge, scaled=False)
         return cls(density.value, density.gradient, density.hessian, "normal prior")
 
     @classmethod
@@ -156,8 +133,7 @@ class LogPrior:
         """
         if not isinstance(penalty, Penalty):
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
-        fitted = penalty.fitted_to(as_count(p, "p"))
-        density = PenaltyDensity(fitted)
+        density = _PenaltyDensity(penalty.fitted_to(as_count(p, "p")), scaled=True)
         name = f"unscaled {type(penalty).__name__}"
         return cls(density.value, density.gradient, density.hessian, name)
 
@@ -173,26 +149,26 @@ class _Energy(Penalty):
 
     def describe(self, size: float) -> str:
         own = self.criterion
-        kept = f"{own.penalty.describe(own.size)} and " if own.strength > 0 else ""
-        return f"{kept}{self.prior.name} over eta = {self.eta:g}, which moves with eta"
+        penalty = f"{own.penalty.describe(own.size)} and " if own.strength > 0 else ""
+        return f"{penalty}{self.prior.name} over eta = {self.eta:g}, which moves with eta"
+
+    def _sum(self, penalty: Array, prior: object) -> Array:
+        """Return a derivative of the penalty less that of the log prior over eta."""
+        log_prior = np.asarray(prior, dtype=np.float64)
+        return self.criterion.strength * penalty - log_prior / (self.eta * self.criterion.size)
 
     def value(self, theta: Array) -> Array:
-        n, c = self.criterion.size, self.criterion
-        if theta.ndim == 1:
-            prior = np.asarray(self.prior.value(theta, n), dtype=np.float64)
-        else:
-            prior = np.array([float(self.prior.value(t, n)) for t in theta])
-        return c.strength * c.penalty.value(theta) - prior / (self.eta * n)
+        rows, size = theta.reshape(-1, theta.shape[-1]), self.criterion.size
+        prior = np.array([float(self.prior.value(row, size)) for row in rows])
+        return self._sum(self.criterion.penalty.value(theta), prior.reshape(theta.shape[:-1]))
 
     def gradient(self, theta: Array) -> Array:
-        n, c = self.criterion.size, self.criterion
-        prior = np.asarray(self.prior.gradient(theta, n), dtype=np.float64)
-        return c.strength * c.penalty.gradient(theta) - prior / (self.eta * n)
+        prior = self.prior.gradient(theta, self.criterion.size)
+        return self._sum(self.criterion.penalty.gradient(theta), prior)
 
     def hessian(self, theta: Array) -> Array:
-        n, c = self.criterion.size, self.criterion
-        prior = np.asarray(self.prior.hessian(theta, n), dtype=np.float64)
-        return c.strength * c.penalty.hessian(theta) - prior / (self.eta * n)
+        prior = self.prior.hessian(theta, self.criterion.size)
+        return self._sum(self.criterion.penalty.hessian(theta), prior)
 
 
 @dataclass(eq=False)
@@ -254,9 +230,8 @@ class GeneralizedPosterior:
 
     def __post_init__(self) -> None:
         if not isinstance(self.criterion, Criterion):
-            raise InputError(
-                "criterion", f"is a {type(self.criterion).__name__}", "pass an ef.Criterion"
-            )
+            kind = type(self.criterion).__name__
+            raise InputError("criterion", f"is a {kind}", "pass an ef.Criterion")
         eta = as_positive(self.eta, "eta")
         if not 1e-100 < eta < 1e100:
             raise InputError("eta", f"is {eta:g}", "rescale the loss instead")
@@ -280,28 +255,24 @@ class GeneralizedPosterior:
             )
         p, n = self.criterion.p, self.criterion.size
         theta = np.linspace(-0.3, 0.4, p)
-        parts = {
-            "value": (prior.value, ()),
-            "gradient": (prior.gradient, (p,)),
-            "Hessian": (prior.hessian, (p, p)),
-        }
-        for name, (function, shape) in parts.items():
-            try:
-                as_array(function(theta, n), f"its {name}", shape=shape)
-            except Exception as error:  # whatever the user's function raises
-                raise InputError(
-                    "log_prior",
-                    f"fails at a test point: {error}",
-                    f"value, gradient and Hessian are functions of (theta, n) for {p} parameters",
-                ) from error
+        try:
+            as_array(prior.value(theta, n), "its value", shape=())
+            as_array(prior.gradient(theta, n), "its gradient", shape=(p,))
+            as_array(prior.hessian(theta, n), "its Hessian", shape=(p, p))
+        except Exception as error:  # whatever the user's function raises
+            raise InputError(
+                "log_prior",
+                f"fails at a test point: {error}",
+                f"value, gradient and Hessian are functions of (theta, n) for {p} parameters",
+            ) from error
 
     @cached_property
     def tail_exponent(self) -> float:
         """Exponent k when the density falls like ``|theta|**-k`` far out; infinite if faster.
 
         Only losses that grow like a logarithm have a finite one, and only without a penalty or
-        log prior. Counted in the direction that fewest observations speak about, out of the
-        coordinates and the directions that random subsets of p - 1 rows say nothing about.
+        log prior. It is that of the direction that the fewest observations depend on, among the
+        coordinates and directions orthogonal to random subsets of p - 1 rows.
         """
         exponent = self.criterion.loss.tail_exponent
         if np.isinf(exponent) or self.log_prior is not None or self.criterion.strength > 0:
@@ -310,39 +281,38 @@ class GeneralizedPosterior:
         directions: list[Array] = [np.eye(total.p)]
         if 1 < total.p <= total.n:
             picked = [rng.choice(total.n, total.p - 1, replace=False) for _ in range(DIRECTIONS)]
-            rows = total.take(np.concatenate(picked)).X.reshape(DIRECTIONS, total.p - 1, total.p)
-            directions += [linalg.null_direction(some) for some in rows]
+            subsets = total.take(np.concatenate(picked)).X.reshape(DIRECTIONS, -1, total.p)
+            directions += [linalg.null_direction(rows) for rows in subsets]
         every = np.concatenate(directions).T
 
-        def reach(part: LinearTotal, largest: Largest) -> None:
-            largest += Largest(np.abs(part.X @ every).max(axis=0))
+        def reach(block: LinearTotal, largest: Largest) -> None:
+            largest += Largest(np.abs(block.X @ every).max(axis=0))
 
-        def speak(part: LinearTotal, heard: Array) -> None:
-            speaks = np.abs(part.X @ every) > 1e-9 * np.maximum(largest.values, 1e-300)
-            weights = np.ones(part.n) if part.weights is None else part.weights
-            heard += weights @ speaks
+        def count(block: LinearTotal, weight: Array) -> None:
+            depends = np.abs(block.X @ every) > 1e-9 * np.maximum(largest.values, 1e-300)
+            weight += (np.ones(block.n) if block.weights is None else block.weights) @ depends
 
         (largest,) = total.fold(reach, Largest(np.zeros(every.shape[1])))
-        (heard,) = total.fold(speak, np.zeros(every.shape[1]))
-        return float(self.eta * exponent * np.min(heard))
+        (weight,) = total.fold(count, np.zeros(every.shape[1]))
+        return float(self.eta * exponent * np.min(weight))
 
     def _check_proper(self) -> None:
         """Refuse a learning rate so small that the density has no finite variance."""
-        need = self.criterion.p + 2.0
+        loss, need, advice = (
+            self.criterion.loss,
+            self.criterion.p + 2.0,
+            "add a Ridge penalty or a log_prior",
+        )
         if self.tail_exponent == 0.0:
-            raise InputError(
-                "criterion",
-                f"has the bounded loss {self.criterion.loss!r}, whose posterior is "
-                "improper at every eta",
-                "add a Ridge penalty or a log_prior",
-            )
+            problem = f"has the bounded loss {loss!r}, whose posterior is improper at every eta"
+            raise InputError("criterion", problem, advice)
         if self.tail_exponent <= need:
             least = self.eta * need / self.tail_exponent
             raise InputError(
                 "eta",
-                f"is {self.eta:g}: the posterior of {self.criterion.loss!r} is improper or has no "
-                f"finite variance there (needs eta > {least:.3g})",
-                "add a Ridge penalty or a log_prior",
+                f"is {self.eta:g}: the posterior of {loss!r} is improper or has no finite variance "
+                f"there (needs eta > {least:.3g})",
+                advice,
             )
 
     @cached_property
@@ -354,7 +324,7 @@ class GeneralizedPosterior:
 
     @property
     def remedy(self) -> str:
-        """What makes the posterior nearer to normal, in words."""
+        """What makes the posterior nearer to normal."""
         return "use a larger eta or add a penalty"
 
     def log_density(self, theta: object) -> Any:
