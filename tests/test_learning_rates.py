@@ -17,8 +17,6 @@ from etafree.learning_rates import METHODS, NormalInverseGamma, select
 from etafree.learning_rates.gpc import gpc_limit, weighted_chi_square_quantile
 from etafree.learning_rates.holmes_walker import LIKELIHOODS, simulated
 from etafree.learning_rates.kl_to_bayes import gaussian_rate
-from etafree.learning_rates.lyddon import lyddon_rate
-from etafree.learning_rates.magnitude import magnitude_rate
 from etafree.learning_rates.matsubara import score_matching_rate
 from etafree.learning_rates.safebayes import prequential_losses
 
@@ -59,8 +57,6 @@ def heteroscedastic(n: int = 1000) -> ef.Criterion:
 
 
 def test_magnitude_and_lyddon_of_given_information() -> None:
-    assert magnitude_rate(J, K) == pytest.approx(0.8, rel=1e-12)
-    assert lyddon_rate(J, K) == pytest.approx(1.7, rel=1e-12)
     criterion = with_information()
     made = select(criterion, "magnitude")
     np.testing.assert_allclose(made.information.J, J, atol=1e-12)

@@ -6,9 +6,8 @@ A credible region of the posterior given bootstrap data should cover the full-da
 .. math:: c(\eta) = \frac1B\sum_b 1\{\hat\theta\in C_{\eta,\alpha}(D_b)\} = 1-\alpha.
 
 The same bootstrap data serve every :math:`\eta`, so :math:`c` falls step by step and its root is
-found by bisection in :math:`\log\eta`.
-
-Credible regions from draws of bootstrap posteriors, reweighted to other learning rates.
+found by bisection in :math:`\log\eta`. Regions are those of normal approximations, or come from
+draws of bootstrap posteriors that are reweighted to other learning rates.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -36,18 +34,16 @@ from etafree.foundation.linalg import relative_eigenvalues
 from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
 from etafree.samplers import sample
 
-TOO_FEW = "reweighting leaves too few draws of a posterior: pass more draws="
+#: Bisections of a factor of 4, how often that is widened, and terms of the series.
+BISECTIONS, WIDENINGS, TERMS = 40, 8, 6000
+#: Reweighted draws worth fewer than this share of them are drawn anew, or are noise.
+ESS_REDRAW, ESS_NOISY, ROUNDS = 0.5, 0.1, 3
 
 
 def reweighted(losses: Array, change: float) -> Array:
     r"""Return weights :math:`\propto e^{-c\,L}` that sum to one, over the last axis.
 
     They turn draws at one learning rate into draws at another, c further up.
-
-    Examples
-    --------
-    >>> reweighted(np.array([1.0, 1.0]), 0.3)
-    array([0.5, 0.5])
     """
     power = -change * (losses - losses.mean(axis=-1, keepdims=True))
     weights: Array = np.exp(power - power.max(axis=-1, keepdims=True))
@@ -56,43 +52,37 @@ def reweighted(losses: Array, change: float) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnRegions:
+class _DrawnRegions:
     """Draws (B, D, p) of the posteriors of bootstrap data at `eta`, with their losses (B, D)."""
 
     center: Array
     eta: float
     draws: Array
     losses: Array
-    failed: int
 
     @classmethod
-    def of(cls, problem: Problem, drawn: Resamples, eta: float, count: int) -> DrawnRegions:
+    def of(cls, problem: Problem, drawn: Resamples, eta: float, count: int) -> _DrawnRegions:
         """Draw from the posterior of every resample whose minimiser was found."""
-        wanted, seeds = set(drawn.which.tolist()), problem.seeds.spawn(drawn.drawn)
-        draws, losses, number = [], [], -1
-        blocks = weight_blocks(
-            problem.criterion, drawn.drawn, problem.groups, problem.seeds, "counts"
-        )
-        for block, kind in blocks:
-            for weights in block:
-                number += 1
-                if number not in wanted:
-                    continue
-                try:
-                    posterior = problem.posterior(eta, problem.criterion.reweighted(weights, kind))
-                    made = sample(posterior, count, seed=np.random.default_rng(seeds[number]))
-                except (ConvergenceError, InputError):  # no sampler reaches it, or it is improper
-                    continue
-                draws.append(made.array[:count])
-                losses.append(posterior.criterion.values_at(draws[-1]))
+        criterion, seeds = problem.criterion, problem.seeds.spawn(drawn.drawn)
+        blocks = weight_blocks(criterion, drawn.drawn, problem.groups, problem.seeds, "counts")
+        weightings = ((weights, kind) for block, kind in blocks for weights in block)
+        wanted, draws, losses = set(drawn.which.tolist()), [], []
+        for number, (weights, kind) in enumerate(weightings):
+            if number not in wanted:
+                continue
+            try:
+                posterior = problem.posterior(eta, criterion.reweighted(weights, kind))
+                thetas = sample(posterior, count, seed=np.random.default_rng(seeds[number])).array
+            except (ConvergenceError, InputError):  # no sampler reaches it, or it is improper
+                continue
+            draws.append(thetas[:count])
+            losses.append(posterior.criterion.values_at(draws[-1]))
         if len(draws) < 0.5 * len(wanted):
             raise ConvergenceError(
                 f"{len(wanted) - len(draws)} of {len(wanted)} bootstrap posteriors at eta = "
                 f"{eta:.3g} could not be drawn from; add a penalty or use region='laplace'"
             )
-        return cls(
-            problem.fit.theta, eta, np.array(draws), np.array(losses), len(wanted) - len(draws)
-        )
+        return cls(problem.fit.theta, eta, np.array(draws), np.array(losses))
 
     def effective(self, eta: float) -> Array:
         """Return how many draws the reweighted ones are worth at `eta`, (B,)."""
@@ -108,39 +98,26 @@ class DrawnRegions:
         weights = reweighted(self.losses, eta - self.eta)
         if contrast is not None:
             values, tail = self.draws @ contrast, 0.5 * (1 - level)
-            limits = _quantiles(values, weights, [tail, 1 - tail])
             point = self.center @ contrast
-            return float(np.mean((limits[0] <= point) & (point <= limits[1])))
+            above = _quantiles(values, weights, tail) <= point
+            return float(np.mean(above & (point <= _quantiles(values, weights, 1 - tail))))
         mean = np.einsum("bd,bdi->bi", weights, self.draws)
         apart = self.draws - mean[:, None]
         covariance = np.einsum("bdi,bdj->bij", weights[:, :, None] * apart, apart)
-        lower = linalg.inv(linalg.cholesky(covariance, "draws", TOO_FEW), "draws", TOO_FEW)
+        advice = "reweighting leaves too few draws of a posterior: pass more draws="
+        lower = linalg.inv(linalg.cholesky(covariance, "draws", advice), "draws", advice)
         size = np.square(np.einsum("bij,bdj->bdi", lower, apart)).sum(axis=2)
-        limit = _quantiles(size, weights, [level])[0]
         own = np.square(np.einsum("bij,bj->bi", lower, self.center - mean)).sum(axis=1)
-        return float(np.mean(own <= limit))
+        return float(np.mean(own <= _quantiles(size, weights, level)))
 
 
-def _quantiles(values: Array, weights: Array, levels: list[float]) -> Array:
-    """Return quantiles of weighted values along the last axis, (levels, B), by mid-ranks."""
+def _quantiles(values: Array, weights: Array, level: float) -> Array:
+    """Return the quantile of weighted values in every row, (B, D) -> (B,), by mid-ranks."""
     order = np.argsort(values, axis=1)
     values = np.take_along_axis(values, order, axis=1)
     weights = np.take_along_axis(weights, order, axis=1)
     ranks = np.cumsum(weights, axis=1) - 0.5 * weights
-    return np.array(
-        [
-            [np.interp(level, rank, row) for rank, row in zip(ranks, values, strict=True)]
-            for level in levels
-        ]
-    )
-
-
-#: Bisections of a factor of 4, how often that is widened, and terms of the series.
-BISECTIONS, WIDENINGS, TERMS = 40, 8, 6000
-#: Terms smaller than the largest by this factor count by their mean.
-SMALL = 200.0
-#: Reweighted draws worth fewer than this share of them are drawn anew, or are noise.
-ESS_REDRAW, ESS_NOISY, ROUNDS = 0.5, 0.1, 3
+    return np.array([np.interp(level, rank, row) for rank, row in zip(ranks, values, strict=True)])
 
 
 def weighted_chi_square_quantile(weights: Array, level: float) -> float:
@@ -152,15 +129,11 @@ def weighted_chi_square_quantile(weights: Array, level: float) -> float:
     ----------
     Ruben, H. (1962). Probability content of regions under spherical normal distributions, IV. Ann.
     Math. Statist. 33, 542-570.
-
-    Examples
-    --------
-    >>> round(weighted_chi_square_quantile(np.array([2.0, 2.0]), 0.95), 4)
-    11.9829
     """
+    from scipy.optimize import brentq
     from scipy.special import chdtr, chdtri
 
-    small = weights < weights.max() / SMALL
+    small = weights < weights.max() / 200
     shift, weights = float(weights[small].sum()), weights[~small]
     p, base = len(weights), float(weights.min())
     shrink = 1.0 - base / weights
@@ -168,17 +141,13 @@ def weighted_chi_square_quantile(weights: Array, level: float) -> float:
     mass = np.zeros(TERMS)
     mass[0] = np.sqrt(np.prod(base / weights))
     for k in range(1, TERMS):
-        mass[k] = 0.5 / k * float(powers[k - 1 :: -1] @ mass[:k] if k > 1 else powers[0] * mass[0])
+        mass[k] = 0.5 / k * float(powers[:k][::-1] @ mass[:k])
         if mass[: k + 1].sum() > 1 - 1e-12:
             break
     mass = mass[: k + 1] / mass.sum()
-    dof = p + 2.0 * np.arange(len(mass))
-    low, high = 0.0, float(chdtri(p, 1 - level) * weights.max())
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        below = float(mass @ chdtr(dof, middle / base)) < level
-        low, high = (middle, high) if below else (low, middle)
-    return shift + 0.5 * (low + high)
+    dof, most = p + 2.0 * np.arange(len(mass)), float(chdtri(p, 1 - level) * weights.max())
+    root = brentq(lambda q: mass @ chdtr(dof, q / base) - level, 0.0, 2 * most, xtol=1e-15 * most)
+    return shift + float(root)
 
 
 def gpc_limit(J: Array, K: Array, level: float = 0.95) -> float:
@@ -186,11 +155,6 @@ def gpc_limit(J: Array, K: Array, level: float = 0.95) -> float:
 
     :math:`\eta=\chi^2_{p,1-\alpha}/q`, with q the quantile of :math:`\sum_j\lambda_jZ_j^2` and
     :math:`\lambda_j` the eigenvalues of :math:`J^{-1}K`.
-
-    Examples
-    --------
-    >>> round(gpc_limit(np.diag([1.0, 4.0]), 2 * np.eye(2)), 5)
-    0.72278
     """
     from scipy.special import chdtri
 
@@ -246,13 +210,12 @@ def gpc(
     Examples
     --------
     >>> import etafree as ef
-    >>> from etafree.learning_rates import select
     >>> X, y = np.ones((200, 1)), 2 * np.random.default_rng(0).standard_normal(200)
-    >>> made = select(ef.Criterion(ef.losses.Squared(), (X, y)), "gpc", seed=1)
-    >>> made.status, bool(abs(made.eta - 1 / y.var()) < 4 * made.mc_error)
+    >>> rate = ef.select(ef.Criterion(ef.losses.Squared(), (X, y)), "gpc", seed=1)
+    >>> rate.status, bool(abs(rate.eta - 1 / y.var()) < 4 * rate.mc_error)
     ('converged', True)
     """
-    count, alpha = as_count(resamples, "resamples", least=20), 1.0 - as_level(level)
+    count, level = as_count(resamples, "resamples", least=20), as_level(level)
     contrast = _contrast(problem, functional)
     as_choice(region, "region", ("laplace", "draws"))
     as_choice(solver, "solver", ("root", "robbins-monro"))
@@ -260,18 +223,17 @@ def gpc(
     first, near = as_positive(start, "start"), as_positive(tolerance, "tolerance")
     most = as_count(max_iter, "max_iter")
     drawn = problem.resamples(count)
-    made = problem.information
-    known: dict[str, Any] = {
+    limit = gpc_limit(problem.information.J, problem.information.K, level)
+    known: dict[str, object] = {
         "resamples": count,
         "failed_minimisers": drawn.failed,
         "region": region,
-        "normal_limit": gpc_limit(made.J, made.K, 1 - alpha),
+        "normal_limit": limit,
     }
-    covered = _laplace(problem, drawn, 1 - alpha, contrast)
     dof = problem.criterion.p if contrast is None else 1
-    search = _Search(covered, 1 - alpha, len(drawn.thetas), dof)
+    search = _Search(_laplace(problem, drawn, level, contrast), level, len(drawn.thetas), dof)
     if solver == "root" or region == "draws":
-        search.root(known["normal_limit"])
+        search.root(limit)
     if region == "draws":
         search = _by_draws(problem, drawn, per_posterior, contrast, search, known)
     if solver == "robbins-monro":
@@ -279,35 +241,24 @@ def gpc(
         known["halved_steps"] = search.halved
     order = np.argsort(search.etas) if solver == "root" else slice(None)
     trace = {"eta": np.array(search.etas)[order], "coverage": np.array(search.values)[order]}
+    eta, error, status = search.eta, search.error, search.status
     return learning_rate(
-        problem,
-        search.eta,
-        "gpc",
-        "coverage",
-        status=search.status,
-        mc_error=search.error,
-        trace=trace,
-        diagnostics=known,
-        level=1 - alpha,
+        problem, "gpc", "coverage", eta, error, trace, known, status=status, level=level
     )
 
 
 def _contrast(problem: Problem, functional: object) -> Array | None:
+    """Return the contrast (p,) that is calibrated, None for the joint ellipsoid."""
     if functional is None:
         return None
     names = problem.criterion.names
     if isinstance(functional, str):
         if functional not in names:
-            raise InputError(
-                "functional",
-                f"{functional!r} is no parameter",
-                f"choose from {list(names)} or pass a contrast",
-            )
-        unit: Array = np.eye(len(names))[names.index(functional)]
-        return unit
-    contrast = as_array(
-        in_order(functional, names, "functional"), "functional", shape=(len(names),)
-    )
+            advice = f"choose from {list(names)} or pass a contrast"
+            raise InputError("functional", f"{functional!r} is no parameter", advice)
+        functional = np.eye(len(names))[names.index(functional)]
+    ordered = in_order(functional, names, "functional")
+    contrast = as_array(ordered, "functional", shape=(len(names),))
     if not contrast.any():
         raise InputError("functional", "is zero", "pass a contrast that is not")
     return contrast
@@ -343,22 +294,23 @@ def _by_draws(
     draws: int,
     contrast: Array | None,
     search: _Search,
-    known: dict[str, Any],
+    known: dict[str, object],
 ) -> _Search:
     """Return the root for regions made of draws, drawn anew where reweighting leaves too few."""
-    level, near = search.level, search.eta
+    level = search.level
     for _ in range(ROUNDS):
-        made = DrawnRegions.of(problem, drawn, near, draws)
-        covered = partial(made.coverage, level=level, contrast=contrast)
-        search = _Search(covered, level, len(made.losses), search.dof)
-        search.root(near)
         near = search.eta
-        share = float(np.quantile(made.effective(search.eta), 0.05)) / draws
+        regions = _DrawnRegions.of(problem, drawn, near, draws)
+        coverage = partial(regions.coverage, level=level, contrast=contrast)
+        search = _Search(coverage, level, len(regions.losses), search.dof)
+        search.root(near)
+        share = float(np.quantile(regions.effective(search.eta), 0.05)) / draws
         if share >= ESS_REDRAW:
             break
     if share < ESS_NOISY and search.status == "converged":
         search.status = "noisy"
-    known["ess_share"], known["failed_posteriors"] = share, made.failed
+    known["ess_share"] = share
+    known["failed_posteriors"] = len(drawn.thetas) - len(regions.losses)
     return search
 
 
@@ -381,20 +333,18 @@ class _Search:
 
     def root(self, near: float) -> None:
         """Find the largest learning rate that still covers, also for the level +- its error."""
+        from scipy.special import chdtri, gammaln
+
         self.eta, self.status = self._crossing(near, self.level)
         low, _ = self._crossing(self.eta, min(self.level + self.step, 1.0))
         high, _ = self._crossing(self.eta, self.level - self.step)
-        self.error = max(0.5 * (high - low), self.eta * self._relative_error())
-
-    def _relative_error(self) -> float:
-        """Return the error of the coverage over its slope in log eta, were posteriors right."""
-        from scipy.special import chdtri, gammaln
-
+        # the error of the coverage over its slope in log eta if posteriors had the right shape
         half = 0.5 * float(chdtri(self.dof, 1 - self.level))
         slope = np.exp(0.5 * self.dof * np.log(half) - half - gammaln(0.5 * self.dof))
-        return self.step / float(slope)
+        self.error = max(0.5 * (high - low), self.eta * self.step / float(slope))
 
     def _crossing(self, near: float, level: float) -> tuple[float, str]:
+        """Return where the coverage falls below a level, and whether that was found."""
         low = high = near
         for _ in range(WIDENINGS):
             if self._at(low) >= level:

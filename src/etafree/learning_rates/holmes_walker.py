@@ -14,7 +14,6 @@ from etafree.totals.linear import has_design
 
 #: Losses that are negative log-likelihoods and know how to simulate.
 LIKELIHOODS = (Squared, StudentT, Logistic, Poisson, Gamma, NegativeBinomial)
-NODES = 40
 
 
 def simulated(
@@ -23,38 +22,38 @@ def simulated(
     """Return responses (k, n, ...) at predictors `u` (n,) and the mass of each replication (k,).
 
     Normal responses are Gauss-Hermite nodes, exact for smooth functions; others are drawn.
-
-    Examples
-    --------
-    >>> made, mass = simulated(Squared(), np.zeros(1), np.zeros(1), 5, np.random.default_rng(0))
-    >>> round(float(mass @ made[:, 0] ** 2), 10)
-    1.0
     """
     shape = (count, len(u))
-    made: Array
+    y_new: Array
     match loss:
         case Squared():
-            nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
-            return u + nodes[:, None], mass / mass.sum()
+            nodes, mass = _normal_nodes()
+            return u + nodes[:, None], mass
         case StudentT():
-            made = u + loss.scale_value * rng.standard_t(loss.df, shape)
+            y_new = u + loss.scale_value * rng.standard_t(loss.df, shape)
         case Logistic():
             trials = y[:, 1] if y.ndim == 2 else np.ones(len(u))
             if np.any(trials != np.round(trials)):
                 raise InputError("trials", "are not whole numbers", "simulation needs counts")
-            made = rng.binomial(trials.astype(np.int64), 1 / (1 + np.exp(-u)), shape) * 1.0
+            y_new = rng.binomial(trials.astype(np.int64), 1 / (1 + np.exp(-u)), shape) * 1.0
             if y.ndim == 2:
-                made = np.stack([made, np.broadcast_to(trials, shape)], axis=-1)
+                y_new = np.stack([y_new, np.broadcast_to(trials, shape)], axis=-1)
         case Poisson():
-            made = rng.poisson(np.exp(u), shape) * 1.0
+            y_new = rng.poisson(np.exp(u), shape) * 1.0
         case Gamma():
-            made = np.exp(u) * rng.standard_exponential(shape)
+            y_new = np.exp(u) * rng.standard_exponential(shape)
         case NegativeBinomial():
-            shape_ = 1.0 / loss.dispersion
-            made = rng.poisson(np.exp(u) * rng.gamma(shape_, loss.dispersion, shape)) * 1.0
+            frailty = rng.gamma(1.0 / loss.dispersion, loss.dispersion, shape)
+            y_new = rng.poisson(np.exp(u) * frailty) * 1.0
         case _:
             raise InputError("loss", f"{type(loss).__name__} cannot simulate")
-    return made, np.full(count, 1.0 / count)
+    return y_new, np.full(count, 1.0 / count)
+
+
+def _normal_nodes() -> tuple[Array, Array]:
+    """Return Gauss-Hermite nodes and masses of the standard normal."""
+    nodes, mass = np.polynomial.hermite_e.hermegauss(40)
+    return nodes, mass / mass.sum()
 
 
 def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
@@ -82,10 +81,9 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
     Examples
     --------
     >>> import etafree as ef
-    >>> from etafree.learning_rates import select
     >>> criterion = ef.Criterion(ef.losses.Squared(), (np.ones((2, 1)), np.array([-2.0, 2.0])))
     >>> posterior = ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal([0.0], [[1.0]]))
-    >>> round(select(posterior, "holmes_walker").eta, 6)
+    >>> round(ef.select(posterior, "holmes_walker").eta, 6)
     0.632456
     """
     count = as_count(simulations, "simulations")
@@ -93,8 +91,7 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
     if type(loss) not in LIKELIHOODS or not has_design(total):
         raise InputError(
             "loss",
-            f"{type(loss).__name__} is a loss, not a likelihood that can simulate data, "
-            "which holmes_walker needs",
+            f"{type(loss).__name__} is a loss, not a likelihood that can simulate data",
             "use " + ", ".join(kind.__name__ for kind in LIKELIHOODS) + ", or another method",
         )
     prior = normal_prior(problem)
@@ -105,27 +102,22 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
             "pass ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal(mean, covariance))",
         )
     mean, covariance = prior
-    u = total.predictor(problem.fit.theta)
-    rng = np.random.default_rng(problem.seeds)
-    sd = np.sqrt(np.einsum("ij,ij->i", total.X @ covariance, total.X))
+    rng, X = np.random.default_rng(problem.seeds), total.X
+    sd = np.sqrt(np.einsum("ij,ij->i", X @ covariance, X))
     weights = np.ones(total.n) if total.weights is None else total.weights
-    length = weights * np.einsum("ij,ij->i", total.X, total.X) / weights.sum()
+    length = weights * np.einsum("ij,ij->i", X, X) / weights.sum()
     squares, log_unit = _expected_squares(loss, total.predictor(mean), sd)
-    responses, share = simulated(loss, u, total.y, count, rng)
+    responses, share = simulated(loss, total.predictor(problem.fit.theta), total.y, count, rng)
     gains = np.array([squares(y) @ length for y in responses])
     expected, observed = float(share @ gains), float(squares(total.y) @ length)
     eta = float(np.sqrt(expected / observed))
     spread = 0.0 if isinstance(loss, Squared) else float(gains.std() / np.sqrt(len(gains)))
+    error = 0.5 * eta * spread / expected
     with np.errstate(over="ignore"):
         unit = float(np.exp(log_unit))
+    known = {"expected_gain": expected * unit, "observed_gain": observed * unit}
     return learning_rate(
-        problem,
-        eta,
-        "holmes_walker",
-        "information",
-        mc_error=0.5 * eta * spread / expected,
-        diagnostics={"expected_gain": expected * unit, "observed_gain": observed * unit},
-        units_matter=problem.criterion.p > 1,
+        problem, "holmes_walker", "information", eta, error, None, known, units_matter=True
     )
 
 
@@ -140,14 +132,13 @@ def _expected_squares(
     """
     if isinstance(loss, Poisson | Gamma):
         sign = 1.0 if isinstance(loss, Poisson) else -1.0
-        powers = np.array(
-            [np.zeros_like(sd), sign * middle + 0.5 * sd**2, 2 * sign * middle + 2 * sd**2]
-        )
+        u = sign * middle
+        powers = np.array([np.zeros_like(sd), u + 0.5 * sd**2, 2 * u + 2 * sd**2])
         log_unit = float(powers.max())
         one, first, second = np.exp(powers - log_unit)
         if isinstance(loss, Poisson):
             return lambda y: second - 2 * y * first + y**2 * one, log_unit
         return lambda y: one - 2 * y * first + y**2 * second, log_unit
-    nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
-    predictors, mass = middle + nodes[:, None] * sd, mass / mass.sum()
+    nodes, mass = _normal_nodes()
+    predictors = middle + nodes[:, None] * sd
     return lambda y: mass @ np.square(loss.first(predictors, y)), 0.0

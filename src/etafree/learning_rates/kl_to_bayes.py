@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,27 +14,18 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_choice, as_count
 from etafree.learning_rates.gpc import reweighted
 from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
-from etafree.optimize import minimise
+from etafree.optimize import Minimum, minimise
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
 
-#: Rounds of drawing anew at the last answer, how far one round may move, and ESS shares.
+#: Rounds of drawing anew at the last answer, and how far one round may move.
 ROUNDS, REACH = 8, 4.0
+#: Shares of effective draws that are enough, and below which the answer is noise.
 ESS_ENOUGH, ESS_NOISY = 0.5, 0.1
 BATCHES = 20
 
-#: A divergence at a learning rate, from some of the draws.
+#: A divergence at a learning rate, from a subset of the draws.
 Divergence = Callable[[float, NDArray[np.intp]], float]
-
-
-class _Found(NamedTuple):
-    """The minimum, how it was reached, its error, the share of draws left and what was tried."""
-
-    eta: float
-    status: str
-    error: float
-    share: float
-    trace: Array
 
 
 def gaussian_rate(
@@ -46,18 +36,12 @@ def gaussian_rate(
     :math:`\mathrm{KL}\{N(m,(\eta A)^{-1})\,\|\,N(m_0,P^{-1})\}` is smallest at
     :math:`\mathrm{tr}(PA^{-1})/p` (forward), the divergence the other way round at
     :math:`p/\{\mathrm{tr}(AP^{-1})+(m-m_0)^\top A(m-m_0)\}` (reverse).
-
-    Examples
-    --------
-    >>> A, P = np.diag([2.0, 5.0]), np.eye(2)
-    >>> gaussian_rate(A, P), round(gaussian_rate(A, P, direction="reverse"), 6)
-    (0.35, 0.285714)
     """
     p = len(A)
     if direction == "forward":
         return float(np.trace(linalg.solve(A, P, "Hessian")) / p)
-    apart = 0.0 if shift is None else float(shift @ A @ shift)
-    return float(p / (np.trace(linalg.solve(P, A, "reference")) + apart))
+    distance = 0.0 if shift is None else float(shift @ A @ shift)
+    return float(p / (np.trace(linalg.solve(P, A, "reference")) + distance))
 
 
 def kl_to_bayes(
@@ -96,11 +80,10 @@ def kl_to_bayes(
     Examples
     --------
     >>> import etafree as ef
-    >>> from etafree.learning_rates import select
     >>> data = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
     >>> bayes = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), data), 0.3)
     >>> huber = ef.Criterion(ef.losses.Huber(100.0), data)  # quadratic here, by another name
-    >>> round(select(huber, "kl_to_bayes", reference=bayes).eta, 6)
+    >>> round(ef.select(huber, "kl_to_bayes", reference=bayes).eta, 6)
     0.3
     """
     as_choice(direction, "direction", ("forward", "reverse"))
@@ -109,15 +92,13 @@ def kl_to_bayes(
     criterion, other = _windows(problem, reference, window)
     problem = replace(problem, criterion=criterion)
     fit, theirs = problem.fit, minimise(other.energy)
-    A, P, shift = fit.hessian, other.eta * theirs.hessian, fit.theta - theirs.theta
-    eta = gaussian_rate(A, P, shift, direction)
-    flat = problem.log_prior is None
-    exact = (
-        flat
-        and _quadratic(criterion, fit.theta, A)
-        and _quadratic(other.energy, theirs.theta, theirs.hessian)
+    eta = gaussian_rate(
+        fit.hessian, other.eta * theirs.hessian, fit.theta - theirs.theta, direction
     )
-    if approximation == "normal" and not flat:
+    if approximation == "auto":
+        exact = _quadratic(criterion, fit) and _quadratic(other.energy, theirs)
+        approximation = "normal" if exact and problem.log_prior is None else "draws"
+    elif approximation == "normal" and problem.log_prior is not None:
         raise InputError(
             "approximation", "'normal' has a closed form without log_prior only", "use 'draws'"
         )
@@ -125,22 +106,11 @@ def kl_to_bayes(
         "direction": direction,
         "reference": repr(other.criterion.loss),
         "window": window,
-        "computed": "normal",
+        "computed": approximation,
     }
-    if approximation == "normal" or (approximation == "auto" and exact):
-        return learning_rate(problem, eta, "kl_to_bayes", "reference", diagnostics=known)
-    found = _by_draws(problem, other, eta, direction, count)
-    known |= {"computed": "draws", "ess_share": found.share}
-    return learning_rate(
-        problem,
-        found.eta,
-        "kl_to_bayes",
-        "reference",
-        status=found.status,
-        mc_error=found.error,
-        trace={"eta": found.trace[:, 0], "divergence": found.trace[:, 1]},
-        diagnostics=known,
-    )
+    if approximation == "draws":
+        return _by_draws(problem, other, eta, direction, count, known)
+    return learning_rate(problem, "kl_to_bayes", "reference", eta, diagnostics=known)
 
 
 def _windows(
@@ -149,11 +119,8 @@ def _windows(
     """Return criterion and reference over the same first rows, checked."""
     criterion = problem.criterion
     if not isinstance(reference, GeneralizedPosterior):
-        raise InputError(
-            "reference",
-            f"is a {type(reference).__name__}",
-            "pass an ef.GeneralizedPosterior of another loss, such as Squared",
-        )
+        advice = "pass an ef.GeneralizedPosterior of another loss, such as Squared"
+        raise InputError("reference", f"is a {type(reference).__name__}", advice)
     theirs = reference.criterion
     if (theirs.n, theirs.p) != (criterion.n, criterion.p):
         raise InputError(
@@ -162,11 +129,8 @@ def _windows(
             "use the same data",
         )
     if theirs.loss == criterion.loss:
-        raise InputError(
-            "reference",
-            f"has the same loss, {criterion.loss!r}: its own learning rate would be the answer",
-            "use another loss",
-        )
+        same = f"has the same loss, {criterion.loss!r}: its own eta would be the answer"
+        raise InputError("reference", same, "use another loss")
     if window is None:
         return criterion, reference
     first = as_count(window, "window", least=criterion.p + 1)
@@ -180,21 +144,26 @@ def _windows(
     return both[0], GeneralizedPosterior(both[1], reference.eta, reference.log_prior)
 
 
-def _quadratic(energy: Criterion, mode: Array, hessian: Array) -> bool:
+def _quadratic(energy: Criterion, fit: Minimum) -> bool:
     """Return whether a criterion has the same Hessian three posterior deviations away."""
-    sd = 3.0 / np.sqrt(np.diagonal(hessian))
-    points = [mode + sd, mode - sd, mode + sd * np.where(np.arange(len(sd)) % 2, 1.0, -1.0)]
-    size = np.sqrt(np.outer(np.diagonal(hessian), np.diagonal(hessian)))
-    return all(bool(np.all(np.abs(energy.hessian(t) - hessian) <= 1e-8 * size)) for t in points)
+    sd = np.sqrt(np.diagonal(fit.hessian))
+    signs = 1.0, -1.0, np.where(np.arange(len(sd)) % 2, 1.0, -1.0)
+    changes = [energy.hessian(fit.theta + 3 * sign / sd) - fit.hessian for sign in signs]
+    return bool(np.all(np.abs(changes) <= 1e-8 * np.outer(sd, sd)))
 
 
 def _by_draws(
-    problem: Problem, other: GeneralizedPosterior, eta: float, direction: str, count: int
-) -> _Found:
+    problem: Problem,
+    other: GeneralizedPosterior,
+    eta: float,
+    direction: str,
+    count: int,
+    known: dict[str, object],
+) -> LearningRate:
     """Minimise the divergence over reweighted draws, drawn anew until they lie where it ends."""
     criterion, (ours, theirs) = problem.criterion, problem.seeds.spawn(2)
     reference = sample(other, count, seed=np.random.default_rng(theirs)).array
-    target_losses = criterion.values_at(reference)
+    reference_losses = criterion.values_at(reference)
     trace: list[tuple[float, float]] = []
     for _ in range(ROUNDS):
         base, posterior = eta, problem.posterior(eta)
@@ -204,7 +173,7 @@ def _by_draws(
             excess = posterior.log_density(theta) + base * losses - other.log_density(theta)
             divergence = _forward(losses, excess, base)
         else:
-            divergence = _reverse(losses, target_losses, base)
+            divergence = _reverse(losses, reference_losses, base)
         rows = np.arange(len(losses))
         eta = _lowest(divergence, base, rows, REACH)
         tried = [*np.geomspace(base / REACH, base * REACH, 9), eta]
@@ -215,28 +184,32 @@ def _by_draws(
             break
     status = "converged" if share >= ESS_ENOUGH else ("noisy" if share >= ESS_NOISY else "max_iter")
     status = "boundary" if edge else status
-    parts = np.random.default_rng(0).permutation(len(losses)) % BATCHES
-    without = [_lowest(divergence, eta, np.flatnonzero(parts != k), 2.0) for k in range(BATCHES)]
+    batches = np.random.default_rng(0).permutation(len(losses)) % BATCHES
+    without = [_lowest(divergence, eta, np.flatnonzero(batches != k), 2.0) for k in range(BATCHES)]
     error = float(np.sqrt((BATCHES - 1) * np.var(without)))  # the jackknife's, over batches
-    return _Found(eta, status, error, share, np.array(trace))
+    known["ess_share"] = share
+    columns = dict(zip(("eta", "divergence"), np.transpose(trace), strict=True))
+    return learning_rate(
+        problem, "kl_to_bayes", "reference", eta, error, columns, known, status=status
+    )
 
 
 def _lowest(divergence: Divergence, base: float, rows: NDArray[np.intp], reach: float) -> float:
-    """Return where the divergence of some draws is smallest, within a factor of `base`."""
+    """Return where the divergence of a subset of draws is smallest, within a factor of `base`."""
     from scipy.optimize import minimize_scalar
 
     edge = float(np.log(reach))
-    found = minimize_scalar(
+    minimum = minimize_scalar(
         lambda t: divergence(base * np.exp(t), rows),
         bounds=(-edge, edge),
         method="bounded",
         options={"xatol": 1e-7},
     )
-    return float(base * np.exp(found.x))
+    return float(base * np.exp(minimum.x))
 
 
 def _forward(losses: Array, excess: Array, base: float) -> Divergence:
-    r"""Return KL(pi_eta | reference) up to a constant, from draws at `base`.
+    """Return KL(pi_eta | reference) up to a constant, from draws at `base`.
 
     `excess` is the log prior minus the reference's log density.
     """
@@ -244,24 +217,21 @@ def _forward(losses: Array, excess: Array, base: float) -> Divergence:
     def divergence(eta: float, rows: NDArray[np.intp]) -> float:
         loss = losses[rows] - losses.mean()
         weights = reweighted(loss, eta - base)
-        return float(weights @ (excess[rows] - eta * loss)) - _log_mean(loss, base - eta)
+        return float(weights @ (excess[rows] - eta * loss)) - _log_mean_exp((base - eta) * loss)
 
     return divergence
 
 
-def _reverse(losses: Array, target_losses: Array, base: float) -> Divergence:
+def _reverse(losses: Array, reference_losses: Array, base: float) -> Divergence:
     """Return KL(reference | pi_eta) up to a constant, from draws of both."""
-    centre = losses.mean()
 
     def divergence(eta: float, rows: NDArray[np.intp]) -> float:
-        there = float(target_losses[rows % len(target_losses)].mean() - centre)
-        return eta * there + _log_mean(losses[rows] - centre, base - eta)
+        mean = float(reference_losses[rows % len(reference_losses)].mean() - losses.mean())
+        return eta * mean + _log_mean_exp((base - eta) * (losses[rows] - losses.mean()))
 
     return divergence
 
 
-def _log_mean(loss: Array, power: float) -> float:
-    """Return log mean exp(power * loss)."""
-    exponent = power * loss
-    most = float(exponent.max())
-    return most + float(np.log(np.mean(np.exp(exponent - most))))
+def _log_mean_exp(power: Array) -> float:
+    most = float(power.max())
+    return most + float(np.log(np.mean(np.exp(power - most))))

@@ -5,19 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array
 from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
-
-
-def lyddon_rate(J: Array, K: Array) -> float:
-    r"""Return :math:`\eta = \mathrm{tr}(JK^{-1}J)/\mathrm{tr}J`.
-
-    Examples
-    --------
-    >>> round(lyddon_rate(np.diag([1.0, 4.0]), 2 * np.eye(2)), 12)
-    1.7
-    """
-    return float(np.trace(J @ linalg.solve(K, J, "score variance")) / np.trace(J))
 
 
 def lyddon(problem: Problem) -> LearningRate:
@@ -31,6 +19,6 @@ def lyddon(problem: Problem) -> LearningRate:
     Lyddon, S. P., Holmes, C. C. and Walker, S. G. (2019). General Bayesian updating and the
     loss-likelihood bootstrap. Biometrika 106, 465-478.
     """
-    made = problem.information
-    eta, several = lyddon_rate(made.J, made.K), problem.criterion.p > 1
-    return learning_rate(problem, eta, "lyddon", "information", units_matter=several)
+    J, K = problem.information.J, problem.information.K
+    eta = float(np.trace(J @ linalg.solve(K, J, "score variance")) / np.trace(J))
+    return learning_rate(problem, "lyddon", "information", eta, units_matter=True)

@@ -5,19 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array
 from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
-
-
-def magnitude_rate(J: Array, K: Array) -> float:
-    r"""Return :math:`\eta = p / \mathrm{tr}(J^{-1}K)`.
-
-    Examples
-    --------
-    >>> magnitude_rate(np.diag([1.0, 4.0]), 2 * np.eye(2))
-    0.8
-    """
-    return float(len(J) / np.trace(linalg.solve(J, K, "Hessian")))
 
 
 def magnitude(problem: Problem) -> LearningRate:
@@ -32,5 +20,6 @@ def magnitude(problem: Problem) -> LearningRate:
     Sinica 21, 149-164. Ribatet, M., Cooley, D. and Davison, A. C. (2012). Bayesian inference from
     composite likelihoods, with an application to spatial extremes. Statist. Sinica 22, 813-845.
     """
-    made = problem.information
-    return learning_rate(problem, magnitude_rate(made.J, made.K), "magnitude", "coverage")
+    J, K = problem.information.J, problem.information.K
+    eta = float(len(J) / np.trace(linalg.solve(J, K, "Hessian")))
+    return learning_rate(problem, "magnitude", "coverage", eta)

@@ -1,17 +1,13 @@
-r"""What every learning-rate method starts from: a criterion, a prior, clusters and a seed.
-
-Curvature J and score variance K at the minimiser, and what one learning rate can do with them.
+r"""What learning-rate methods start from, `Problem`, and what they return, `LearningRate`.
 
 The posterior at :math:`\eta` has covariance :math:`(\eta A)^{-1}`, the estimator
 :math:`A^{-1}BA^{-1}`, with :math:`A=s_nJ` and :math:`B=s_nK`. One :math:`\eta` makes them equal
 only if :math:`J^{-1}K` is a multiple of the identity.
-
-What a learning-rate method returns, and what can be said about it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -52,10 +48,10 @@ class Information:
 
     Examples
     --------
-    >>> made = Information(np.diag([1.0, 4.0]), 2 * np.eye(2), 1.0, ("a", "b"))
-    >>> made.eigenvalues, made.scalar_adequacy
+    >>> known = Information(np.diag([1.0, 4.0]), 2 * np.eye(2), 1.0, ("a", "b"))
+    >>> known.eigenvalues, known.scalar_adequacy
     (array([0.5, 2. ]), 4.0)
-    >>> {name: round(value, 3) for name, value in made.predicted_coverage(0.5).items()}
+    >>> {name: round(value, 3) for name, value in known.predicted_coverage(0.5).items()}
     {'a': 0.95, 'b': 1.0}
     """
 
@@ -113,35 +109,23 @@ class Information:
         variance = np.diagonal(inverse) / eta
         ratio = np.sqrt(variance / np.diagonal(inverse @ self.meat @ inverse))
         covered = 2.0 * ndtr(ndtri(0.5 + 0.5 * level) * ratio) - 1.0
-        return {name: float(c) for name, c in zip(self.names, covered, strict=True)}
+        return dict(zip(self.names, covered.tolist(), strict=True))
 
 
 def information(criterion: Criterion, fit: Minimum, groups: Groups | None = None) -> Information:
     """Return A and B at the minimiser; scores are centred, and summed over clusters."""
-    made = target(
-        criterion,
-        center=fit.theta,
-        clusters=groups,
-        hessian=fit.hessian,
-        correction="HC0" if groups is None else "CR0",
-    )
-    assert made.hessian is not None
-    assert made.meat is not None
-    return Information(made.hessian, made.meat, criterion.size, criterion.names)
+    name, A = "HC0" if groups is None else "CR0", fit.hessian
+    at_fit = target(criterion, center=fit.theta, clusters=groups, hessian=A, correction=name)
+    assert at_fit.hessian is not None
+    assert at_fit.meat is not None
+    return Information(at_fit.hessian, at_fit.meat, criterion.size, criterion.names)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A criterion whose learning rate is asked for; everything is computed when it is needed.
 
-    Attributes
-    ----------
-    criterion : Criterion
-    log_prior : LogPrior or None
-        Not multiplied by the learning rate. None is flat.
-    groups : Groups or None
-        Clusters of rows.
-    seeds : SeedSequence
+    Without `log_prior` the prior is flat; `groups` are clusters of rows.
     """
 
     criterion: Criterion
@@ -155,14 +139,12 @@ class Problem:
         prior = source.log_prior if isinstance(source, GeneralizedPosterior) else None
         criterion = source.criterion if isinstance(source, GeneralizedPosterior) else source
         if not isinstance(criterion, Criterion):
-            raise InputError(
-                "source",
-                f"is a {type(source).__name__}",
-                "pass an ef.Criterion or an ef.GeneralizedPosterior",
-            )
+            advice = "pass an ef.Criterion or an ef.GeneralizedPosterior"
+            raise InputError("source", f"is a {type(source).__name__}", advice)
         refuse_kinks(criterion, "every learning-rate method")
-        given = as_seeds(seed)  # a copy, whose children are the same in every call
-        seeds = np.random.SeedSequence(given.entropy, spawn_key=given.spawn_key)
+        seeds = as_seeds(seed)
+        # a copy, whose children are the same in every call
+        seeds = np.random.SeedSequence(seeds.entropy, spawn_key=seeds.spawn_key)
         return cls(criterion, prior, cluster_groups(criterion, clusters), seeds)
 
     @cached_property
@@ -185,45 +167,39 @@ class Problem:
 
     def prior_gradient(self, theta: Array) -> Array:
         """Return the gradient of the log prior (p,)."""
-        return self._prior(theta, lambda prior: prior.gradient, np.zeros_like(theta))
+        if self.log_prior is None:
+            return np.zeros_like(theta)
+        return np.asarray(self.log_prior.gradient(theta, self.criterion.size), dtype=np.float64)
 
     def prior_hessian(self, theta: Array) -> Array:
         """Return the Hessian of the log prior (p, p)."""
-        return self._prior(theta, lambda prior: prior.hessian, np.zeros((len(theta), len(theta))))
-
-    def _prior(
-        self, theta: Array, part: Callable[[LogPrior], Callable[[Array, float], Array]], flat: Array
-    ) -> Array:
         if self.log_prior is None:
-            return flat
-        return np.asarray(part(self.log_prior)(theta, self.criterion.size), dtype=np.float64)
+            return np.zeros((len(theta), len(theta)))
+        return np.asarray(self.log_prior.hessian(theta, self.criterion.size), dtype=np.float64)
 
 
 def normal_prior(problem: Problem) -> tuple[Array, Array] | None:
     """Return mean and covariance of a proper normal log prior, None if it is not one."""
-    p = problem.criterion.p
     if problem.log_prior is None:
         return None
-    zero, probe = np.zeros(p), np.linspace(-3.0, 5.0, p) + 0.1
+    zero, probe = np.zeros(problem.criterion.p), np.linspace(-3.0, 5.0, problem.criterion.p) + 0.1
     precision, slope = -problem.prior_hessian(zero), problem.prior_gradient(zero)
-    there, line = -problem.prior_hessian(probe), slope - precision @ probe
-    size = np.abs(precision).max()
-    same = np.allclose(there, precision, rtol=1e-8, atol=1e-10 * size)
-    straight = np.allclose(problem.prior_gradient(probe), line, rtol=1e-8, atol=1e-10 * size)
+    tolerance = {"rtol": 1e-8, "atol": 1e-10 * np.abs(precision).max()}
+    same = np.allclose(-problem.prior_hessian(probe), precision, **tolerance)
+    straight = np.allclose(problem.prior_gradient(probe), slope - precision @ probe, **tolerance)
     if not (same and straight) or linalg.eigvalsh(precision, "log prior's Hessian")[0] <= 0:
         return None
     covariance = linalg.inv(precision, "log prior's Hessian")
     return covariance @ slope, covariance
 
 
-#: What a method can aim at, in words.
+#: What a method can aim at.
 AIMS = {
     "coverage": "coverage of credible regions",
     "information": "equal information, not coverage",
     "prediction": "prediction of the next observation, not coverage",
     "reference": "closeness to a reference posterior, not coverage",
 }
-STATUSES = ("converged", "boundary", "max_iter", "noisy")
 #: A relative Monte Carlo error above this is noise.
 NOISY = 0.15
 
@@ -300,37 +276,38 @@ class LearningRate:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know before using `eta`."""
-        found = []
+        notes = []
         if self.aim != "coverage":
-            found.append(f"{self.method} aims at {AIMS[self.aim]}: intervals need not cover")
+            notes.append(f"{self.method} aims at {AIMS[self.aim]}: intervals need not cover")
         if self.units_matter:
-            found.append("eta changes with the units of the parameters")
+            notes.append("eta changes with the units of the parameters")
         if self.status != "converged":
-            found.append(f"status is {self.status!r}: {self._reason()}")
+            notes.append(f"status is {self.status!r}: {self._reason()}")
         if self.scalar_adequacy > ADEQUATE:
-            found.append(
+            notes.append(
                 f"scalar adequacy {self.scalar_adequacy:.2g} is above {ADEQUATE:g}: directions "
                 "need learning rates that far apart and no single one covers; use ef.calibrate"
             )
-        return tuple(found)
+        return tuple(notes)
 
     def _reason(self) -> str:
         """Return why the method did not simply converge."""
-        told = self.diagnostics
+        failed = self.diagnostics.get("failed_minimisers", 0)
         if self.status == "boundary":
             return "the answer lies at or beyond the end of what was searched"
         if self.status == "max_iter":
             return "iterations or effective draws ran out"
         if not self.mc_error <= NOISY * self.eta:
             return f"its Monte Carlo error is {self.mc_error:.2g}"
-        if told.get("failed_minimisers", 0):
-            return f"{told['failed_minimisers']} bootstrap minimisers failed"
-        return f"only {told.get('ess_share', np.nan):.1%} of reweighted draws are effective"
+        if failed:
+            return f"{failed} bootstrap minimisers failed"
+        share = self.diagnostics.get("ess_share", np.nan)
+        return f"only {share:.1%} of reweighted draws are effective"
 
     def __repr__(self) -> str:
         error = f" +- {self.mc_error:.2g}" if self.mc_error > 0 else ""
-        covered = self.predicted_coverage
-        shown = ", ".join(f"{name} {value:.3f}" for name, value in covered.items())
+        coverage = self.predicted_coverage.items()
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in coverage)
         lines = [
             f"LearningRate: eta = {self.eta:.5g}{error} by {self.method} ({self.status})",
             f"  aims at {AIMS[self.aim]}",
@@ -343,33 +320,34 @@ class LearningRate:
 
 def learning_rate(
     problem: Problem,
-    eta: float,
     method: str,
     aim: str,
-    *,
-    status: str = "converged",
+    eta: float,
     mc_error: float = 0.0,
     trace: Mapping[str, object] | None = None,
     diagnostics: Mapping[str, object] | None = None,
+    *,
+    status: str = "converged",
     units_matter: bool = False,
     level: float = 0.95,
 ) -> LearningRate:
-    """Return the result of a method; a value that is no learning rate, or is noisy, says so."""
+    """Return the result of a method; a value that is no learning rate, or is noisy, says so.
+
+    `units_matter` if there are several parameters, and so several units.
+    """
+    known: dict[str, Any] = {"minimum": problem.fit.status, **(diagnostics or {})}
     if not (np.isfinite(eta) and eta > 0):
         status = "boundary"
-    elif status == "converged" and not mc_error <= NOISY * eta:
-        status = "noisy"
-    known = {"minimum": problem.fit.status, **(diagnostics or {})}
+    elif status == "converged":
+        noisy = not mc_error <= NOISY * eta or known.get("failed_minimisers", 0)
+        status = "noisy" if noisy else status
+    sandwich: Information | None = None
     try:
-        found = problem.information
+        sandwich = problem.information
     except InputError as error:  # scores without variance: nothing to predict coverage from
-        found, known["no_information"] = None, str(error)
-    if status == "converged" and known.get("failed_minimisers", 0):
-        status = "noisy"
-    tried = {
-        name: np.asarray(values, dtype=np.float64)
-        for name, values in (trace or {"eta": [eta]}).items()
-    }
+        known["no_information"] = str(error)
+    tried = {name: np.asarray(values, float) for name, values in (trace or {"eta": [eta]}).items()}
+    several = units_matter and problem.criterion.p > 1
     return LearningRate(
-        float(eta), status, float(mc_error), tried, known, method, aim, found, units_matter, level
+        float(eta), status, float(mc_error), tried, known, method, aim, sandwich, several, level
     )

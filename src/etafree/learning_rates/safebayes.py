@@ -1,11 +1,9 @@
 r"""SafeBayes: the learning rate whose posteriors predict the next observation best.
 
 Every prefix of the data has a posterior, and the next observation has a loss under it. Draws of a
-prefix are reweighted as rows come in, and drawn anew where too few of them are left.
-
-Sequential predictions of Bayesian linear regression at many learning rates, in closed form.
-
-With likelihood weight :math:`\eta`, an observation (x, y) moves :math:`\beta\sim N(m,\sigma^2V)` to
+prefix are reweighted as rows come in, and drawn anew where too few of them are left. Linear
+regression has a closed form: with likelihood weight :math:`\eta`, an observation (x, y) moves
+:math:`\beta\sim N(m,\sigma^2V)` to
 
 .. math:: V - \frac{\eta Vxx^\top V}{1+\eta q},\quad m+\frac{\eta Vx\,r}{1+\eta q},\quad
           a+\tfrac{\eta}{2},\quad b+\frac{\eta r^2}{2(1+\eta q)},\qquad
@@ -17,14 +15,13 @@ for :math:`\sigma^2\sim\mathrm{IG}(a,b)`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array, as_array, as_choice, as_count, as_positive
+from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, as_count, as_positive
 from etafree.foundation.linalg import check_covariance
 from etafree.learning_rates.problem import LearningRate, Problem, learning_rate, normal_prior
 from etafree.losses import Squared
@@ -39,8 +36,7 @@ class NormalInverseGamma:
 
     Parameters
     ----------
-    mean : (p,) array
-    covariance : (p, p) array
+    mean, covariance : (p,) array and (p, p) array
     shape, rate : float
         a and b.
 
@@ -50,8 +46,8 @@ class NormalInverseGamma:
     array([[1.]])
     """
 
-    mean: Any
-    covariance: Any
+    mean: Array
+    covariance: Array
     shape: float
     rate: float
 
@@ -78,25 +74,15 @@ def prequential_losses(
     Version R averages the loss over the posterior, version I takes it at the posterior mean. With
     known unit variance the loss is :math:`\tfrac12(y-x^\top\beta)^2`; with an inverse-gamma prior
     of the `variance` it is the negative log density of the normal.
-
-    Examples
-    --------
-    >>> X, one = np.ones((2, 1)), np.eye(1)
-    >>> prequential_losses(X, np.ones(2), np.array([1.0]), np.zeros(1), one, "R").ravel()
-    array([1.   , 0.375])
     """
     from scipy.special import digamma
 
     m, V = np.tile(mean, (len(grid), 1)), np.tile(covariance, (len(grid), 1, 1))
-    a = np.full(len(grid), 1.0 if variance is None else variance.shape)
-    b = np.full(len(grid), 1.0 if variance is None else variance.rate)
-    if variance is not None and version == "I" and variance.shape <= 1:
-        raise InputError(
-            "conjugate",
-            f"has shape {variance.shape:g}: the mean of the variance, "
-            "where version 'I' predicts, is infinite",
-            "pass a shape above one",
-        )
+    shape, rate = (1.0, 1.0) if variance is None else (variance.shape, variance.rate)
+    a, b = np.full(len(grid), shape), np.full(len(grid), rate)
+    if variance is not None and version == "I" and shape <= 1:
+        problem = f"has shape {shape:g}: the mean of the variance, used by version 'I', is infinite"
+        raise InputError("conjugate", problem, "pass a shape above one")
     out = np.empty((len(X), len(grid)))
     for i, (x, response) in enumerate(zip(X, y, strict=True)):
         Vx = V @ x
@@ -121,7 +107,6 @@ def prequential_losses(
 RENEW, ROWS = 0.5, 64
 #: Independent runs, and errors within which a loss may be the smallest.
 RUNS, UNSURE = 4, 3.0
-VERSIONS = ("R", "I")
 
 
 def safebayes(
@@ -167,55 +152,43 @@ def safebayes(
     Examples
     --------
     >>> import etafree as ef
-    >>> from etafree.learning_rates import select
     >>> criterion = ef.Criterion(ef.losses.Squared(), (np.ones((2, 1)), np.array([3.0, -3.0])))
     >>> posterior = ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal([0.0], [[1.0]]))
-    >>> made = select(posterior, "safebayes", grid=[1.0, 0.5, 0.25])
-    >>> made.eta, made.status, made.trace["loss"].round(4)
+    >>> rate = ef.select(posterior, "safebayes", grid=[1.0, 0.5, 0.25])
+    >>> rate.eta, rate.status, rate.trace["loss"].round(4)
     (0.25, 'boundary', array([15.375 , 13.3333, 11.88  ]))
     """
-    as_choice(version, "version", VERSIONS)
+    as_choice(version, "version", ("R", "I"))
     rates = _rates(grid)
-    if not isinstance(permute, bool | np.bool_):
-        raise InputError("permute", f"is {permute!r}", "pass True or False")
+    permute = as_bool(permute, "permute")
     count = as_count(draws, "draws", least=100)
     _check(problem, conjugate)
     n, prior = problem.criterion.n, normal_prior(problem)
     first = _training_rows(problem, start, proper=prior is not None or conjugate is not None)
     order_seed, draw_seed = problem.seeds.spawn(2)
     order = np.random.default_rng(order_seed).permutation(n) if permute else np.arange(n)
-    known: dict[str, object] = {"version": version, "permuted": bool(permute), "start": first}
-    losses = _closed_form(problem, order, rates, version, conjugate, prior)
+    known: dict[str, object] = {"version": version, "permuted": permute, "start": first}
+    sequence = _Sequence(problem, order, first, version, prior)
+    losses = sequence.closed_form(rates, conjugate)
     if losses is not None:
         totals, error = losses[first:].sum(axis=0), np.zeros(len(rates))
         known["computed"] = "closed form"
     else:
-        runs = np.array(
-            [
-                [
-                    _predicted(problem, eta, order, first, count, version, prior, seed)
-                    for eta in rates
-                ]
-                for seed in draw_seed.spawn(RUNS)
-            ]
-        )
+        seeds = draw_seed.spawn(RUNS)
+        runs = np.array([[sequence.by_draws(eta, count, seed) for eta in rates] for seed in seeds])
         totals = runs.mean(axis=0)
         apart = runs - runs[:, [int(totals.argmin())]]
         error = apart.std(axis=0, ddof=1) / np.sqrt(RUNS)
         known |= {"computed": "draws", "loss_error": error}
-    least = float(totals.min())
-    eta = float(rates[totals <= least + 1e-12 * abs(least)].max())
-    near = rates[totals <= least + 1e-12 * abs(least) + UNSURE * error] if losses is None else [eta]
-    end = eta in (rates[0], rates[-1])
+    least = float(totals.min()) + 1e-12 * abs(float(totals.min()))
+    eta = float(rates[totals <= least].max())
+    noise = (
+        0.0 if losses is not None else 0.5 * float(np.ptp(rates[totals <= least + UNSURE * error]))
+    )
+    trace = {"eta": rates, "loss": totals}
+    status = "boundary" if eta in (rates[0], rates[-1]) else "converged"
     return learning_rate(
-        problem,
-        eta,
-        "safebayes",
-        "prediction",
-        status="boundary" if end else "converged",
-        mc_error=0.5 * float(np.ptp(near)),
-        trace={"eta": rates, "loss": totals},
-        diagnostics=known,
+        problem, "safebayes", "prediction", eta, noise, trace, known, status=status
     )
 
 
@@ -229,28 +202,21 @@ def _rates(grid: object) -> Array:
 
 def _training_rows(problem: Problem, start: int | None, proper: bool) -> int:
     """Return how many rows only train: those asked for, else none under a `proper` prior."""
-    n, p = problem.criterion.n, problem.criterion.p
-    if start is None:
-        first = 0 if proper else max(20, 5 * p)
-    else:
-        first = as_count(start, "start", least=0)
+    n = problem.criterion.n
+    default = 0 if proper else max(20, 5 * problem.criterion.p)
+    first = default if start is None else as_count(start, "start", least=0)
     if first >= n or (first == 0 and not proper):
-        raise InputError(
-            "start",
-            f"is {first} of {n} rows",
-            "leave rows to predict, and without a normal log_prior rows to learn from first",
-        )
+        advice = "leave rows to predict, and without a normal log_prior rows to learn from first"
+        raise InputError("start", f"is {first} of {n} rows", advice)
     return first
 
 
 def _check(problem: Problem, conjugate: object) -> None:
+    """Refuse criteria whose rows cannot be predicted one by one, and priors that do not fit."""
     criterion = problem.criterion
     if "rows" not in criterion.total.traits:
-        raise InputError(
-            "loss",
-            "is over pairs: an observation has no loss of its own to predict",
-            "use another method",
-        )
+        pairs = "is over pairs: an observation has no loss of its own to predict"
+        raise InputError("loss", pairs, "use another method")
     if criterion.total.weights is not None and np.any(criterion.total.weights != 1):
         raise InputError(
             "weights", "have no meaning in a sequence of predictions", "repeat the rows instead"
@@ -258,11 +224,8 @@ def _check(problem: Problem, conjugate: object) -> None:
     if conjugate is None:
         return
     if not isinstance(conjugate, NormalInverseGamma):
-        raise InputError(
-            "conjugate",
-            f"is {conjugate!r}",
-            "pass ef.learning_rates.NormalInverseGamma(mean, covariance, shape, rate)",
-        )
+        advice = "pass ef.learning_rates.NormalInverseGamma(mean, covariance, shape, rate)"
+        raise InputError("conjugate", f"is {conjugate!r}", advice)
     plain = criterion.strength == 0 and problem.log_prior is None
     if not (isinstance(criterion.loss, Squared) and plain):
         raise InputError(
@@ -272,118 +235,95 @@ def _check(problem: Problem, conjugate: object) -> None:
         raise InputError("conjugate", f"is for {len(conjugate.mean)} of {criterion.p} parameters")
 
 
-def _closed_form(
-    problem: Problem,
-    order: NDArray[np.intp],
-    rates: Array,
-    version: str,
-    conjugate: NormalInverseGamma | None,
-    prior: tuple[Array, Array] | None,
-) -> Array | None:
-    """Return the losses (n, rates) if they have a closed form."""
-    total = problem.criterion.total
-    plain = isinstance(problem.criterion.loss, Squared) and problem.criterion.strength == 0
-    if not plain or (prior is None and conjugate is None):
-        return None
-    X, y = total.X[order], total.y if total.offset is None else total.y - total.offset
-    if conjugate is not None:
-        prior = conjugate.mean, conjugate.covariance
-    assert prior is not None
-    return prequential_losses(X, y[order], rates, *prior, version, conjugate)
+@dataclass(frozen=True, eq=False)
+class _Sequence:
+    """Rows in the `order` in which they are predicted, all but the `first` ones."""
 
+    problem: Problem
+    order: NDArray[np.intp]
+    first: int
+    version: str
+    prior: tuple[Array, Array] | None
 
-def _predicted(
-    problem: Problem,
-    eta: float,
-    order: NDArray[np.intp],
-    first: int,
-    draws: int,
-    version: str,
-    prior: tuple[Array, Array] | None,
-    seed: np.random.SeedSequence,
-) -> float:
-    """Return the cumulative loss of predictions at one learning rate."""
-    rng, n, done, sum_ = np.random.default_rng(seed), problem.criterion.n, first, 0.0
-    while done < n:
-        theta, known = _drawn(problem, eta, order, done, draws, prior, rng), done
-        log_weights = np.zeros(draws)
-        renew = False
-        while done < n and not renew:
-            rows = order[done : done + ROWS]
-            losses = _row_losses(problem, theta, rows)
-            added = losses + _penalty_steps(problem, theta, done, len(rows))
-            power = log_weights[:, None] - eta * np.cumsum(added, axis=1)
-            before = np.column_stack([log_weights, power[:, :-1]])
-            weights = np.exp(before - before.max(axis=0))
-            weights /= weights.sum(axis=0)
-            poor = 1 / np.square(weights).sum(axis=0) < RENEW * draws
-            poor[: max(0, known + 1 - done)] = False  # fresh draws predict at least one row
-            usable = int(poor.argmax()) if poor.any() else len(rows)
-            if version == "R":
-                sum_ += float(np.einsum("di,di->", weights[:, :usable], losses[:, :usable]))
-            else:
-                means = weights[:, :usable].T @ theta
-                sum_ += sum(
-                    float(_row_losses(problem, means[[k]], rows[[k]])[0, 0]) for k in range(usable)
-                )
-            done += usable
-            renew, log_weights = usable < len(rows), power[:, -1]
-    return sum_
+    def closed_form(self, rates: Array, conjugate: NormalInverseGamma | None) -> Array | None:
+        """Return the losses (n, rates) if they have a closed form."""
+        criterion, prior = self.problem.criterion, self.prior
+        if conjugate is not None:
+            prior = conjugate.mean, conjugate.covariance
+        if prior is None or not isinstance(criterion.loss, Squared) or criterion.strength != 0:
+            return None
+        total = criterion.total
+        y = total.y if total.offset is None else total.y - total.offset
+        X, y = total.X[self.order], y[self.order]
+        return prequential_losses(X, y, rates, *prior, self.version, conjugate)
 
+    def by_draws(self, eta: float, draws: int, seed: np.random.SeedSequence) -> float:
+        """Return the cumulative loss of predictions at one learning rate."""
+        rng, n, done, loss = np.random.default_rng(seed), len(self.order), self.first, 0.0
+        while done < n:
+            theta, learned = self._draws(eta, done, draws, rng), done
+            log_weights = np.zeros(draws)
+            renew = False
+            while done < n and not renew:
+                rows = self.order[done : done + ROWS]
+                losses = self._losses(theta, rows)
+                added = losses + self._penalty_steps(theta, done, len(rows))
+                power = log_weights[:, None] - eta * np.cumsum(added, axis=1)
+                before = np.column_stack([log_weights, power[:, :-1]])
+                weights = np.exp(before - before.max(axis=0))
+                weights /= weights.sum(axis=0)
+                poor = 1 / np.square(weights).sum(axis=0) < RENEW * draws
+                poor[: max(0, learned + 1 - done)] = False  # fresh draws predict at least one row
+                usable = int(poor.argmax()) if poor.any() else len(rows)
+                weights, rows = weights[:, :usable], rows[:usable]
+                if self.version == "R":
+                    loss += float(np.einsum("di,di->", weights, losses[:, :usable]))
+                else:
+                    means = zip(weights.T @ theta, rows, strict=True)
+                    loss += sum(float(self._losses(m[None], row[None])[0, 0]) for m, row in means)
+                done += usable
+                renew, log_weights = usable < losses.shape[1], power[:, -1]
+        return loss
 
-def _drawn(
-    problem: Problem,
-    eta: float,
-    order: NDArray[np.intp],
-    done: int,
-    draws: int,
-    prior: tuple[Array, Array] | None,
-    rng: np.random.Generator,
-) -> Array:
-    """Return draws given the first rows; the prior stays that of the full sample."""
-    if done == 0:
-        assert prior is not None
-        mean, covariance = prior
-        lower = linalg.cholesky(covariance, "log_prior", "its covariance is not one")
-        return mean + rng.standard_normal((draws, len(mean))) @ lower.T
-    own, size = problem.log_prior, problem.criterion.size
-    fixed = (
-        None
-        if own is None
-        else LogPrior(
+    def _draws(self, eta: float, done: int, draws: int, rng: np.random.Generator) -> Array:
+        """Return draws given the first rows; the prior stays that of the full sample."""
+        if done == 0:
+            assert self.prior is not None
+            mean, covariance = self.prior
+            lower = linalg.cholesky(covariance, "log_prior", "its covariance is not one")
+            return mean + rng.standard_normal((draws, len(mean))) @ lower.T
+        own, size = self.problem.log_prior, self.problem.criterion.size
+        fixed = own and LogPrior(
             lambda t, n: own.value(t, size),
             lambda t, n: own.gradient(t, size),
             lambda t, n: own.hessian(t, size),
             own.name,
         )
-    )
-    try:
-        posterior = GeneralizedPosterior(problem.criterion.subset(order[:done]), eta, fixed)
-        return sample(posterior, draws, seed=rng).array[:draws]
-    except (ConvergenceError, InputError) as error:
-        raise ConvergenceError(
-            f"the first {done} rows have no posterior to draw from at eta = {eta:.3g} ({error}); "
-            "let more rows train (start=) or pass a log_prior"
-        ) from error
+        try:
+            prefix = self.problem.criterion.subset(self.order[:done])
+            return sample(GeneralizedPosterior(prefix, eta, fixed), draws, seed=rng).array[:draws]
+        except (ConvergenceError, InputError) as error:
+            raise ConvergenceError(
+                f"the first {done} rows have no posterior to draw from at eta = {eta:.3g} "
+                f"({error}); let more rows train (start=) or pass a log_prior"
+            ) from error
 
+    def _losses(self, thetas: Array, rows: NDArray[np.intp]) -> Array:
+        """Return the losses of these rows at many parameter values, (D, rows)."""
+        total = self.problem.criterion.total
+        if has_design(total):
+            u = thetas @ total.X[rows].T
+            if total.offset is not None:
+                u += total.offset[rows]
+            return total.loss.values(u, total.y[rows])
+        single = np.eye(total.n)[rows]
+        return np.column_stack([total.reweighted(one, True).totals(thetas) for one in single])
 
-def _row_losses(problem: Problem, thetas: Array, rows: NDArray[np.intp]) -> Array:
-    """Return the loss of some rows at many parameter values, (D, rows)."""
-    total = problem.criterion.total
-    if has_design(total):
-        u = thetas @ total.X[rows].T
-        if total.offset is not None:
-            u += total.offset[rows]
-        return total.loss.values(u, total.y[rows])
-    single = np.eye(total.n)[rows]
-    return np.column_stack([total.reweighted(one, True).totals(thetas) for one in single])
-
-
-def _penalty_steps(problem: Problem, thetas: Array, done: int, count: int) -> Array:
-    """Return what the penalty adds with every row, (D, count)."""
-    criterion, unit = problem.criterion, problem.criterion.loss.effective_unit
-    if criterion.strength == 0:
-        return np.zeros((len(thetas), count))
-    sizes = unit * np.arange(done, done + count + 1.0)
-    pulls = [0.0 if s == 0 else criterion.penalty.strength_at(float(s)) * s for s in sizes]
-    return np.outer(criterion.penalty.value(thetas), np.diff(pulls))
+    def _penalty_steps(self, thetas: Array, done: int, count: int) -> Array:
+        """Return what the penalty adds with every row, (D, count)."""
+        criterion = self.problem.criterion
+        if criterion.strength == 0:
+            return np.zeros((len(thetas), count))
+        sizes = criterion.loss.effective_unit * np.arange(done, done + count + 1.0)
+        pulls = [0.0 if s == 0 else criterion.penalty.strength_at(float(s)) * s for s in sizes]
+        return np.outer(criterion.penalty.value(thetas), np.diff(pulls))
