@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
@@ -31,22 +31,12 @@ from etafree.target import Target
 NUMBERS, FEWEST = 1 << 18, 8
 
 
-@dataclass(frozen=True, eq=False)
-class Resamples:
-    """Minimisers (B, p) of resampled data and the Hessians there (B, p, p).
-
-    Attributes
-    ----------
-    thetas, hessians : arrays
-        Of the resamples whose minimiser was found.
-    which : (B,) int array
-        Their numbers among all that were drawn.
-    drawn : int
-    """
+class Resamples(NamedTuple):
+    """Minimisers (B, p) and Hessians (B, p, p) of those resamples `which` (B,) have a minimiser."""
 
     thetas: Array
     hessians: Array
-    which: Any
+    which: NDArray[np.intp]
     drawn: int
 
     @property
@@ -55,8 +45,13 @@ class Resamples:
         return self.drawn - len(self.thetas)
 
 
-def refuse_kinks(criterion: Criterion, purpose: str) -> None:
-    """Refuse a penalty that sets coefficients to zero: their estimators have no normal limit."""
+def resampled_groups(criterion: Criterion, clusters: object, purpose: str) -> Groups | None:
+    """Return the clusters that are resampled as wholes, None for independent rows.
+
+    Refuse criteria whose rows cannot be resampled, or whose minimiser has no normal limit.
+    """
+    if not isinstance(criterion, Criterion):
+        raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
     if isinstance(criterion.penalty, KinkedPenalty):
         raise InputError(
             "penalty",
@@ -64,25 +59,15 @@ def refuse_kinks(criterion: Criterion, purpose: str) -> None:
             f"no normal limit, which {purpose} relies on",
             "use ef.calibrate, which works on the active block",
         )
-
-
-def cluster_groups(criterion: Criterion, clusters: object) -> Groups | None:
-    """Return the clusters that are resampled as wholes, None for independent rows."""
     if "memory" not in criterion.total.traits:
-        raise InputError(
-            "criterion",
-            "reads its data in parts, and resampling needs every row",
-            "use data in memory",
-        )
+        problem = "reads its data in parts, and resampling needs every row"
+        raise InputError("criterion", problem, "use data in memory")
     if clusters is None:
         return None
     groups = Clusters(clusters).bind(criterion.rows).clusters
     if groups is None:
-        raise InputError(
-            "clusters",
-            "has several ways, and no bootstrap resamples crossed clusters",
-            "pass one set of labels",
-        )
+        problem = "has several ways, and no bootstrap resamples crossed clusters"
+        raise InputError("clusters", problem, "pass one set of labels")
     if len(groups) < 2:
         raise InputError("clusters", "has one cluster only", "at least two must vary")
     return groups
@@ -96,17 +81,16 @@ def resampled_targets(target: Target, count: int, rng: np.random.Generator) -> I
     criterion, dependence = target.criterion, target.dependence
     assert criterion is not None
     assert dependence is not None
-    groups, n = dependence.clusters, criterion.n
-    order = np.arange(n)
-    if groups is not None:
-        order = np.argsort(groups.codes, kind="stable")
-    sizes = np.ones(n, dtype=np.intp) if groups is None else groups.sizes()
+    groups = dependence.clusters
+    units = Groups(np.arange(criterion.n), np.arange(criterion.n)) if groups is None else groups
+    order = np.argsort(units.codes, kind="stable")
+    sizes = units.sizes()
     first = np.cumsum(sizes) - sizes
     for _ in range(count):
         drawn = rng.integers(len(sizes), size=len(sizes))
-        many = sizes[drawn]
-        labels = np.repeat(np.arange(len(drawn)), many)
-        within = np.arange(len(labels)) - np.repeat(np.cumsum(many) - many, many)
+        lengths = sizes[drawn]
+        labels = np.repeat(np.arange(len(drawn)), lengths)
+        within = np.arange(len(labels)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         again = criterion.subset(order[first[drawn][labels] + within])
         new = None if groups is None else Clusters(Groups(labels, np.arange(len(drawn))))
         rows = Rows(len(labels)) if new is None else again.rows
@@ -135,13 +119,12 @@ def weight_blocks(
     copies = total.frequency and groups is None
     units = own if copies else np.ones(criterion.n if groups is None else len(groups))
     for start in range(0, count, step):
-        many = min(step, count - start)
-        factor = _dirichlet(units, many, rng) if kind == "dirichlet" else _counts(units, many, rng)
+        draw = _dirichlet if kind == "dirichlet" else _counts
+        factor = draw(units, min(step, count - start), rng)
         if groups is not None:
             factor = factor[:, groups.codes]
-        weights = factor if copies else factor * own
         whole = kind == "counts" and total.frequency
-        yield weights, "frequency" if whole else "sampling"
+        yield factor if copies else factor * own, "frequency" if whole else "sampling"
 
 
 def _dirichlet(units: Array, many: int, rng: np.random.Generator) -> Array:
@@ -174,23 +157,16 @@ def resamples(
     kind: str = "counts",
 ) -> Resamples:
     """Return the minimisers of `count` resamples, by Newton steps from the full-data fit."""
-    parts = [
-        minimisers(criterion, fit, weights, weight_kind)
-        for weights, weight_kind in weight_blocks(criterion, count, groups, seeds, kind)
-    ]
-    found = np.concatenate([part.found for part in parts])
-    made = Resamples(
-        np.concatenate([part.thetas for part in parts])[found],
-        np.concatenate([part.hessians for part in parts])[found],
-        np.flatnonzero(found),
-        count,
-    )
-    if len(made.thetas) < min(count, criterion.p + 2):
+    blocks = weight_blocks(criterion, count, groups, seeds, kind)
+    fits = [minimisers(criterion, fit, *weights_and_kind) for weights_and_kind in blocks]
+    thetas, hessians, found = (np.concatenate(arrays) for arrays in zip(*fits, strict=True))
+    drawn = Resamples(thetas[found], hessians[found], np.flatnonzero(found), count)
+    if len(drawn.thetas) < min(count, criterion.p + 2):
         raise ConvergenceError(
-            f"{made.failed} of {count} resamples have no minimiser (separated or collinear in "
+            f"{drawn.failed} of {count} resamples have no minimiser (separated or collinear in "
             "part of the data); add penalty=ef.penalties.Ridge(...)"
         )
-    return made
+    return drawn
 
 
 def loss_likelihood_bootstrap(
@@ -241,8 +217,8 @@ def loss_likelihood_bootstrap(
     >>> import etafree as ef
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
     >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
-    >>> made = ef.loss_likelihood_bootstrap(criterion, draws=20_000, seed=1)
-    >>> abs(float(made.array.var()) - 0.7) < 0.03  # the variance of the data over n + 1
+    >>> draws = ef.loss_likelihood_bootstrap(criterion, draws=20_000, seed=1)
+    >>> abs(float(draws.array.var()) - 0.7) < 0.03  # the variance of the data over n + 1
     True
     """
     return _drawn(criterion, draws, clusters, seed, "dirichlet")
@@ -260,14 +236,8 @@ def bootstrap(
 
     Parameters
     ----------
-    criterion : Criterion
-        With a smooth penalty, or none.
-    draws : int
-        How many, at least 2.
-    clusters : (n,) labels or column name, optional
-        One way only.
-    seed : int, SeedSequence or Generator
-        The same seed gives the same draws.
+    criterion, draws, clusters, seed : Criterion, int, labels and seed
+        As for `loss_likelihood_bootstrap`.
 
     Returns
     -------
@@ -294,32 +264,29 @@ def bootstrap(
     >>> import etafree as ef
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
     >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
-    >>> made = ef.bootstrap(criterion, draws=20_000, seed=1)
-    >>> abs(float(made.array.var()) - 0.875) < 0.03  # the variance of the data over n
+    >>> draws = ef.bootstrap(criterion, draws=20_000, seed=1)
+    >>> abs(float(draws.array.var()) - 0.875) < 0.03  # the variance of the data over n
     True
     """
     return _drawn(criterion, draws, clusters, seed, "counts")
 
 
 def _drawn(criterion: Criterion, draws: int, clusters: object, seed: object, kind: str) -> Draws:
-    if not isinstance(criterion, Criterion):
-        raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
     name = "loss-likelihood bootstrap" if kind == "dirichlet" else "bootstrap"
+    groups, seeds = resampled_groups(criterion, clusters, "the bootstrap"), as_seeds(seed)
     count = as_count(draws, "draws", least=2)
-    refuse_kinks(criterion, "the bootstrap")
-    groups, seeds = cluster_groups(criterion, clusters), as_seeds(seed)
-    made = resamples(criterion, minimise(criterion), count, groups, seeds, kind)
-    if made.failed:
+    drawn = resamples(criterion, minimise(criterion), count, groups, seeds, kind)
+    if drawn.failed:
         warnings.warn(
-            f"{made.failed} of {count} resamples have no minimiser and are left out, which "
+            f"{drawn.failed} of {count} resamples have no minimiser and are left out, which "
             "understates the spread; add a penalty",
             CalibrationWarning,
             stacklevel=3,
         )
     info = {
-        "ess": float(len(made.thetas)),
-        "failed": made.failed,
+        "ess": float(len(drawn.thetas)),
+        "failed": drawn.failed,
         "clusters": None if groups is None else len(groups),
         "seed": told_seed(seed, seeds),
     }
-    return Draws(made.thetas[None], criterion.names, None, name, info)
+    return Draws(drawn.thetas[None], criterion.names, None, name, info)

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from etafree.bootstrap import cluster_groups, refuse_kinks
+from etafree.bootstrap import resampled_groups
 from etafree.criterion import Criterion
 from etafree.data.groups import BLOCK, Groups
 from etafree.draws import Draws
-from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_count, as_rng, in_order
 from etafree.foundation.threads import own_settings
@@ -59,14 +58,12 @@ class QPosterior(GeneralizedPosterior):
             return float(self.log_density(points[None])[0])
         gradients, meats = self._moments(points)
         if self.criterion.strength > 0:
-            pull = self.criterion.strength * self.criterion.size
-            gradients = gradients + pull * np.array(
-                [self.criterion.penalty.gradient(t) for t in points]
-            )
+            pull, penalty = self.criterion.strength * self.criterion.size, self.criterion.penalty
+            gradients = gradients + pull * np.array([penalty.gradient(point) for point in points])
         value = np.full(len(points), -np.inf)
         finite = np.isfinite(gradients).all(axis=1) & np.isfinite(meats).all(axis=(1, 2))
         scale = np.einsum("bii->bi", meats)
-        good = np.flatnonzero(finite & (scale > 0).all(axis=1))  # no variance: infinitely far out
+        good = np.flatnonzero(finite & (scale > 0).all(axis=1))  # elsewhere the density is zero
         sd = np.sqrt(scale[good])
         slopes = gradients[good] / sd
         matrices = meats[good] / sd[:, :, None] / sd[:, None, :]
@@ -76,7 +73,7 @@ class QPosterior(GeneralizedPosterior):
         value[good] = -0.5 * np.einsum("bi,bi->b", slopes, solved)
         if self.log_prior is not None:
             n = self.criterion.size
-            value += np.array([float(self.log_prior.value(t, n)) for t in points])
+            value += np.array([float(self.log_prior.value(point, n)) for point in points])
         return value
 
     def _moments(self, thetas: Array) -> tuple[Array, Array]:
@@ -91,9 +88,7 @@ class QPosterior(GeneralizedPosterior):
             gradients[k] = total.derivatives(theta).gradient
             scores = scores - weights[:, None] * (scores.sum(axis=0) / weights.sum())
             if self.groups is not None:
-                sums = np.zeros((len(self.groups), total.p))
-                np.add.at(sums, self.groups.codes, scores)
-                scores = sums
+                scores = np.column_stack([self.groups.weights(column) for column in scores.T])
             elif total.frequency:
                 scores = scores[weights > 0] / np.sqrt(weights[weights > 0])[:, None]
             meats[k] = scores.T @ scores
@@ -179,35 +174,25 @@ def q_posterior(
     --------
     >>> import etafree as ef
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
-    >>> made = ef.q_posterior(ef.Criterion(ef.losses.Squared(), data=(X, y)), seed=1)
-    >>> round(float(made.mean[0]), 2), round(float(made.array.var()), 2)
+    >>> draws = ef.q_posterior(ef.Criterion(ef.losses.Squared(), data=(X, y)), seed=1)
+    >>> round(float(draws.mean[0]), 2), round(float(draws.array.var()), 2)
     (2.0, 0.87)
     """
-    if not isinstance(criterion, Criterion):
-        raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
+    groups, rng = resampled_groups(criterion, clusters, "the Q-posterior"), as_rng(seed)
     count = as_count(draws, "draws", least=FEWEST)
-    refuse_kinks(criterion, "the Q-posterior")
-    groups, rng = cluster_groups(criterion, clusters), as_rng(seed)
     posterior = QPosterior(criterion, 1.0, log_prior, groups=groups)
-    fit = minimise(criterion)
-    spread = target(
-        criterion,
-        center=fit.theta,
-        clusters=groups,
-        hessian=fit.hessian,
-        correction="HC0" if groups is None else "CR0",
-    ).covariance
-    mean, covariance = fit.theta, spread
+    fit, name = minimise(criterion), "HC0" if groups is None else "CR0"
+    mean, A = fit.theta, fit.hessian
+    at_fit = target(criterion, center=mean, clusters=groups, hessian=A, correction=name)
+    covariance = at_fit.covariance
     if log_prior is not None:  # one Newton step of the normal approximation
-        n, precision = criterion.size, linalg.inv(spread, "covariance")
+        n, precision = criterion.size, linalg.inv(covariance, "covariance")
         bend = precision - np.asarray(log_prior.hessian(mean, n))
         covariance = linalg.inv(bend, "Hessian of loss and log prior", "weaken the log prior")
         mean = mean + covariance @ np.asarray(log_prior.gradient(mean, n))
     normal = Normal(mean, linalg.cholesky(covariance, "covariance", "weaken the log prior"), mean)
-    if criterion.p == 1:
-        made = quadrature_draws(posterior, normal, count, rng)
-    else:
-        made = importance_draws(posterior, normal, count, rng)
-        if not trustworthy(made):
-            made = elliptical_draws(posterior, normal, count, rng)
-    return replace(made, eta=None, sampler=f"Q-posterior by {made.sampler}")
+    first = quadrature_draws if criterion.p == 1 else importance_draws
+    sampled = first(posterior, normal, count, rng)
+    if criterion.p > 1 and not trustworthy(sampled):
+        sampled = elliptical_draws(posterior, normal, count, rng)
+    return replace(sampled, eta=None, sampler=f"Q-posterior by {sampled.sampler}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from etafree.bootstrap import Resamples, cluster_groups, refuse_kinks, resamples
+from etafree.bootstrap import Resamples, resampled_groups, resamples
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
 from etafree.errors import InputError
@@ -141,11 +141,11 @@ class Problem:
         if not isinstance(criterion, Criterion):
             advice = "pass an ef.Criterion or an ef.GeneralizedPosterior"
             raise InputError("source", f"is a {type(source).__name__}", advice)
-        refuse_kinks(criterion, "every learning-rate method")
+        groups = resampled_groups(criterion, clusters, "every learning-rate method")
         seeds = as_seeds(seed)
         # a copy, whose children are the same in every call
         seeds = np.random.SeedSequence(seeds.entropy, spawn_key=seeds.spawn_key)
-        return cls(criterion, prior, cluster_groups(criterion, clusters), seeds)
+        return cls(criterion, prior, groups, seeds)
 
     @cached_property
     def fit(self) -> Minimum:
