@@ -17,19 +17,12 @@ shape of the posterior matters. And squares of noise add up over observations (a
 (p + 1)/D for independent draws): the draws are cut into K batches with influences :math:`I_{ib}` of
 mean :math:`I_i`, and the same quadratic form Q of the batches' deviations is subtracted,
 :math:`Q(I)-\sum_b Q(I_b-I)/\{K(K-1)\}`, which holds for autocorrelated chains too. The same batches
-tell the Monte Carlo error of every standard error.
+give the Monte Carlo error of every standard error.
 
-Influences of observations on posterior means, from draws and pointwise losses.
-
-In coordinates z in which the draws have mean 0 and covariance I, the score of a loss is its
-regression slope :math:`s_i=\mathrm{cov}_d(z,\ell_i)` and its influence :math:`M^{-1}s_i`, with M
-the curvature of the total loss. Everything is computed by batch of draws: deviations of batches
-from their mean say how noisy it is.
-
-Losses of a criterion's rows at every draw, of some rows at a time.
-
-The matrix of all draws and all rows never exists. What is kept is summed: by group of rows, or
-into second moments of independent rows.
+In coordinates z in which the draws have mean 0 and covariance I, the score of a loss is
+:math:`s_i=\mathrm{cov}_d(z,\ell_i)` and its influence :math:`M^{-1}s_i`, with M the curvature of
+the total loss. The losses of a criterion's rows are computed for a block of rows at a time and
+summed by group, or into second moments of independent rows.
 
 References
 ----------
@@ -44,7 +37,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,36 +53,58 @@ from etafree.foundation.arguments import Array, as_positive
 from etafree.foundation.check import Finding
 from etafree.foundation.linalg import check_covariance, correlation_eigenvalues
 from etafree.foundation.threads import own_settings
+from etafree.optimize.many import outer_products, unpacked
 from etafree.target import Target
 from etafree.totals.linear import LinearTotal, PredictorTotal
 
+NAME = "infinitesimal jackknife"
+FEWER = "report fewer parameters (var_names= of a fit, Draws.select() of draws)"
 #: Losses that are held at a time: what fits the outer cache.
 HELD_LOSSES = 1 << 17
+#: Batches of draws, how few are enough, and how many effective draws one should hold.
+BATCHES, FEWEST, PER_BATCH = 40, 8, 10
+#: Numbers read at a time, and numbers that all batches together may hold (half a GB).
+READ_NUMBERS, HELD = 1 << 23, 1 << 26
+#: Condition of parameters' correlation from which on they do not help to find slopes.
+COLLINEAR = 1e8
 
 #: From scores (K, m, p) of m rows by batch to whatever is summed; weights of the rows come along.
 Rowwise = Callable[[Array, Array | None], tuple[Array, ...]]
+
+
+class PointwiseLosses(Protocol):
+    """Losses of n observations at every draw, read in blocks of draws."""
+
+    @property
+    def n(self) -> int:
+        """Number of observations."""
+
+    def blocks(self, most: int) -> Iterator[Array]:
+        """Yield the losses (draws, n) of consecutive draws, chain after chain, `most` at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class PointwiseArray:
+    """Losses (draw, n) of a log-likelihood that is in memory and stays as it is."""
+
+    log_likelihood: NDArray[np.floating]
+
+    @property
+    def n(self) -> int:
+        """Number of observations."""
+        return int(self.log_likelihood.shape[1])
+
+    def blocks(self, most: int) -> Iterator[Array]:
+        """Yield the losses of consecutive draws."""
+        for first in range(0, len(self.log_likelihood), most):
+            yield np.negative(self.log_likelihood[first : first + most], dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class RowLosses:
     """Losses of a total over a linear predictor at draws (D, p), in memory or read in parts.
 
-    Attributes
-    ----------
-    total : PredictorTotal
-    thetas : (D, p) array
-    rows : Rows
-        Where labels of the rows are found.
-    estimand : str
-        What the posterior mean estimates, in words.
-
-    Examples
-    --------
-    >>> import etafree as ef
-    >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((2, 1)), np.array([1.0, 3.0])))
-    >>> losses = RowLosses(c.total, np.array([[1.0], [3.0], [2.0]]), c.rows)
-    >>> losses.totals, [block.T.tolist() for _, block in blocks_of_rows(c.total, losses.thetas)]
-    (array([ 0.,  0., -1.]), [[[0.0, 2.0, 0.5], [2.0, 0.0, 0.5]]])
+    Labels are lined up with `rows`; `estimand` says what the posterior mean estimates.
     """
 
     total: PredictorTotal
@@ -106,34 +121,39 @@ class RowLosses:
     @cached_property
     def totals(self) -> Array:
         """Every draw's total loss less the first draw's, which keeps digits; a pass."""
-        thetas = self.thetas
 
-        def add(part: LinearTotal, out: Array) -> None:
-            made = part.totals(thetas)
+        def add(rows: LinearTotal, out: Array) -> None:
+            losses = rows.totals(self.thetas)
             with np.errstate(invalid="ignore"):  # refused below
-                out += made - made[0]
+                out += losses - losses[0]
 
-        (out,) = self.total.fold(add, np.zeros(len(thetas)))
-        made: Array = out
-        if not np.isfinite(made).all():
-            self.total.fold(lambda part: _refuse_infinite(part, thetas))
-        return made
+        (totals,) = self.total.fold(add, np.zeros(len(self.thetas)))
+        if not np.isfinite(totals).all():
+            self.total.fold(self._refuse_infinite)
+        return np.asarray(totals)
+
+    def _refuse_infinite(self, part: LinearTotal) -> None:
+        for rows, losses in blocks_of_rows(part, self.thetas):
+            bad = np.flatnonzero(~np.isfinite(losses).all(axis=0))
+            if len(bad):
+                problem = f"is not finite at row {part.first + rows.start + bad[0]}"
+                advice = "drop it, or use a loss that is finite there"
+                raise InputError("log_likelihood", problem, advice)
 
     def group_scores(self, deviation: Array, groups: Groups, edges: NDArray[np.intp]) -> Array:
         """Return sums over groups of `batch_products` (K, p, G), a pass over the rows."""
-        thetas, many, p = self.thetas, len(edges) - 1, deviation.shape[1]
-        compiled = self.total.n * many * p >= COMPILE_FROM
+        batches, p = len(edges) - 1, deviation.shape[1]
+        compiled = self.total.n * batches * p >= COMPILE_FROM
 
         def add(part: LinearTotal, out: Array) -> None:
             codes = part.codes(groups)
-            for rows, losses in blocks_of_rows(part, thetas):
-                made = batch_products(deviation, losses, edges).reshape(many * p, -1)
-                flat = np.ascontiguousarray(made.T)
+            for rows, losses in blocks_of_rows(part, self.thetas):
+                products = batch_products(deviation, losses, edges).reshape(batches * p, -1)
+                flat = np.ascontiguousarray(products.T)
                 add_group_sums(out, codes[rows], np.ones(len(flat)), flat, compiled)
 
-        (out,) = self.total.fold(add, np.zeros((len(groups), many * p)), groups=groups)
-        made: Array = out.reshape(len(groups), many, p).transpose(1, 2, 0)
-        return made
+        (sums,) = self.total.fold(add, np.zeros((len(groups), batches * p)), groups=groups)
+        return np.asarray(sums).reshape(len(groups), batches, p).transpose(1, 2, 0)
 
     def sums_over_rows(
         self, deviation: Array, edges: NDArray[np.intp], function: Rowwise, *zeros: Array
@@ -142,21 +162,20 @@ class RowLosses:
 
         The products are centred: the share of their total is taken off that a row's weight has.
         """
-        thetas, weight = self.thetas, self.total.weight
-        mean = batch_products(deviation, self.totals[:, None], edges) / weight
+        mean = batch_products(deviation, self.totals[:, None], edges) / self.total.weight
 
         def add(part: LinearTotal, *out: Array) -> None:
-            for rows, losses in blocks_of_rows(part, thetas):
+            for rows, losses in blocks_of_rows(part, self.thetas):
                 w = None if part.weights is None else part.weights[rows]
-                made = batch_products(deviation, losses, edges)
-                made -= mean if w is None else mean * w
-                for total, more in zip(out, function(made.transpose(0, 2, 1), w), strict=True):
+                products = batch_products(deviation, losses, edges)
+                products -= mean if w is None else mean * w
+                for total, more in zip(out, function(products.transpose(0, 2, 1), w), strict=True):
                     total += more
 
         return self.total.fold(add, *zeros)
 
 
-def blocks_of_rows(part: Any, thetas: Array) -> Iterator[tuple[slice, Array]]:
+def blocks_of_rows(part: LinearTotal, thetas: Array) -> Iterator[tuple[slice, Array]]:
     """Yield rows and their weighted losses (D, m) at every parameter value."""
     for rows in row_blocks(part.n, max(1, BLOCK * len(thetas) // HELD_LOSSES)):
         u = thetas @ part.X[rows].T
@@ -174,111 +193,42 @@ def batch_products(deviation: Array, losses: Array, edges: NDArray[np.intp]) -> 
     """Return the covariances of draws (D, p), centred, with losses (D, m) by batch (K, p, m).
 
     Their mean over batches is the covariance with divisor D - 1.
-
-    Examples
-    --------
-    >>> z = np.array([[-1.0], [1.0], [-1.0], [1.0]])
-    >>> batch_products(z, z * [1.0, 3.0], np.array([0, 2, 4])).mean(axis=0) * 3 / 4
-    array([[1., 3.]])
     """
     (many, p), batches = deviation.shape, len(edges) - 1
     centred = losses - np.full(many, 1 / many) @ losses
     if np.ptp(np.diff(edges)) == 0:
         cut = deviation.reshape(batches, -1, p).transpose(0, 2, 1)
-        made: Array = cut @ centred.reshape(batches, many // batches, -1)
+        products: Array = cut @ centred.reshape(batches, many // batches, -1)
     else:
-        made = np.stack([deviation[a:b].T @ centred[a:b] for a, b in pairwise(edges.tolist())])
-    made *= batches / (many - 1)
-    return made
-
-
-def _refuse_infinite(part: LinearTotal, thetas: Array) -> None:
-    for rows, losses in blocks_of_rows(part, thetas):
-        bad = np.flatnonzero(~np.isfinite(losses).all(axis=0))
-        if len(bad):
-            raise InputError(
-                "log_likelihood",
-                f"is not finite at row {part.first + rows.start + bad[0]}",
-                "drop it, or use a loss that is finite there",
-            )
-
-
-#: Batches of draws, how few are enough, and how many effective draws one should hold.
-BATCHES, FEWEST, PER_BATCH = 40, 8, 10
-#: Numbers read at a time, and numbers that all batches together may hold (half a GB).
-READ_NUMBERS, HELD = 1 << 23, 1 << 26
-#: Condition of parameters' correlation from which on they do not help to find slopes.
-COLLINEAR = 1e8
-
-
-class PointwiseLosses(Protocol):
-    """Losses of n observations at every draw, read in blocks of draws."""
-
-    @property
-    def n(self) -> int:
-        """Number of observations."""
-
-    def blocks(self, most: int) -> Iterator[Array]:
-        """Yield the losses (draws, n) of consecutive draws, chain after chain, `most` at most."""
-
-
-@dataclass(frozen=True, eq=False)
-class PointwiseArray:
-    """Losses (draw, n) of a log-likelihood that is in memory and stays as it is.
-
-    Examples
-    --------
-    >>> next(PointwiseArray(np.array([[-1.0, -3.0]])).blocks(10))
-    array([[1., 3.]])
-    """
-
-    log_likelihood: NDArray[np.floating]
-
-    @property
-    def n(self) -> int:
-        """Number of observations."""
-        return int(self.log_likelihood.shape[1])
-
-    def blocks(self, most: int) -> Iterator[Array]:
-        """Yield the losses of consecutive draws."""
-        for first in range(0, len(self.log_likelihood), most):
-            yield np.negative(self.log_likelihood[first : first + most], dtype=np.float64)
+        products = np.stack([deviation[a:b].T @ centred[a:b] for a, b in pairwise(edges.tolist())])
+    products *= batches / (many - 1)
+    return products
 
 
 def _checked(losses: PointwiseLosses, draws: int) -> Iterator[Array]:
     """Yield blocks of losses that are finite and as many as the draws."""
-    left = draws
+    left, advice = draws, "compute it again from these draws"
     for block in losses.blocks(max(1, READ_NUMBERS // losses.n)):
         left -= len(block)
         if block.ndim != 2 or block.shape[1] != losses.n or left < 0:
-            raise InputError(
-                "log_likelihood",
-                "does not have the posterior's chains and draws",
-                "compute it again from these draws",
-            )
+            problem = "does not have the posterior's chains and draws"
+            raise InputError("log_likelihood", problem, advice)
         if not np.isfinite(block.sum()) and not np.isfinite(block).all():
             bad = np.flatnonzero(~np.isfinite(block).all(axis=0))
-            raise InputError(
-                "log_likelihood",
-                f"is not finite at {len(bad)} observation(s), the first at position {bad[0]}",
-                "drop them, or mend the likelihood",
-            )
+            problem = f"is not finite at {len(bad)} observation(s), the first at position {bad[0]}"
+            raise InputError("log_likelihood", problem, "drop them, or mend the likelihood")
         yield block
     if left:
-        raise InputError(
-            "log_likelihood",
-            f"has {draws - left} draws, the parameters {draws}",
-            "compute it again from these draws",
-        )
+        problem = f"has {draws - left} draws, the parameters {draws}"
+        raise InputError("log_likelihood", problem, advice)
 
 
 def total_losses(losses: PointwiseLosses | RowLosses, draws: int) -> Array:
     """Return the total loss of every draw (D,), up to a constant."""
     if isinstance(losses, RowLosses):
         return losses.totals
-    return np.concatenate(
-        [block.sum(axis=1, dtype=np.float64) for block in _checked(losses, draws)]
-    )
+    sums = [block.sum(axis=1, dtype=np.float64) for block in _checked(losses, draws)]
+    return np.concatenate(sums)
 
 
 def batch_edges(draws: Draws, size: int) -> NDArray[np.intp]:
@@ -303,23 +253,14 @@ def scores_by_batch(
 
     Their mean over batches is the covariance with divisor D - 1, less the share of the total that
     a group's observations make up.
-
-    Examples
-    --------
-    >>> z = np.array([[-1.0], [1.0], [-1.0], [1.0]])
-    >>> losses = PointwiseArray(-z * [1.0, 3.0])
-    >>> g = Groups(np.arange(2), np.arange(2))
-    >>> scores_by_batch(z, losses, g, np.array([0, 2, 4])).mean(axis=0) * 3 / 4
-    array([[-1.],
-           [ 1.]])
     """
     many, p = z.shape
     deviation = z - z.mean(axis=0)
     if isinstance(losses, RowLosses):
-        made = losses.group_scores(deviation, groups, edges)
+        scores = losses.group_scores(deviation, groups, edges)
         weight = groups.weights(losses.total.weights)
-        made -= made.sum(axis=2, keepdims=True) * (weight / weight.sum())
-        return made.transpose(0, 2, 1)
+        scores -= scores.sum(axis=2, keepdims=True) * (weight / weight.sum())
+        return scores.transpose(0, 2, 1)
     out = np.zeros((len(edges) - 1, p, len(groups)))
     total, product = np.zeros(losses.n), np.zeros((p, losses.n))
     start, batch, shift = 0, 0, None
@@ -332,22 +273,17 @@ def scores_by_batch(
             product += deviation[start : start + step].T @ block[:step]
             start, block = start + step, block[step:]
             if start == edges[batch + 1]:
-                out[batch] = [group_sums(column, groups) for column in product]
+                out[batch] = [groups.weights(column) for column in product]
                 product[:] = 0.0
                 batch += 1
-    level = group_sums(total / many, groups)
-    share = group_sums(np.full(losses.n, 1 / losses.n), groups)
+    level = groups.weights(total / many)
+    share = groups.weights(np.full(losses.n, 1 / losses.n))
     lean = np.add.reduceat(deviation, edges[:-1], axis=0)
-    for part, tilt in zip(out, lean, strict=True):
-        part -= tilt[:, None] * level
-        part *= len(out) / (many - 1)
-        part -= part.sum(axis=1, keepdims=True) * share
+    for scores, tilt in zip(out, lean, strict=True):
+        scores -= tilt[:, None] * level
+        scores *= len(out) / (many - 1)
+        scores -= scores.sum(axis=1, keepdims=True) * share
     return out.transpose(0, 2, 1)
-
-
-def group_sums(values: Array, groups: Groups) -> Array:
-    """Return sums over groups."""
-    return np.bincount(groups.codes, values, len(groups)).astype(np.float64, copy=False)
 
 
 class Curvature(NamedTuple):
@@ -369,43 +305,29 @@ def curvature(z: Array, energy: Array, edges: NDArray[np.intp], ess: float) -> C
     The second-order part of a quadratic regression, exact where the energy is quadratic.
     """
     many, p = z.shape
-    rows, columns = np.tril_indices(p)
-    size = 1 + p + len(rows)
-    if 8 * size > ess:
+    if 8 * (1 + p + p * (p + 1) // 2) > ess:
         return None
-    centred = z - z.mean(axis=0)
-    design = np.empty((many, size))
-    design[:, 0], design[:, 1 : p + 1] = 1.0, centred
-    np.multiply(centred[:, rows], centred[:, columns], out=design[:, p + 1 :])
-    value = energy - energy.mean()
+    centred, value = z - z.mean(axis=0), energy - energy.mean()
+    design = np.column_stack([np.ones(many), centred, outer_products(centred)])
     gram = design.T @ design
     if linalg.safe_factor(gram) is None:  # a variable is a square of another, or has two values
         return None
-    found = linalg.solve(gram, design.T @ value, "draws")
-    rest = value - design @ found
-    parts = np.add.reduceat(design * rest[:, None], edges[:-1], axis=0) * (len(edges) - 1)
-    changes = linalg.solve(gram, parts.T, "draws").T
-    matrix = _symmetric(found[p + 1 :], rows, columns, p)
-    eigenvalues = linalg.eigvalsh(matrix, "curvature")
+    coefficients = linalg.solve(gram, design.T @ value, "draws")
+    terms = design * (value - design @ coefficients)[:, None]
+    sums = np.add.reduceat(terms, edges[:-1], axis=0) * (len(edges) - 1)
+    changes = linalg.solve(gram, sums.T, "draws").T
+    second = unpacked(np.vstack([coefficients, changes])[:, p + 1 :], p) * (1 + np.eye(p))
+    eigenvalues = linalg.eigvalsh(second[0], "curvature")
     room = 3 * np.sqrt(p / ess)
     agrees = eigenvalues[0] > 0 and np.abs(np.log(eigenvalues)).max() <= room
-    each = np.array([_symmetric(c[p + 1 :], rows, columns, p) for c in changes])
-    return Curvature(matrix, each, eigenvalues, bool(agrees))
-
-
-def _symmetric(entries: Array, rows: Any, columns: Any, p: int) -> Array:
-    """Return the second derivatives of a quadratic from its coefficients."""
-    out = np.zeros((p, p))
-    out[rows, columns] += entries
-    out[columns, rows] += entries
-    return out
+    return Curvature(second[0], second[1:], eigenvalues, bool(agrees))
 
 
 class Slopes(NamedTuple):
     """Coordinates (D, p) of the draws for slopes, batches of draws, and what slopes lead to.
 
-    `spread` is the inverse Hessian of the reported parameters; `found` the curvature of the total
-    loss over the draws, which is used where it agrees with theirs.
+    `spread` is the inverse Hessian of the reported parameters; `curvature` that of the total loss
+    over the draws, which is used where it agrees with theirs.
     """
 
     z: Array
@@ -413,7 +335,7 @@ class Slopes(NamedTuple):
     spread: Array
     report: Array
     turns: Array | None
-    found: Curvature | None
+    curvature: Curvature | None
 
     def influences(self, scores: Array) -> Array:
         """Return influences (K, g, q) on the reported parameters of scores (K, g, p) by batch.
@@ -426,8 +348,8 @@ class Slopes(NamedTuple):
             return scores
         mean, q = scores.mean(axis=0), self.report.shape[1]
         out = scores if q == scores.shape[2] else np.empty((*scores.shape[:2], q))
-        for made, part, turn in zip(out, scores, self.turns, strict=True):
-            made[:] = (part - mean @ turn) @ self.report
+        for influence, score, turn in zip(out, scores, self.turns, strict=True):
+            influence[:] = (score - mean @ turn) @ self.report
         return out
 
 
@@ -444,23 +366,23 @@ def find_slopes(
     parameters is no parameter: the total loss has no curvature of its own along it, and so does not
     agree with the draws. Sets of the others are tried until both agree.
     """
-    energy, found = eta * total_losses(losses, len(draws)), None
+    energy, bend = eta * total_losses(losses, len(draws)), None
     for full in _together(draws, every):
         edges = batch_edges(full, held * full.p)
         lower = linalg.cholesky(full.covariance(), "draws")
         z = (full.array - full.mean) @ linalg.inv(lower, "draws").T
-        found = curvature(z, energy, edges, full.ess)
-        if found is not None and found.agrees:
+        bend = curvature(z, energy, edges, full.ess)
+        if bend is not None and bend.agrees:
             break
-    if found is None or not found.agrees:
+    if bend is None or not bend.agrees:
         edges = batch_edges(draws, held * draws.p)
-        return Slopes(draws.array, edges, eta * draws.covariance(), np.array(eta), None, found)
-    inverse = linalg.inv(found.matrix, "curvature")
-    many = (len(edges) - 1) / (len(z) - 1)
-    own = np.array([z[first:last].T @ z[first:last] * many for first, last in pairwise(edges)])
+        return Slopes(draws.array, edges, eta * draws.covariance(), np.array(eta), None, bend)
+    inverse = linalg.inv(bend.matrix, "curvature")
+    factor = (len(edges) - 1) / (len(z) - 1)
+    own = np.array([z[first:last].T @ z[first:last] * factor for first, last in pairwise(edges)])
     spread = (eta * lower @ inverse @ lower.T)[: draws.p, : draws.p]
     report = eta * inverse @ lower.T[:, : draws.p]
-    return Slopes(z, edges, spread, report, own - np.eye(full.p) + inverse @ found.changes, found)
+    return Slopes(z, edges, spread, report, own - np.eye(full.p) + inverse @ bend.changes, bend)
 
 
 def _together(draws: Draws, every: Draws | None) -> Iterator[Draws]:
@@ -469,10 +391,10 @@ def _together(draws: Draws, every: Draws | None) -> Iterator[Draws]:
     Packages store what is computed after the parameters, so the last are left out first.
     """
     others = {} if every is None else _others(draws, every)
-    known = list(dict.fromkeys(map(_variable, others)))
-    without = [known, *([name for name in known if name != one] for one in reversed(known))]
-    without += [known[:k] for k in range(len(known) - 2, 0, -1)]
-    for variables in filter(None, without):
+    names = list(dict.fromkeys(map(_variable, others)))
+    subsets = [names, *([name for name in names if name != one] for one in reversed(names))]
+    subsets += [names[:k] for k in range(len(names) - 2, 0, -1)]
+    for variables in filter(None, subsets):
         chosen = {name: x for name, x in others.items() if _variable(name) in variables}
         values = [*draws.values.transpose(2, 0, 1), *chosen.values()]
         full = Draws(np.stack(values, axis=2), (*draws.names, *chosen))
@@ -493,7 +415,7 @@ def _others(draws: Draws, every: Draws) -> dict[str, Array]:
     Left out is what is not finite, constant, or a linear combination of those before, and variables
     with more entries than that.
     """
-    many, shape, found = len(draws), draws.values.shape[:2], {}
+    many, others = len(draws), {}
     most, basis = int(np.sqrt(many / 4)), np.empty((0, many))
     lengths = Counter(map(_variable, every.names))
     short = [name for name in every.names if lengths[_variable(name)] <= most]
@@ -510,12 +432,8 @@ def _others(draws: Draws, every: Draws) -> dict[str, Array]:
         if length * COLLINEAR > many:
             basis = np.vstack([basis, rest / np.sqrt(length)])
             if name not in draws.names:
-                found[name] = column.reshape(shape)
-    return found
-
-
-NAME = "infinitesimal jackknife"
-FEWER = "report fewer parameters (var_names= of a fit, Draws.select() of draws)"
+                others[name] = column.reshape(draws.values.shape[:2])
+    return others
 
 
 @own_settings
@@ -532,43 +450,25 @@ def jackknife_target(
 
     Parameters
     ----------
-    draws : Draws
-        Of the parameters to report.
+    draws, every : Draws
+        Of the parameters to report, and of all parameters, those among them.
     losses : PointwiseLosses or RowLosses
-        Loss of every observation at every draw: minus the log-likelihood, say; or a criterion's
-        rows, of which some at a time are held.
+        Loss of every observation at every draw: minus the log-likelihood, say.
     dependence : Dependence, optional
         Which observations depend on each other; independent by default.
     eta : float
         Learning rate of the draws.
-    every : Draws, optional
-        Of all parameters, those to report among them.
     correction : str, optional
         "HC0", "HC1" (default) for independent rows, "CR0", "CR1" (default), "CR1S" for clusters;
         others as for `etafree.target`. CR2 and CR3 need a cluster's share of the Hessian.
-
-    Examples
-    --------
-    Draws at two sigma points of a mean's posterior give HC0 exactly.
-
-    >>> from etafree.jackknife import PointwiseArray
-    >>> y, sd = np.array([0.0, 1.0, 2.0, 5.0]), 0.5 * np.sqrt(15 / 16)
-    >>> theta = 2 + sd * np.tile([1.0, -1.0], 8)
-    >>> losses = PointwiseArray(-0.5 * (y - theta[:, None]) ** 2)
-    >>> t = jackknife_target(Draws.of(theta), losses, correction="HC0")
-    >>> t.covariance.round(12)
-    array([[0.875]])
     """
     eta = as_positive(eta, "eta")
     n, p = losses.n, draws.p
     dependence = Independent(n) if dependence is None else dependence
     dependence.check_size(None, p, f"{FEWER}:")
     if dependence.independent and n <= p:
-        raise InputError(
-            "log_likelihood",
-            f"has {n} observations for {p} parameters",
-            f"{FEWER}: at most {n - 1}",
-        )
+        problem = f"has {n} observations for {p} parameters"
+        raise InputError("log_likelihood", problem, f"{FEWER}: at most {n - 1}")
     correction = dependence.correction(
         correction, ("draws and log-likelihood have none", "use 'HC1' or 'CR1', or pass model=")
     )
@@ -577,44 +477,39 @@ def jackknife_target(
     if dependence.independent and isinstance(losses, RowLosses):
         slopes = find_slopes(draws, losses, 1, eta, every)
         whiten = linalg.whitener(linalg.inv(slopes.spread, "draws"), "draws")
-        made, covariance, error = _over_rows(losses, slopes, whiten, correction)
+        meat, covariance, error = _over_rows(losses, slopes, whiten, correction)
     else:
         groups = dependence.groups
-        parts, slopes = influences(draws, losses, groups, eta, every)
+        scores, slopes = influences(draws, losses, groups, eta, every)
         whiten = linalg.whitener(linalg.inv(slopes.spread, "draws"), "draws")
         back = linalg.inv(whiten, "draws")
-        for part in parts:  # scores, where A = I
-            part[:] = part @ back
-        mean = parts.mean(axis=0)
+        for batch in scores:  # from influences to scores, where A = I
+            batch[:] = batch @ back
+        mean = scores.mean(axis=0)
         weights = groups.weights(None if rows is None else rows.weights)
-        made, form = dependence.form(GroupScores(mean, whiten, weights, count), correction)
-        covariance, error = without_noise(parts, mean, form)
+        meat, form = dependence.form(GroupScores(mean, whiten, weights, count), correction)
+        covariance, error = without_noise(scores, mean, form)
     still = [draws.names[j] for j in np.flatnonzero(~((error >= 0) & (error < 0.5)))]
     if still:
-        raise InputError(
-            "log_likelihood",
-            f"moves {still[:8]} by no more than the noise of the draws",
-            f"{FEWER}, or draw more",
-        )
+        problem = f"moves {still[:8]} by no more than the noise of the draws"
+        raise InputError("log_likelihood", problem, f"{FEWER}, or draw more")
 
     def advice() -> str:
-        tied = np.abs(correlation_eigenvalues(covariance)[1][:, 0]) > 0.1
-        names = [name for name, is_tied in zip(draws.names, tied, strict=True) if is_tied][:8]
-        return (
-            f"{names} are computed from one another, or the draws are too few: {FEWER}, or draw "
-            "more"
-        )
+        tied = np.flatnonzero(np.abs(correlation_eigenvalues(covariance)[1][:, 0]) > 0.1)
+        names = [draws.names[j] for j in tied[:8]]
+        why = f"{names} are computed from one another, or the draws are too few"
+        return f"{why}: {FEWER}, or draw more"
 
-    covariance = check_covariance(covariance, NAME, p, advice)
+    bend = slopes.curvature
     return Target(
         center=draws.mean,
-        covariance=covariance,
+        covariance=check_covariance(covariance, NAME, p, advice),
         names=draws.names,
-        dof=np.full(p, made.dof),
+        dof=np.full(p, meat.dof),
         center_kind="mean",
-        correction=made.correction,
-        clusters=made.clusters,
-        design=made.design,
+        correction=meat.correction,
+        clusters=meat.clusters,
+        design=meat.design,
         n=n,
         size=size,
         method=NAME,
@@ -622,18 +517,17 @@ def jackknife_target(
         se_error=error,
         dependence=dependence,
         findings=(
-            *made.findings,
-            *([] if slopes.found is None else [_spread(slopes.found, eta)]),
+            *meat.findings,
+            *([] if bend is None else [_spread(bend, eta)]),
             Finding("jackknife: eta n", eta * count),
         ),
     )
 
 
-def _spread(found: Curvature, eta: float) -> Finding:
+def _spread(bend: Curvature, eta: float) -> Finding:
     """Return how many times as wide draws are as the log-likelihood's curvature makes them."""
-    middle = float(np.median(found.eigenvalues))
-    name = "draws against log-likelihood"
-    return Finding(name, float(found.eigenvalues[-1]), {"middle": middle, "eta": eta})
+    middle, most = float(np.median(bend.eigenvalues)), float(bend.eigenvalues[-1])
+    return Finding("draws against log-likelihood", most, {"middle": middle, "eta": eta})
 
 
 def influences(
@@ -648,19 +542,19 @@ def influences(
     return slopes.influences(scores_by_batch(slopes.z, losses, groups, slopes.edges)), slopes
 
 
-def without_noise(parts: Array, mean: Array, form: Form) -> tuple[Array, Array]:
+def without_noise(scores: Array, mean: Array, form: Form) -> tuple[Array, Array]:
     """Return a form of the batches' mean less its noise, and the relative error of its roots.
 
     The error is that of the square roots of the diagonal, from the batches' first-order effects.
     """
-    base, squares, turned = form(mean), [], []
-    for part in parts:
-        squares.append(form(part - mean))
-        turned.append(np.diagonal(form(part) - base - squares[-1]))  # twice the product
-    return _less_noise(base, np.array(squares), np.array(turned))
+    base = form(mean)
+    squares = np.array([form(batch - mean) for batch in scores])
+    whole = np.array([form(batch) for batch in scores])
+    return _less_noise(base, squares, np.diagonal(whole - base - squares, axis1=1, axis2=2))
 
 
 def _less_noise(base: Array, squares: Array, turned: Array) -> tuple[Array, Array]:
+    """Return the same from forms of deviations (K, p, p) and twice their products (K, p)."""
     many = len(squares) * (len(squares) - 1)
     covariance: Array = base - squares.sum(axis=0) / many
     error: Array = 0.5 * np.sqrt(np.square(turned).sum(axis=0) / many) / np.diagonal(covariance)
@@ -675,18 +569,18 @@ def _over_rows(
     back = linalg.inv(whiten, "draws")
 
     def moments(scores: Array, weights: Array | None) -> tuple[Array, ...]:
-        parts = slopes.influences(scores) @ back
+        scores = slopes.influences(scores) @ back
         if weights is not None and frequency:  # copies of a row are rows
-            parts *= np.where(weights > 0, weights, np.inf)[:, None] ** -0.5
-        mean = parts.mean(axis=0)
-        parts -= mean
-        return mean.T @ mean, parts.transpose(0, 2, 1) @ parts, mean.T @ parts
+            scores *= np.where(weights > 0, weights, np.inf)[:, None] ** -0.5
+        mean = scores.mean(axis=0)
+        scores -= mean
+        return mean.T @ mean, scores.transpose(0, 2, 1) @ scores, mean.T @ scores
 
     deviation = slopes.z - slopes.z.mean(axis=0)
     zeros = np.zeros((p, p)), np.zeros((many, p, p)), np.zeros((many, p, p))
     base, squares, products = losses.sums_over_rows(deviation, slopes.edges, moments, *zeros)
     factor = losses.total.small_sample_factor() if correction == "HC1" else 1.0
-    made = Meat(*finish(factor * base, whiten), np.inf, correction)
+    meat = Meat(*finish(factor * base, whiten), np.inf, correction)
     squares = factor * whiten.T @ squares @ whiten
     turned = 2 * factor * np.diagonal(whiten.T @ products @ whiten, axis1=1, axis2=2)
-    return made, *_less_noise(made.covariance, squares, turned)
+    return meat, *_less_noise(meat.covariance, squares, turned)
