@@ -25,7 +25,7 @@ from etafree.jackknife import (
     _spread,
     batch_edges,
     curvature,
-    influences,
+    find_slopes,
     jackknife_target,
     scores_by_batch,
     total_losses,
@@ -93,7 +93,8 @@ def test_noise_of_few_draws_is_taken_off():
         true = np.diagonal(ef.target(criterion, correction="HC0").covariance)
         first, noise = plain_covariance(draws, losses)
         rows = Groups(np.arange(400), np.arange(400))
-        parts = influences(draws, losses, rows, 1.0)[0]
+        slopes = find_slopes(draws, losses, 400, 1.0)
+        parts = slopes.influences(scores_by_batch(slopes.z, losses, rows, slopes.edges))
         covariance, _ = without_noise(parts, parts.mean(axis=0), lambda x: x.T @ x)
         for made, matrix in ((raw, first), (closed, first - noise), (batched, covariance)):
             made.append(np.mean(np.diagonal(matrix) / true))

@@ -33,7 +33,7 @@ arXiv:2305.06466.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -68,8 +68,8 @@ READ_NUMBERS, HELD = 1 << 23, 1 << 26
 #: Condition of parameters' correlation from which on they do not help to find slopes.
 COLLINEAR = 1e8
 
-#: From scores (K, m, p) of m rows by batch to whatever is summed; weights of the rows come along.
-Rowwise = Callable[[Array, Array | None], tuple[Array, ...]]
+#: Where batches of draws start, and the last ends.
+Edges = NDArray[np.intp]
 
 
 class PointwiseLosses(Protocol):
@@ -133,63 +133,49 @@ class RowLosses:
         return np.asarray(totals)
 
     def _refuse_infinite(self, part: LinearTotal) -> None:
-        for rows, losses in blocks_of_rows(part, self.thetas):
+        for rows, losses in self.blocks_of_rows(part):
             bad = np.flatnonzero(~np.isfinite(losses).all(axis=0))
             if len(bad):
                 problem = f"is not finite at row {part.first + rows.start + bad[0]}"
                 advice = "drop it, or use a loss that is finite there"
                 raise InputError("log_likelihood", problem, advice)
 
-    def group_scores(self, deviation: Array, groups: Groups, edges: NDArray[np.intp]) -> Array:
-        """Return sums over groups of `batch_products` (K, p, G), a pass over the rows."""
+    def blocks_of_rows(self, part: LinearTotal) -> Iterator[tuple[slice, Array]]:
+        """Yield rows and their weighted losses (D, m) at every draw."""
+        for rows in row_blocks(part.n, max(1, BLOCK * len(self.thetas) // HELD_LOSSES)):
+            u = self.thetas @ part.X[rows].T
+            if part.offset is not None:
+                u += part.offset[rows]
+            losses = part.loss.values(u, part.y[rows])
+            if part.weights is not None:
+                w = part.weights[rows]
+                losses[:, w == 0] = 0.0
+                losses *= w
+            yield rows, losses
+
+    def scores_by_batch(self, deviation: Array, groups: Groups, edges: Edges) -> Array:
+        """Return what the function of this name does, by a pass over the rows."""
         batches, p = len(edges) - 1, deviation.shape[1]
         compiled = self.total.n * batches * p >= COMPILE_FROM
 
         def add(part: LinearTotal, out: Array) -> None:
             codes = part.codes(groups)
-            for rows, losses in blocks_of_rows(part, self.thetas):
+            for rows, losses in self.blocks_of_rows(part):
                 products = batch_products(deviation, losses, edges).reshape(batches * p, -1)
                 flat = np.ascontiguousarray(products.T)
                 add_group_sums(out, codes[rows], np.ones(len(flat)), flat, compiled)
 
         (sums,) = self.total.fold(add, np.zeros((len(groups), batches * p)), groups=groups)
-        return np.asarray(sums).reshape(len(groups), batches, p).transpose(1, 2, 0)
-
-    def sums_over_rows(
-        self, deviation: Array, edges: NDArray[np.intp], function: Rowwise, *zeros: Array
-    ) -> tuple[Array, ...]:
-        """Return the sums of a function of rows' `batch_products` (K, m, p), a pass over the rows.
-
-        The products are centred: the share of their total is taken off that a row's weight has.
-        """
-        mean = batch_products(deviation, self.totals[:, None], edges) / self.total.weight
-
-        def add(part: LinearTotal, *out: Array) -> None:
-            for rows, losses in blocks_of_rows(part, self.thetas):
-                w = None if part.weights is None else part.weights[rows]
-                products = batch_products(deviation, losses, edges)
-                products -= mean if w is None else mean * w
-                for total, more in zip(out, function(products.transpose(0, 2, 1), w), strict=True):
-                    total += more
-
-        return self.total.fold(add, *zeros)
+        scores: Array = sums.reshape(len(groups), batches, p).transpose(1, 0, 2)
+        weight = groups.weights(self.total.weights)
+        scores -= scores.sum(axis=1, keepdims=True) * (weight / weight.sum())[:, None]
+        return scores
 
 
-def blocks_of_rows(part: LinearTotal, thetas: Array) -> Iterator[tuple[slice, Array]]:
-    """Yield rows and their weighted losses (D, m) at every parameter value."""
-    for rows in row_blocks(part.n, max(1, BLOCK * len(thetas) // HELD_LOSSES)):
-        u = thetas @ part.X[rows].T
-        if part.offset is not None:
-            u += part.offset[rows]
-        losses = part.loss.values(u, part.y[rows])
-        if part.weights is not None:
-            w = part.weights[rows]
-            losses[:, w == 0] = 0.0
-            losses *= w
-        yield rows, losses
+Losses = PointwiseLosses | RowLosses
 
 
-def batch_products(deviation: Array, losses: Array, edges: NDArray[np.intp]) -> Array:
+def batch_products(deviation: Array, losses: Array, edges: Edges) -> Array:
     """Return the covariances of draws (D, p), centred, with losses (D, m) by batch (K, p, m).
 
     Their mean over batches is the covariance with divisor D - 1.
@@ -223,7 +209,7 @@ def _checked(losses: PointwiseLosses, draws: int) -> Iterator[Array]:
         raise InputError("log_likelihood", problem, advice)
 
 
-def total_losses(losses: PointwiseLosses | RowLosses, draws: int) -> Array:
+def total_losses(losses: Losses, draws: int) -> Array:
     """Return the total loss of every draw (D,), up to a constant."""
     if isinstance(losses, RowLosses):
         return losses.totals
@@ -231,10 +217,10 @@ def total_losses(losses: PointwiseLosses | RowLosses, draws: int) -> Array:
     return np.concatenate(sums)
 
 
-def batch_edges(draws: Draws, size: int) -> NDArray[np.intp]:
-    """Return where batches start and end: parts of chains, long against autocorrelation.
+def batch_edges(draws: Draws, size: int) -> Edges:
+    """Return the edges of batches, parts of chains that are long against autocorrelation.
 
-    `size` is how many numbers a batch has to hold.
+    A batch holds `size` numbers.
     """
     chains, length, _ = draws.values.shape
     room = min(BATCHES, draws.ess / PER_BATCH, HELD / size)
@@ -246,9 +232,7 @@ def batch_edges(draws: Draws, size: int) -> NDArray[np.intp]:
     return np.append(starts, chains * length)
 
 
-def scores_by_batch(
-    z: Array, losses: PointwiseLosses | RowLosses, groups: Groups, edges: NDArray[np.intp]
-) -> Array:
+def scores_by_batch(z: Array, losses: Losses, groups: Groups, edges: Edges) -> Array:
     """Return the covariances of z (D, p) with groups' losses by batch (K, G, p), centred.
 
     Their mean over batches is the covariance with divisor D - 1, less the share of the total that
@@ -257,10 +241,7 @@ def scores_by_batch(
     many, p = z.shape
     deviation = z - z.mean(axis=0)
     if isinstance(losses, RowLosses):
-        scores = losses.group_scores(deviation, groups, edges)
-        weight = groups.weights(losses.total.weights)
-        scores -= scores.sum(axis=2, keepdims=True) * (weight / weight.sum())
-        return scores.transpose(0, 2, 1)
+        return losses.scores_by_batch(deviation, groups, edges)
     out = np.zeros((len(edges) - 1, p, len(groups)))
     total, product = np.zeros(losses.n), np.zeros((p, losses.n))
     start, batch, shift = 0, 0, None
@@ -299,10 +280,10 @@ class Curvature(NamedTuple):
     agrees: bool
 
 
-def curvature(z: Array, energy: Array, edges: NDArray[np.intp], ess: float) -> Curvature | None:
-    """Return the curvature of an energy over draws (D, p), None if they do not determine it.
+def curvature(z: Array, energy: Array, edges: Edges, ess: float) -> Curvature | None:
+    """Return the curvature of an energy over draws (D, p), by a quadratic regression.
 
-    The second-order part of a quadratic regression, exact where the energy is quadratic.
+    None if the draws do not determine it.
     """
     many, p = z.shape
     if 8 * (1 + p + p * (p + 1) // 2) > ess:
@@ -331,7 +312,7 @@ class Slopes(NamedTuple):
     """
 
     z: Array
-    edges: NDArray[np.intp]
+    edges: Edges
     spread: Array
     report: Array
     turns: Array | None
@@ -340,8 +321,7 @@ class Slopes(NamedTuple):
     def influences(self, scores: Array) -> Array:
         """Return influences (K, g, q) on the reported parameters of scores (K, g, p) by batch.
 
-        To first order: what a batch says of slopes and curvature, others as they are. The scores
-        are overwritten.
+        To first order in a batch's slopes and curvature. The scores are overwritten.
         """
         if self.turns is None:
             scores *= self.report
@@ -354,28 +334,24 @@ class Slopes(NamedTuple):
 
 
 def find_slopes(
-    draws: Draws,
-    losses: PointwiseLosses | RowLosses,
-    held: int,
-    eta: float,
-    every: Draws | None = None,
+    draws: Draws, losses: Losses, groups: int, eta: float, every: Draws | None = None
 ) -> Slopes:
-    """Return how influences on these parameters are found; a batch holds so many of them.
+    """Return how influences of so many groups on these parameters are found.
 
-    Slopes are over the parameters to report and the others in `every`. What is computed from
-    parameters is no parameter: the total loss has no curvature of its own along it, and so does not
-    agree with the draws. Sets of the others are tried until both agree.
+    Slopes are over the parameters to report and the others in `every`. The total loss has no
+    curvature of its own along what is computed from parameters, and so does not agree with the
+    draws: sets of the others are tried until both agree.
     """
     energy, bend = eta * total_losses(losses, len(draws)), None
     for full in _together(draws, every):
-        edges = batch_edges(full, held * full.p)
+        edges = batch_edges(full, groups * full.p)
         lower = linalg.cholesky(full.covariance(), "draws")
         z = (full.array - full.mean) @ linalg.inv(lower, "draws").T
         bend = curvature(z, energy, edges, full.ess)
         if bend is not None and bend.agrees:
             break
     if bend is None or not bend.agrees:
-        edges = batch_edges(draws, held * draws.p)
+        edges = batch_edges(draws, groups * draws.p)
         return Slopes(draws.array, edges, eta * draws.covariance(), np.array(eta), None, bend)
     inverse = linalg.inv(bend.matrix, "curvature")
     factor = (len(edges) - 1) / (len(z) - 1)
@@ -439,7 +415,7 @@ def _others(draws: Draws, every: Draws) -> dict[str, Array]:
 @own_settings
 def jackknife_target(
     draws: Draws,
-    losses: PointwiseLosses | RowLosses,
+    losses: Losses,
     dependence: Dependence | None = None,
     *,
     eta: float = 1.0,
@@ -472,21 +448,22 @@ def jackknife_target(
     correction = dependence.correction(
         correction, ("draws and log-likelihood have none", "use 'HC1' or 'CR1', or pass model=")
     )
-    rows = losses.total if isinstance(losses, RowLosses) else None
-    count, size = (float(n), float(n)) if rows is None else (rows.count, rows.size)
-    if dependence.independent and isinstance(losses, RowLosses):
-        slopes = find_slopes(draws, losses, 1, eta, every)
-        whiten = linalg.whitener(linalg.inv(slopes.spread, "draws"), "draws")
-        meat, covariance, error = _over_rows(losses, slopes, whiten, correction)
+    rows = losses if isinstance(losses, RowLosses) else None
+    count, size = (float(n), float(n)) if rows is None else (rows.total.count, rows.total.size)
+    alone = rows if dependence.independent else None
+    held = len(dependence.groups) if alone is None else 1  # sums over rows hold no row
+    slopes = find_slopes(draws, losses, held, eta, every)
+    whiten = linalg.whitener(linalg.inv(slopes.spread, "draws"), "draws")
+    if alone is not None:
+        meat, covariance, error = _over_rows(alone, slopes, whiten, correction)
     else:
         groups = dependence.groups
-        scores, slopes = influences(draws, losses, groups, eta, every)
-        whiten = linalg.whitener(linalg.inv(slopes.spread, "draws"), "draws")
+        scores = slopes.influences(scores_by_batch(slopes.z, losses, groups, slopes.edges))
         back = linalg.inv(whiten, "draws")
         for batch in scores:  # from influences to scores, where A = I
             batch[:] = batch @ back
         mean = scores.mean(axis=0)
-        weights = groups.weights(None if rows is None else rows.weights)
+        weights = groups.weights(None if rows is None else rows.total.weights)
         meat, form = dependence.form(GroupScores(mean, whiten, weights, count), correction)
         covariance, error = without_noise(scores, mean, form)
     still = [draws.names[j] for j in np.flatnonzero(~((error >= 0) & (error < 0.5)))]
@@ -530,23 +507,8 @@ def _spread(bend: Curvature, eta: float) -> Finding:
     return Finding("draws against log-likelihood", most, {"middle": middle, "eta": eta})
 
 
-def influences(
-    draws: Draws,
-    losses: PointwiseLosses | RowLosses,
-    groups: Groups,
-    eta: float,
-    every: Draws | None = None,
-) -> tuple[Array, Slopes]:
-    """Return influences of groups on these parameters by batch (K, G, p), and the slopes' way."""
-    slopes = find_slopes(draws, losses, len(groups), eta, every)
-    return slopes.influences(scores_by_batch(slopes.z, losses, groups, slopes.edges)), slopes
-
-
 def without_noise(scores: Array, mean: Array, form: Form) -> tuple[Array, Array]:
-    """Return a form of the batches' mean less its noise, and the relative error of its roots.
-
-    The error is that of the square roots of the diagonal, from the batches' first-order effects.
-    """
+    """Return a form of the batches' mean less its noise, and the relative error of its roots."""
     base = form(mean)
     squares = np.array([form(batch - mean) for batch in scores])
     whole = np.array([form(batch) for batch in scores])
@@ -554,7 +516,7 @@ def without_noise(scores: Array, mean: Array, form: Form) -> tuple[Array, Array]
 
 
 def _less_noise(base: Array, squares: Array, turned: Array) -> tuple[Array, Array]:
-    """Return the same from forms of deviations (K, p, p) and twice their products (K, p)."""
+    """Return the same from forms of deviations (K, p, p) and of twice their products (K, p)."""
     many = len(squares) * (len(squares) - 1)
     covariance: Array = base - squares.sum(axis=0) / many
     error: Array = 0.5 * np.sqrt(np.square(turned).sum(axis=0) / many) / np.diagonal(covariance)
@@ -565,21 +527,28 @@ def _over_rows(
     losses: RowLosses, slopes: Slopes, whiten: Array, correction: str
 ) -> tuple[Meat, Array, Array]:
     """Return the meat of independent rows, and `without_noise` of it, from sums over the rows."""
-    p, many, frequency = len(whiten), len(slopes.edges) - 1, losses.total.frequency
-    back = linalg.inv(whiten, "draws")
-
-    def moments(scores: Array, weights: Array | None) -> tuple[Array, ...]:
-        scores = slopes.influences(scores) @ back
-        if weights is not None and frequency:  # copies of a row are rows
-            scores *= np.where(weights > 0, weights, np.inf)[:, None] ** -0.5
-        mean = scores.mean(axis=0)
-        scores -= mean
-        return mean.T @ mean, scores.transpose(0, 2, 1) @ scores, mean.T @ scores
-
+    total, edges, back = losses.total, slopes.edges, linalg.inv(whiten, "draws")
     deviation = slopes.z - slopes.z.mean(axis=0)
-    zeros = np.zeros((p, p)), np.zeros((many, p, p)), np.zeros((many, p, p))
-    base, squares, products = losses.sums_over_rows(deviation, slopes.edges, moments, *zeros)
-    factor = losses.total.small_sample_factor() if correction == "HC1" else 1.0
+    share = batch_products(deviation, losses.totals[:, None], edges) / total.weight
+
+    def add(part: LinearTotal, base: Array, squares: Array, products: Array) -> None:
+        for rows, row_losses in losses.blocks_of_rows(part):
+            w = None if part.weights is None else part.weights[rows]
+            scores = batch_products(deviation, row_losses, edges)
+            scores -= share if w is None else share * w  # a row's share of the total
+            scores = slopes.influences(scores.transpose(0, 2, 1)) @ back
+            if w is not None and total.frequency:  # copies of a row are rows
+                scores *= np.where(w > 0, w, np.inf)[:, None] ** -0.5
+            mean = scores.mean(axis=0)
+            scores -= mean
+            base += mean.T @ mean
+            squares += scores.transpose(0, 2, 1) @ scores
+            products += mean.T @ scores
+
+    p, batches = len(whiten), len(edges) - 1
+    zeros = np.zeros((p, p)), np.zeros((batches, p, p)), np.zeros((batches, p, p))
+    base, squares, products = total.fold(add, *zeros)
+    factor = total.small_sample_factor() if correction == "HC1" else 1.0
     meat = Meat(*finish(factor * base, whiten), np.inf, correction)
     squares = factor * whiten.T @ squares @ whiten
     turned = 2 * factor * np.diagonal(whiten.T @ products @ whiten, axis1=1, axis2=2)
