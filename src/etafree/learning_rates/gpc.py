@@ -13,8 +13,6 @@ draws of bootstrap posteriors that are reweighted to other learning rates.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -51,73 +49,10 @@ def reweighted(losses: Array, change: float) -> Array:
     return weights
 
 
-@dataclass(frozen=True, eq=False)
-class _DrawnRegions:
-    """Draws (B, D, p) of the posteriors of bootstrap data at `eta`, with their losses (B, D)."""
-
-    center: Array
-    eta: float
-    draws: Array
-    losses: Array
-
-    @classmethod
-    def of(cls, problem: Problem, drawn: Resamples, eta: float, count: int) -> _DrawnRegions:
-        """Draw from the posterior of every resample whose minimiser was found."""
-        criterion, seeds = problem.criterion, problem.seeds.spawn(drawn.drawn)
-        blocks = weight_blocks(criterion, drawn.drawn, problem.groups, problem.seeds, "counts")
-        weightings = ((weights, kind) for block, kind in blocks for weights in block)
-        wanted, draws, losses = set(drawn.which.tolist()), [], []
-        for number, (weights, kind) in enumerate(weightings):
-            if number not in wanted:
-                continue
-            try:
-                posterior = problem.posterior(eta, criterion.reweighted(weights, kind))
-                thetas = sample(posterior, count, seed=np.random.default_rng(seeds[number])).array
-            except (ConvergenceError, InputError):  # no sampler reaches it, or it is improper
-                continue
-            draws.append(thetas[:count])
-            losses.append(posterior.criterion.values_at(draws[-1]))
-        if len(draws) < 0.5 * len(wanted):
-            raise ConvergenceError(
-                f"{len(wanted) - len(draws)} of {len(wanted)} bootstrap posteriors at eta = "
-                f"{eta:.3g} could not be drawn from; add a penalty or use region='laplace'"
-            )
-        return cls(problem.fit.theta, eta, np.array(draws), np.array(losses))
-
-    def effective(self, eta: float) -> Array:
-        """Return how many draws the reweighted ones are worth at `eta`, (B,)."""
-        size: Array = 1.0 / np.square(reweighted(self.losses, eta - self.eta)).sum(axis=1)
-        return size
-
-    def coverage(self, eta: float, level: float, contrast: Array | None) -> float:
-        """Return how often the region at `eta` holds the centre.
-
-        The ellipsoid of the draws' mean and covariance that holds a share `level` of them, or a
-        contrast's equal-tailed interval.
-        """
-        weights = reweighted(self.losses, eta - self.eta)
-        if contrast is not None:
-            values, tail = self.draws @ contrast, 0.5 * (1 - level)
-            point = self.center @ contrast
-            above = _quantiles(values, weights, tail) <= point
-            return float(np.mean(above & (point <= _quantiles(values, weights, 1 - tail))))
-        mean = np.einsum("bd,bdi->bi", weights, self.draws)
-        apart = self.draws - mean[:, None]
-        covariance = np.einsum("bdi,bdj->bij", weights[:, :, None] * apart, apart)
-        advice = "reweighting leaves too few draws of a posterior: pass more draws="
-        lower = linalg.inv(linalg.cholesky(covariance, "draws", advice), "draws", advice)
-        size = np.square(np.einsum("bij,bdj->bdi", lower, apart)).sum(axis=2)
-        own = np.square(np.einsum("bij,bj->bi", lower, self.center - mean)).sum(axis=1)
-        return float(np.mean(own <= _quantiles(size, weights, level)))
-
-
-def _quantiles(values: Array, weights: Array, level: float) -> Array:
-    """Return the quantile of weighted values in every row, (B, D) -> (B,), by mid-ranks."""
-    order = np.argsort(values, axis=1)
-    values = np.take_along_axis(values, order, axis=1)
-    weights = np.take_along_axis(weights, order, axis=1)
-    ranks = np.cumsum(weights, axis=1) - 0.5 * weights
-    return np.array([np.interp(level, rank, row) for rank, row in zip(ranks, values, strict=True)])
+def effective_share(losses: Array, change: float) -> Array:
+    """Return which share of the draws the reweighted ones are worth, over the last axis."""
+    share: Array = 1.0 / np.square(reweighted(losses, change)).sum(axis=-1) / losses.shape[-1]
+    return share
 
 
 def weighted_chi_square_quantile(weights: Array, level: float) -> float:
@@ -181,11 +116,8 @@ def gpc(
 
     Parameters
     ----------
-    problem : Problem
-    resamples : int
-        Bootstrap data sets.
-    level : float
-        :math:`1-\alpha`.
+    resamples, level : int and float
+        Bootstrap data sets, and :math:`1-\alpha`.
     functional : str or (p,) array, optional
         A parameter, or a contrast, whose interval is calibrated instead of the joint ellipsoid.
     region : {"laplace", "draws"}
@@ -219,9 +151,8 @@ def gpc(
     contrast = _contrast(problem, functional)
     as_choice(region, "region", ("laplace", "draws"))
     as_choice(solver, "solver", ("root", "robbins-monro"))
-    per_posterior = as_count(draws, "draws", least=100)
+    per_posterior, most = as_count(draws, "draws", least=100), as_count(max_iter, "max_iter")
     first, near = as_positive(start, "start"), as_positive(tolerance, "tolerance")
-    most = as_count(max_iter, "max_iter")
     drawn = problem.resamples(count)
     limit = gpc_limit(problem.information.J, problem.information.K, level)
     known: dict[str, object] = {
@@ -291,27 +222,88 @@ def _laplace(
 def _by_draws(
     problem: Problem,
     drawn: Resamples,
-    draws: int,
+    count: int,
     contrast: Array | None,
     search: _Search,
     known: dict[str, object],
 ) -> _Search:
     """Return the root for regions made of draws, drawn anew where reweighting leaves too few."""
-    level = search.level
     for _ in range(ROUNDS):
         near = search.eta
-        regions = _DrawnRegions.of(problem, drawn, near, draws)
-        coverage = partial(regions.coverage, level=level, contrast=contrast)
-        search = _Search(coverage, level, len(regions.losses), search.dof)
+        draws, losses = _bootstrap_draws(problem, drawn, near, count)
+        coverage = _drawn(problem.fit.theta, near, draws, losses, search.level, contrast)
+        search = _Search(coverage, search.level, len(draws), search.dof)
         search.root(near)
-        share = float(np.quantile(regions.effective(search.eta), 0.05)) / draws
+        share = float(np.quantile(effective_share(losses, search.eta - near), 0.05))
         if share >= ESS_REDRAW:
             break
     if share < ESS_NOISY and search.status == "converged":
         search.status = "noisy"
-    known["ess_share"] = share
-    known["failed_posteriors"] = len(drawn.thetas) - len(regions.losses)
+    known |= {"ess_share": share, "failed_posteriors": len(drawn.thetas) - len(draws)}
     return search
+
+
+def _bootstrap_draws(
+    problem: Problem, drawn: Resamples, eta: float, count: int
+) -> tuple[Array, Array]:
+    """Return draws (B, D, p) of the posteriors of resamples that have a minimiser, and losses."""
+    criterion, seeds = problem.criterion, problem.seeds.spawn(drawn.drawn)
+    blocks = weight_blocks(criterion, drawn.drawn, problem.groups, problem.seeds, "counts")
+    weightings = ((weights, kind) for block, kind in blocks for weights in block)
+    wanted, draws, losses = set(drawn.which.tolist()), [], []
+    for number, (weights, kind) in enumerate(weightings):
+        if number not in wanted:
+            continue
+        try:
+            posterior = problem.posterior(eta, criterion.reweighted(weights, kind))
+            thetas = sample(posterior, count, seed=np.random.default_rng(seeds[number])).array
+        except (ConvergenceError, InputError):  # no sampler reaches it, or it is improper
+            continue
+        draws.append(thetas[:count])
+        losses.append(posterior.criterion.values_at(draws[-1]))
+    failed = len(wanted) - len(draws)
+    if failed > 0.5 * len(wanted):
+        raise ConvergenceError(
+            f"{failed} of {len(wanted)} bootstrap posteriors at eta = {eta:.3g} could not be drawn "
+            "from; add a penalty or use region='laplace'"
+        )
+    return np.array(draws), np.array(losses)
+
+
+def _drawn(
+    center: Array, base: float, draws: Array, losses: Array, level: float, contrast: Array | None
+) -> Callable[[float], float]:
+    """Return the coverage of regions of draws at `base`, reweighted, as a function of eta.
+
+    The ellipsoid of the draws' mean and covariance that holds a share `level` of them, or a
+    contrast's equal-tailed interval.
+    """
+    advice = "reweighting leaves too few draws of a posterior: pass more draws="
+
+    def coverage(eta: float) -> float:
+        weights = reweighted(losses, eta - base)
+        if contrast is not None:
+            values, point, tail = draws @ contrast, center @ contrast, 0.5 * (1 - level)
+            above = _quantiles(values, weights, tail) <= point
+            return float(np.mean(above & (point <= _quantiles(values, weights, 1 - tail))))
+        mean = np.einsum("bd,bdi->bi", weights, draws)
+        apart = draws - mean[:, None]
+        covariance = np.einsum("bdi,bdj->bij", weights[:, :, None] * apart, apart)
+        lower = linalg.inv(linalg.cholesky(covariance, "draws", advice), "draws", advice)
+        size = np.square(np.einsum("bij,bdj->bdi", lower, apart)).sum(axis=2)
+        own = np.square(np.einsum("bij,bj->bi", lower, center - mean)).sum(axis=1)
+        return float(np.mean(own <= _quantiles(size, weights, level)))
+
+    return coverage
+
+
+def _quantiles(values: Array, weights: Array, level: float) -> Array:
+    """Return the quantile of weighted values in every row, (B, D) -> (B,), by mid-ranks."""
+    order = np.argsort(values, axis=1)
+    values = np.take_along_axis(values, order, axis=1)
+    weights = np.take_along_axis(weights, order, axis=1)
+    ranks = np.cumsum(weights, axis=1) - 0.5 * weights
+    return np.array([np.interp(level, rank, row) for rank, row in zip(ranks, values, strict=True)])
 
 
 class _Search:

@@ -69,7 +69,6 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
 
     Parameters
     ----------
-    problem : Problem
     simulations : int
         Responses drawn for every row; normal ones need none.
 

@@ -12,7 +12,7 @@ from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_choice, as_count
-from etafree.learning_rates.gpc import reweighted
+from etafree.learning_rates.gpc import effective_share, reweighted
 from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
 from etafree.optimize import Minimum, minimise
 from etafree.posterior import GeneralizedPosterior
@@ -59,7 +59,6 @@ def kl_to_bayes(
 
     Parameters
     ----------
-    problem : Problem
     reference : GeneralizedPosterior
         Of another loss over the same rows and parameters: the same loss gives one trivially.
     window : int, optional
@@ -178,7 +177,7 @@ def _by_draws(
         eta = _lowest(divergence, base, rows, REACH)
         tried = [*np.geomspace(base / REACH, base * REACH, 9), eta]
         trace += [(float(rate), divergence(rate, rows)) for rate in tried]
-        share = float(1 / np.square(reweighted(losses, eta - base)).sum() / len(losses))
+        share = float(effective_share(losses, eta - base))
         edge = abs(np.log(eta / base)) > 0.99 * np.log(REACH)
         if share >= ESS_ENOUGH and not edge:
             break

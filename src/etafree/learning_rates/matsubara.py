@@ -34,7 +34,6 @@ def matsubara(problem: Problem, resamples: int = 1000) -> LearningRate:
 
     Parameters
     ----------
-    problem : Problem
     resamples : int
         Bootstrap data sets.
 

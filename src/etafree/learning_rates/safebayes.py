@@ -130,7 +130,6 @@ def safebayes(
 
     Parameters
     ----------
-    problem : Problem
     version : {"R", "I"}
         Randomized predictions, or predictions at the posterior mean.
     grid : array, optional
