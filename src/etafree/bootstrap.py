@@ -46,19 +46,12 @@ class Resamples(NamedTuple):
 
 
 def resampled_groups(criterion: Criterion, clusters: object, purpose: str) -> Groups | None:
-    """Return the clusters that are resampled as wholes, None for independent rows.
-
-    Refuse criteria whose rows cannot be resampled, or whose minimiser has no normal limit.
-    """
+    """Return the clusters to resample as wholes, None for rows; refuse what cannot be resampled."""
     if not isinstance(criterion, Criterion):
         raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
     if isinstance(criterion.penalty, KinkedPenalty):
-        raise InputError(
-            "penalty",
-            f"{type(criterion.penalty).__name__} has a kink: coefficients at zero have "
-            f"no normal limit, which {purpose} relies on",
-            "use ef.calibrate, which works on the active block",
-        )
+        kink = f"{type(criterion.penalty).__name__} has a kink: {purpose} needs a normal limit"
+        raise InputError("penalty", kink, "use ef.calibrate, which works on the active block")
     if "memory" not in criterion.total.traits:
         problem = "reads its data in parts, and resampling needs every row"
         raise InputError("criterion", problem, "use data in memory")
@@ -185,7 +178,7 @@ def loss_likelihood_bootstrap(
     criterion : Criterion
         With a smooth penalty, or none.
     draws : int
-        How many, at least 2.
+        At least 2.
     clusters : (n,) labels or column name, optional
         One way only.
     seed : int, SeedSequence or Generator
@@ -215,9 +208,9 @@ def loss_likelihood_bootstrap(
     Examples
     --------
     >>> import etafree as ef
-    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
-    >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
-    >>> draws = ef.loss_likelihood_bootstrap(criterion, draws=20_000, seed=1)
+    >>> data = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> mean = ef.Criterion(ef.losses.Squared(), data)
+    >>> draws = ef.loss_likelihood_bootstrap(mean, draws=20_000, seed=1)
     >>> abs(float(draws.array.var()) - 0.7) < 0.03  # the variance of the data over n + 1
     True
     """
@@ -246,10 +239,8 @@ def bootstrap(
 
     Raises
     ------
-    InputError
-        The penalty has a kink, clusters are of several ways, or the data are read in parts.
-    ConvergenceError
-        Too many resamples have no minimiser.
+    InputError, ConvergenceError
+        As for `loss_likelihood_bootstrap`.
 
     See Also
     --------
@@ -262,9 +253,8 @@ def bootstrap(
     Examples
     --------
     >>> import etafree as ef
-    >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
-    >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y))
-    >>> draws = ef.bootstrap(criterion, draws=20_000, seed=1)
+    >>> data = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> draws = ef.bootstrap(ef.Criterion(ef.losses.Squared(), data), 20_000, seed=1)
     >>> abs(float(draws.array.var()) - 0.875) < 0.03  # the variance of the data over n
     True
     """

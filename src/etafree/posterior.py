@@ -81,18 +81,15 @@ class LogPrior:
 
         Parameters
         ----------
-        mean, covariance : (p,) array and positive definite (p, p) array
-            Its moments.
+        mean : (p,) array
+            Its mean.
+        covariance : (p, p) array
+            Positive definite.
 
         Returns
         -------
         LogPrior
-            For `GeneralizedPosterior` or `q_posterior`.
-
-        Raises
-        ------
-        InputError
-            Shapes differ, or the covariance is not positive definite.
+            An `InputError` if shapes differ or the covariance is not positive definite.
         """
         center = as_array(mean, "mean", ndim=1)
         if len(center) == 0:
@@ -118,12 +115,8 @@ class LogPrior:
         Returns
         -------
         LogPrior
-            With the effective scale of the criterion it is used with.
-
-        Raises
-        ------
-        InputError
-            `penalty` is no penalty, or does not fit `p` parameters.
+            With the effective scale of the criterion it is used with; an `InputError` if the
+            penalty does not fit.
 
         Examples
         --------
@@ -169,17 +162,6 @@ class _Energy(Penalty):
     def hessian(self, theta: Array) -> Array:
         prior = self.prior.hessian(theta, self.criterion.size)
         return self._sum(self.criterion.penalty.hessian(theta), prior)
-
-
-@dataclass(eq=False)
-class Largest:
-    """The largest of all values seen: ``+=`` takes the larger."""
-
-    values: Array
-
-    def __iadd__(self, other: Largest) -> Largest:
-        np.maximum(self.values, other.values, out=self.values)
-        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,17 +224,13 @@ class GeneralizedPosterior:
 
     def _check_prior(self, prior: LogPrior) -> None:
         if not isinstance(prior, LogPrior):
-            raise InputError(
-                "log_prior",
-                f"is a {type(prior).__name__}",
-                "use ef.LogPrior.normal(mean, covariance) or ef.LogPrior(value, gradient, hessian)",
+            advice = (
+                "use ef.LogPrior.normal(mean, covariance) or LogPrior(value, gradient, hessian)"
             )
+            raise InputError("log_prior", f"is a {type(prior).__name__}", advice)
         if isinstance(self.criterion.penalty, KinkedPenalty):
-            raise InputError(
-                "log_prior",
-                "cannot be combined with a penalty that has a kink",
-                "put it into the penalty, or use ef.penalties.huberized_l1",
-            )
+            advice = "put it into the penalty, or use ef.penalties.huberized_l1"
+            raise InputError("log_prior", "cannot go with a penalty that has a kink", advice)
         p, n = self.criterion.p, self.criterion.size
         theta = np.linspace(-0.3, 0.4, p)
         try:
@@ -260,11 +238,8 @@ class GeneralizedPosterior:
             as_array(prior.gradient(theta, n), "its gradient", shape=(p,))
             as_array(prior.hessian(theta, n), "its Hessian", shape=(p, p))
         except Exception as error:  # whatever the user's function raises
-            raise InputError(
-                "log_prior",
-                f"fails at a test point: {error}",
-                f"value, gradient and Hessian are functions of (theta, n) for {p} parameters",
-            ) from error
+            advice = f"value, gradient and Hessian are functions of (theta, n) for {p} parameters"
+            raise InputError("log_prior", f"fails at a test point: {error}", advice) from error
 
     @cached_property
     def tail_exponent(self) -> float:
@@ -285,35 +260,26 @@ class GeneralizedPosterior:
             directions += [linalg.null_direction(rows) for rows in subsets]
         every = np.concatenate(directions).T
 
-        def reach(block: LinearTotal, largest: Largest) -> None:
-            largest += Largest(np.abs(block.X @ every).max(axis=0))
+        # far below the spread of a predictor, and far above rounding errors
+        none = np.maximum(1e-9 * np.abs(every.T) @ total.column_norms / np.sqrt(total.n), 1e-300)
 
-        def count(block: LinearTotal, weight: Array) -> None:
-            depends = np.abs(block.X @ every) > 1e-9 * np.maximum(largest.values, 1e-300)
+        def add(block: LinearTotal, weight: Array) -> None:
+            depends = np.abs(block.X @ every) > none
             weight += (np.ones(block.n) if block.weights is None else block.weights) @ depends
 
-        (largest,) = total.fold(reach, Largest(np.zeros(every.shape[1])))
-        (weight,) = total.fold(count, np.zeros(every.shape[1]))
+        (weight,) = total.fold(add, np.zeros(every.shape[1]))
         return float(self.eta * exponent * np.min(weight))
 
     def _check_proper(self) -> None:
         """Refuse a learning rate so small that the density has no finite variance."""
-        loss, need, advice = (
-            self.criterion.loss,
-            self.criterion.p + 2.0,
-            "add a Ridge penalty or a log_prior",
-        )
+        loss, advice = self.criterion.loss, "add a Ridge penalty or a log_prior"
         if self.tail_exponent == 0.0:
             problem = f"has the bounded loss {loss!r}, whose posterior is improper at every eta"
             raise InputError("criterion", problem, advice)
-        if self.tail_exponent <= need:
-            least = self.eta * need / self.tail_exponent
-            raise InputError(
-                "eta",
-                f"is {self.eta:g}: the posterior of {loss!r} is improper or has no finite variance "
-                f"there (needs eta > {least:.3g})",
-                advice,
-            )
+        if self.tail_exponent <= self.criterion.p + 2.0:
+            least = self.eta * (self.criterion.p + 2.0) / self.tail_exponent
+            problem = f"is {self.eta:g}: the posterior of {loss!r} is improper or has no finite"
+            raise InputError("eta", f"{problem} variance there (needs eta > {least:.3g})", advice)
 
     @cached_property
     def energy(self) -> Criterion:
@@ -328,12 +294,9 @@ class GeneralizedPosterior:
         return "use a larger eta or add a penalty"
 
     def log_density(self, theta: object) -> Any:
-        """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,).
+        """Return the log density up to a constant, (p,) -> float or (D, p) -> (D,).
 
-        Raises
-        ------
-        InputError
-            `theta` has another shape.
+        An `InputError` for other shapes.
         """
         points = as_array(in_order(theta, self.criterion.names, "theta"), "theta")
         if points.ndim == 1:

@@ -136,9 +136,8 @@ def q_posterior(
               W(\theta)^{-1}\bar m(\theta)\},
 
     with :math:`\bar m` the mean score of loss and penalty and :math:`W` the scores' centred
-    variance. It is normal around the minimiser with the covariance of the sandwich. Where scores
-    are bounded (Huber, say) it does not fall off at infinity: draws describe it around the
-    minimiser, and few observations are an error.
+    variance: normal around the minimiser with the covariance of the sandwich. Where scores are
+    bounded (Huber, say) it does not fall off at infinity: draws describe it around the minimiser.
 
     Parameters
     ----------

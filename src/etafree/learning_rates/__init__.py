@@ -20,15 +20,8 @@ from etafree.learning_rates.safebayes import NormalInverseGamma, safebayes
 
 __all__ = ["METHODS", "Information", "LearningRate", "NormalInverseGamma", "information", "select"]
 
-METHODS: dict[str, Callable[..., LearningRate]] = {
-    "magnitude": magnitude,
-    "lyddon": lyddon,
-    "gpc": gpc,
-    "matsubara": matsubara,
-    "safebayes": safebayes,
-    "holmes_walker": holmes_walker,
-    "kl_to_bayes": kl_to_bayes,
-}
+_EVERY = magnitude, lyddon, gpc, matsubara, safebayes, holmes_walker, kl_to_bayes
+METHODS: dict[str, Callable[..., LearningRate]] = {method.__name__: method for method in _EVERY}
 
 
 @own_settings
@@ -63,18 +56,17 @@ def select(
     source : Criterion or GeneralizedPosterior
         A posterior brings its `log_prior`; its own learning rate plays no part.
     method : str
-        One of the above.
+        One of the above; ``help(etafree.learning_rates.METHODS[method])`` explains its options.
     clusters : (n,) labels or column name, optional
         Rows with the same label may depend on each other. K sums scores over clusters, bootstraps
         resample clusters; safebayes, holmes_walker and kl_to_bayes use them for K only.
     seed : int, SeedSequence or Generator
         For the methods that resample or draw.
     **options : optional
-        Of the method: ``help(etafree.learning_rates.METHODS[method])`` explains them. gpc has
-        resamples, level, functional, region, draws, solver, start, tolerance and max_iter;
-        matsubara resamples; safebayes version, grid, permute, conjugate, start and draws;
-        holmes_walker simulations; kl_to_bayes reference (needed), window, direction, approximation
-        and draws; magnitude and lyddon none.
+        Of the method. gpc: resamples, level, functional, region, draws, solver, start, tolerance,
+        max_iter. matsubara: resamples. safebayes: version, grid, permute, conjugate, start, draws.
+        holmes_walker: simulations. kl_to_bayes: reference (needed), window, direction,
+        approximation, draws.
 
     Returns
     -------
@@ -111,7 +103,6 @@ def select(
     known = list(inspect.signature(chosen).parameters)[1:]
     for name in options:
         if name not in known:
-            raise InputError(
-                name, f"is no option of {method}", f"its options are {', '.join(known) or 'none'}"
-            )
+            advice = f"its options are {', '.join(known) or 'none'}"
+            raise InputError(name, f"is no option of {method}", advice)
     return chosen(Problem.of(source, clusters, seed), **options)

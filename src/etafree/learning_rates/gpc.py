@@ -29,7 +29,7 @@ from etafree.foundation.arguments import (
     in_order,
 )
 from etafree.foundation.linalg import relative_eigenvalues
-from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
+from etafree.learning_rates.problem import LearningRate, Problem
 from etafree.samplers import sample
 
 #: Bisections of a factor of 4, how often that is widened, and terms of the series.
@@ -39,10 +39,7 @@ ESS_REDRAW, ESS_NOISY, ROUNDS = 0.5, 0.1, 3
 
 
 def reweighted(losses: Array, change: float) -> Array:
-    r"""Return weights :math:`\propto e^{-c\,L}` that sum to one, over the last axis.
-
-    They turn draws at one learning rate into draws at another, c further up.
-    """
+    """Return weights that raise the learning rate of draws by `change`, over the last axis."""
     power = -change * (losses - losses.mean(axis=-1, keepdims=True))
     weights: Array = np.exp(power - power.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
@@ -59,9 +56,6 @@ def weighted_chi_square_quantile(weights: Array, level: float) -> float:
     r"""Return the quantile of :math:`\sum_j\lambda_jZ_j^2`, by Ruben's series of chi-squares.
 
     Weights below 1/200 of the largest are replaced by their mean, which moves it by less than 1e-4.
-
-    References
-    ----------
     Ruben, H. (1962). Probability content of regions under spherical normal distributions, IV. Ann.
     Math. Statist. 33, 542-570.
     """
@@ -116,8 +110,10 @@ def gpc(
 
     Parameters
     ----------
-    resamples, level : int and float
-        Bootstrap data sets, and :math:`1-\alpha`.
+    resamples : int
+        Bootstrap data sets.
+    level : float
+        :math:`1-\alpha`.
     functional : str or (p,) array, optional
         A parameter, or a contrast, whose interval is calibrated instead of the joint ellipsoid.
     region : {"laplace", "draws"}
@@ -138,14 +134,6 @@ def gpc(
     ----------
     Syring, N. and Martin, R. (2019). Calibrating general posterior credible regions. Biometrika
     106, 479-486.
-
-    Examples
-    --------
-    >>> import etafree as ef
-    >>> X, y = np.ones((200, 1)), 2 * np.random.default_rng(0).standard_normal(200)
-    >>> rate = ef.select(ef.Criterion(ef.losses.Squared(), (X, y)), "gpc", seed=1)
-    >>> rate.status, bool(abs(rate.eta - 1 / y.var()) < 4 * rate.mc_error)
-    ('converged', True)
     """
     count, level = as_count(resamples, "resamples", least=20), as_level(level)
     contrast = _contrast(problem, functional)
@@ -173,9 +161,7 @@ def gpc(
     order = np.argsort(search.etas) if solver == "root" else slice(None)
     trace = {"eta": np.array(search.etas)[order], "coverage": np.array(search.values)[order]}
     eta, error, status = search.eta, search.error, search.status
-    return learning_rate(
-        problem, "gpc", "coverage", eta, error, trace, known, status=status, level=level
-    )
+    return problem.rate("gpc", "coverage", eta, error, trace, known, status=status, level=level)
 
 
 def _contrast(problem: Problem, functional: object) -> Array | None:
@@ -273,10 +259,9 @@ def _bootstrap_draws(
 def _drawn(
     center: Array, base: float, draws: Array, losses: Array, level: float, contrast: Array | None
 ) -> Callable[[float], float]:
-    """Return the coverage of regions of draws at `base`, reweighted, as a function of eta.
+    """Return the coverage of regions of reweighted draws as a function of the learning rate.
 
-    The ellipsoid of the draws' mean and covariance that holds a share `level` of them, or a
-    contrast's equal-tailed interval.
+    Ellipsoids of their mean and covariance, or a contrast's equal-tailed intervals.
     """
     advice = "reweighting leaves too few draws of a posterior: pass more draws="
 

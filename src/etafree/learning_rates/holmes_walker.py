@@ -8,7 +8,7 @@ import numpy as np
 
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_count
-from etafree.learning_rates.problem import LearningRate, Problem, learning_rate, normal_prior
+from etafree.learning_rates.problem import LearningRate, Problem, normal_prior
 from etafree.losses import Gamma, LinearLoss, Logistic, NegativeBinomial, Poisson, Squared, StudentT
 from etafree.totals.linear import has_design
 
@@ -19,10 +19,7 @@ LIKELIHOODS = (Squared, StudentT, Logistic, Poisson, Gamma, NegativeBinomial)
 def simulated(
     loss: LinearLoss, u: Array, y: Array, count: int, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Return responses (k, n, ...) at predictors `u` (n,) and the mass of each replication (k,).
-
-    Normal responses are Gauss-Hermite nodes, exact for smooth functions; others are drawn.
-    """
+    """Return responses (k, n, ...) at predictors `u` (n,), drawn or nodes, and their masses (k,)."""
     shape = (count, len(u))
     y_new: Array
     match loss:
@@ -88,18 +85,16 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
     count = as_count(simulations, "simulations")
     loss, total = problem.criterion.loss, problem.criterion.total
     if type(loss) not in LIKELIHOODS or not has_design(total):
-        raise InputError(
-            "loss",
-            f"{type(loss).__name__} is a loss, not a likelihood that can simulate data",
-            "use " + ", ".join(kind.__name__ for kind in LIKELIHOODS) + ", or another method",
-        )
+        bare = f"{type(loss).__name__} is a loss, not a likelihood that can simulate data"
+        known = ", ".join(kind.__name__ for kind in LIKELIHOODS)
+        raise InputError("loss", bare, f"use {known}, or another method")
     prior = normal_prior(problem)
     if prior is None:
-        raise InputError(
-            "log_prior",
-            "is not a proper normal, and holmes_walker averages over the prior",
-            "pass ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal(mean, covariance))",
+        improper = "is not a proper normal, and holmes_walker averages over the prior"
+        advice = (
+            "pass ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal(mean, covariance))"
         )
+        raise InputError("log_prior", improper, advice)
     mean, covariance = prior
     rng, X = np.random.default_rng(problem.seeds), total.X
     sd = np.sqrt(np.einsum("ij,ij->i", X @ covariance, X))
@@ -114,10 +109,8 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
     error = 0.5 * eta * spread / expected
     with np.errstate(over="ignore"):
         unit = float(np.exp(log_unit))
-    known = {"expected_gain": expected * unit, "observed_gain": observed * unit}
-    return learning_rate(
-        problem, "holmes_walker", "information", eta, error, None, known, units_matter=True
-    )
+    gained = {"expected_gain": expected * unit, "observed_gain": observed * unit}
+    return problem.rate("holmes_walker", "information", eta, error, None, gained, units_matter=True)
 
 
 def _expected_squares(
@@ -125,9 +118,8 @@ def _expected_squares(
 ) -> tuple[Callable[[Array], Array], float]:
     r"""Return y -> :math:`E\{\ell'(u, y)^2\}e^{-c}`, (n,) each, for normal predictors u; and c.
 
-    A wide prior makes the square of an exponential overflow, and quadrature does not see where it
-    is largest: for Poisson, :math:`\ell'=e^u-y`, and for gamma, :math:`\ell'=1-ye^{-u}`, moments of
-    the lognormal are exact, in units of the largest.
+    For Poisson, :math:`\ell'=e^u-y`, and gamma, :math:`\ell'=1-ye^{-u}`, by exact moments of the
+    lognormal in units of the largest: quadrature misses it, and squares overflow.
     """
     if isinstance(loss, Poisson | Gamma):
         sign = 1.0 if isinstance(loss, Poisson) else -1.0

@@ -13,7 +13,7 @@ from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_choice, as_count
 from etafree.learning_rates.gpc import effective_share, reweighted
-from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
+from etafree.learning_rates.problem import LearningRate, Problem
 from etafree.optimize import Minimum, minimise
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
@@ -91,16 +91,13 @@ def kl_to_bayes(
     criterion, other = _windows(problem, reference, window)
     problem = replace(problem, criterion=criterion)
     fit, theirs = problem.fit, minimise(other.energy)
-    eta = gaussian_rate(
-        fit.hessian, other.eta * theirs.hessian, fit.theta - theirs.theta, direction
-    )
+    precision, shift = other.eta * theirs.hessian, fit.theta - theirs.theta
+    eta = gaussian_rate(fit.hessian, precision, shift, direction)
     if approximation == "auto":
         exact = _quadratic(criterion, fit) and _quadratic(other.energy, theirs)
         approximation = "normal" if exact and problem.log_prior is None else "draws"
     elif approximation == "normal" and problem.log_prior is not None:
-        raise InputError(
-            "approximation", "'normal' has a closed form without log_prior only", "use 'draws'"
-        )
+        raise InputError("approximation", "'normal' is without log_prior only", "use 'draws'")
     known: dict[str, object] = {
         "direction": direction,
         "reference": repr(other.criterion.loss),
@@ -109,7 +106,7 @@ def kl_to_bayes(
     }
     if approximation == "draws":
         return _by_draws(problem, other, eta, direction, count, known)
-    return learning_rate(problem, "kl_to_bayes", "reference", eta, diagnostics=known)
+    return problem.rate("kl_to_bayes", "reference", eta, diagnostics=known)
 
 
 def _windows(
@@ -122,11 +119,8 @@ def _windows(
         raise InputError("reference", f"is a {type(reference).__name__}", advice)
     theirs = reference.criterion
     if (theirs.n, theirs.p) != (criterion.n, criterion.p):
-        raise InputError(
-            "reference",
-            f"has {theirs.n} rows and {theirs.p} parameters for {criterion.n} and {criterion.p}",
-            "use the same data",
-        )
+        other = f"has {theirs.n} rows and {theirs.p} parameters for {criterion.n} and {criterion.p}"
+        raise InputError("reference", other, "use the same data")
     if theirs.loss == criterion.loss:
         same = f"has the same loss, {criterion.loss!r}: its own eta would be the answer"
         raise InputError("reference", same, "use another loss")
@@ -188,9 +182,7 @@ def _by_draws(
     error = float(np.sqrt((BATCHES - 1) * np.var(without)))  # the jackknife's, over batches
     known["ess_share"] = share
     columns = dict(zip(("eta", "divergence"), np.transpose(trace), strict=True))
-    return learning_rate(
-        problem, "kl_to_bayes", "reference", eta, error, columns, known, status=status
-    )
+    return problem.rate("kl_to_bayes", "reference", eta, error, columns, known, status=status)
 
 
 def _lowest(divergence: Divergence, base: float, rows: NDArray[np.intp], reach: float) -> float:
@@ -208,10 +200,7 @@ def _lowest(divergence: Divergence, base: float, rows: NDArray[np.intp], reach: 
 
 
 def _forward(losses: Array, excess: Array, base: float) -> Divergence:
-    """Return KL(pi_eta | reference) up to a constant, from draws at `base`.
-
-    `excess` is the log prior minus the reference's log density.
-    """
+    """Return KL(pi_eta | reference) up to a constant; `excess` is log prior less log reference."""
 
     def divergence(eta: float, rows: NDArray[np.intp]) -> float:
         loss = losses[rows] - losses.mean()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from etafree.foundation import linalg
-from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
+from etafree.learning_rates.problem import LearningRate, Problem
 
 
 def lyddon(problem: Problem) -> LearningRate:
@@ -21,4 +21,4 @@ def lyddon(problem: Problem) -> LearningRate:
     """
     J, K = problem.information.J, problem.information.K
     eta = float(np.trace(J @ linalg.solve(K, J, "score variance")) / np.trace(J))
-    return learning_rate(problem, "lyddon", "information", eta, units_matter=True)
+    return problem.rate("lyddon", "information", eta, units_matter=True)

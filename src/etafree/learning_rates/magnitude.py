@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from etafree.foundation import linalg
-from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
+from etafree.learning_rates.problem import LearningRate, Problem
 
 
 def magnitude(problem: Problem) -> LearningRate:
@@ -22,4 +22,4 @@ def magnitude(problem: Problem) -> LearningRate:
     """
     J, K = problem.information.J, problem.information.K
     eta = float(len(J) / np.trace(linalg.solve(J, K, "Hessian")))
-    return learning_rate(problem, "magnitude", "coverage", eta)
+    return problem.rate("magnitude", "coverage", eta)

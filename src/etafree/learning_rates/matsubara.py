@@ -5,18 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from etafree.foundation.arguments import Array, as_count
-from etafree.learning_rates.problem import LearningRate, Problem, learning_rate
+from etafree.learning_rates.problem import LearningRate, Problem
 from etafree.optimize.many import batch
 
 
 def score_matching_rate(
     gradients: Array, traces: Array, prior_gradients: Array
 ) -> tuple[float, float]:
-    """Return the learning rate and its Monte Carlo standard error.
-
-    At the bootstrap minimisers: gradients of the total loss (B, p), traces of its Hessian (B,) and
-    gradients of the log prior (B, p).
-    """
+    """Return the learning rate and its Monte Carlo error, from derivatives at B minimisers."""
     above = np.einsum("bj,bj->b", gradients, prior_gradients) + traces
     below = np.einsum("bj,bj->b", gradients, gradients)
     eta = float(above.sum() / below.sum())
@@ -41,14 +37,6 @@ def matsubara(problem: Problem, resamples: int = 1000) -> LearningRate:
     ----------
     Matsubara, T., Knoblauch, J., Briol, F.-X. and Oates, C. J. (2024). Generalized Bayesian
     inference for discrete intractable likelihood. J. Amer. Statist. Assoc. 119, 2345-2355.
-
-    Examples
-    --------
-    >>> import etafree as ef
-    >>> X, y = np.ones((200, 1)), 2 * np.random.default_rng(0).standard_normal(200)
-    >>> rate = ef.select(ef.Criterion(ef.losses.Squared(), (X, y)), "matsubara", seed=1)
-    >>> bool(abs(rate.eta - 1 / y.var()) < 4 * rate.mc_error)
-    True
     """
     count = as_count(resamples, "resamples", least=10)
     drawn = problem.resamples(count)
@@ -60,6 +48,4 @@ def matsubara(problem: Problem, resamples: int = 1000) -> LearningRate:
     rates = [score_matching_rate(*(terms[:k] for terms in sums))[0] for k in steps]
     trace = {"resamples": steps, "eta": rates}
     known = {"resamples": count, "failed_minimisers": drawn.failed}
-    return learning_rate(
-        problem, "matsubara", "coverage", eta, error, trace, known, units_matter=True
-    )
+    return problem.rate("matsubara", "coverage", eta, error, trace, known, units_matter=True)

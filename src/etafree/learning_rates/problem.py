@@ -25,6 +25,15 @@ from etafree.optimize import Minimum, minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.sandwich import target
 
+#: What a method can aim at.
+AIMS = {
+    "coverage": "coverage of credible regions",
+    "information": "equal information, not coverage",
+    "prediction": "prediction of the next observation, not coverage",
+    "reference": "closeness to a reference posterior, not coverage",
+}
+#: A relative Monte Carlo error above this is noise.
+NOISY = 0.15
 #: Extreme eigenvalues of J^{-1}K further apart than this call for calibration instead.
 ADEQUATE = 2.0
 
@@ -72,10 +81,7 @@ class Information:
 
     @cached_property
     def eigenvalues(self) -> Array:
-        r"""Eigenvalues of :math:`J^{-1}K`, ascending: what :math:`1/\eta` should be, by direction.
-
-        They do not depend on the units of the parameters.
-        """
+        r"""Eigenvalues of :math:`J^{-1}K`, ascending: the right :math:`1/\eta` by direction."""
         return relative_eigenvalues(self.meat, self.hessian)
 
     @property
@@ -91,10 +97,8 @@ class Information:
 
         Parameters
         ----------
-        eta : float
-            Learning rate.
-        level : float
-            Of the credible intervals.
+        eta, level : float
+            Learning rate, and level of the credible intervals.
 
         Returns
         -------
@@ -177,6 +181,37 @@ class Problem:
             return np.zeros((len(theta), len(theta)))
         return np.asarray(self.log_prior.hessian(theta, self.criterion.size), dtype=np.float64)
 
+    def rate(
+        self,
+        method: str,
+        aim: str,
+        eta: float,
+        mc_error: float = 0.0,
+        trace: Mapping[str, object] | None = None,
+        diagnostics: Mapping[str, object] | None = None,
+        *,
+        status: str = "converged",
+        units_matter: bool = False,
+        level: float = 0.95,
+    ) -> LearningRate:
+        """Return the result of a method; its status says if it is no learning rate, or noisy."""
+        known: dict[str, Any] = {"minimum": self.fit.status, **(diagnostics or {})}
+        if not (np.isfinite(eta) and eta > 0):
+            status = "boundary"
+        elif status == "converged":
+            noisy = not mc_error <= NOISY * eta or known.get("failed_minimisers", 0)
+            status = "noisy" if noisy else status
+        sandwich: Information | None = None
+        try:
+            sandwich = self.information
+        except InputError as error:  # scores without variance: nothing to predict coverage from
+            known["no_information"] = str(error)
+        tried = {name: np.asarray(x, float) for name, x in (trace or {"eta": [eta]}).items()}
+        several = units_matter and self.criterion.p > 1
+        return LearningRate(
+            float(eta), status, float(mc_error), tried, known, method, aim, sandwich, several, level
+        )
+
 
 def normal_prior(problem: Problem) -> tuple[Array, Array] | None:
     """Return mean and covariance of a proper normal log prior, None if it is not one."""
@@ -193,17 +228,6 @@ def normal_prior(problem: Problem) -> tuple[Array, Array] | None:
     return covariance @ slope, covariance
 
 
-#: What a method can aim at.
-AIMS = {
-    "coverage": "coverage of credible regions",
-    "information": "equal information, not coverage",
-    "prediction": "prediction of the next observation, not coverage",
-    "reference": "closeness to a reference posterior, not coverage",
-}
-#: A relative Monte Carlo error above this is noise.
-NOISY = 0.15
-
-
 @dataclass(frozen=True, eq=False)
 class LearningRate:
     r"""A learning rate and how far to trust it.
@@ -218,14 +242,10 @@ class LearningRate:
         above 15 %, reweighted draws were too few, or minimisers failed.
     mc_error : float
         Monte Carlo standard error of `eta`, zero for a closed form.
-    trace : mapping of str to arrays
-        What was tried: learning rates and the value of the method's own criterion at each.
-    diagnostics : mapping
-        What the method reports of itself.
-    method : str
-        Name of the method, as `select` takes it.
-    aim : {"coverage", "information", "prediction", "reference"}
-        What the method aims at.
+    trace, diagnostics : mapping
+        Learning rates tried with the value of the method's own criterion, and what it reports.
+    method, aim : str
+        Name of the method, and "coverage", "information", "prediction" or "reference".
     information : Information or None
         J, K and the eigenvalues of :math:`J^{-1}K` at the minimiser; None where K is singular and
         the method does not need it (the diagnostics say why).
@@ -260,10 +280,7 @@ class LearningRate:
 
     @property
     def scalar_adequacy(self) -> float:
-        r"""Ratio of the extreme eigenvalues of :math:`J^{-1}K`.
-
-        One if a single learning rate can be right for all parameters; above two, calibrate.
-        """
+        r"""Ratio of the extreme eigenvalues of :math:`J^{-1}K`; above two, calibrate."""
         return np.nan if self.information is None else self.information.scalar_adequacy
 
     @property
@@ -316,38 +333,3 @@ class LearningRate:
             *(f"  note: {note}" for note in self.notes),
         ]
         return "\n".join(lines)
-
-
-def learning_rate(
-    problem: Problem,
-    method: str,
-    aim: str,
-    eta: float,
-    mc_error: float = 0.0,
-    trace: Mapping[str, object] | None = None,
-    diagnostics: Mapping[str, object] | None = None,
-    *,
-    status: str = "converged",
-    units_matter: bool = False,
-    level: float = 0.95,
-) -> LearningRate:
-    """Return the result of a method; a value that is no learning rate, or is noisy, says so.
-
-    `units_matter` if there are several parameters, and so several units.
-    """
-    known: dict[str, Any] = {"minimum": problem.fit.status, **(diagnostics or {})}
-    if not (np.isfinite(eta) and eta > 0):
-        status = "boundary"
-    elif status == "converged":
-        noisy = not mc_error <= NOISY * eta or known.get("failed_minimisers", 0)
-        status = "noisy" if noisy else status
-    sandwich: Information | None = None
-    try:
-        sandwich = problem.information
-    except InputError as error:  # scores without variance: nothing to predict coverage from
-        known["no_information"] = str(error)
-    tried = {name: np.asarray(values, float) for name, values in (trace or {"eta": [eta]}).items()}
-    several = units_matter and problem.criterion.p > 1
-    return LearningRate(
-        float(eta), status, float(mc_error), tried, known, method, aim, sandwich, several, level
-    )

@@ -23,7 +23,7 @@ from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, as_count, as_positive
 from etafree.foundation.linalg import check_covariance
-from etafree.learning_rates.problem import LearningRate, Problem, learning_rate, normal_prior
+from etafree.learning_rates.problem import LearningRate, Problem, normal_prior
 from etafree.losses import Squared
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.samplers import sample
@@ -39,11 +39,6 @@ class NormalInverseGamma:
     mean, covariance : (p,) array and (p, p) array
     shape, rate : float
         a and b.
-
-    Examples
-    --------
-    >>> NormalInverseGamma([0.0], [[1.0]], shape=2.0, rate=1.0).covariance
-    array([[1.]])
     """
 
     mean: Array
@@ -71,9 +66,8 @@ def prequential_losses(
 ) -> Array:
     r"""Return the loss of predicting every row from the rows before it, (n, learning rates).
 
-    Version R averages the loss over the posterior, version I takes it at the posterior mean. With
-    known unit variance the loss is :math:`\tfrac12(y-x^\top\beta)^2`; with an inverse-gamma prior
-    of the `variance` it is the negative log density of the normal.
+    With known unit variance :math:`\tfrac12(y-x^\top\beta)^2`; with an inverse-gamma prior of the
+    `variance` the negative log density of the normal.
     """
     from scipy.special import digamma
 
@@ -186,9 +180,7 @@ def safebayes(
     )
     trace = {"eta": rates, "loss": totals}
     status = "boundary" if eta in (rates[0], rates[-1]) else "converged"
-    return learning_rate(
-        problem, "safebayes", "prediction", eta, noise, trace, known, status=status
-    )
+    return problem.rate("safebayes", "prediction", eta, noise, trace, known, status=status)
 
 
 def _rates(grid: object) -> Array:
@@ -217,9 +209,8 @@ def _check(problem: Problem, conjugate: object) -> None:
         pairs = "is over pairs: an observation has no loss of its own to predict"
         raise InputError("loss", pairs, "use another method")
     if criterion.total.weights is not None and np.any(criterion.total.weights != 1):
-        raise InputError(
-            "weights", "have no meaning in a sequence of predictions", "repeat the rows instead"
-        )
+        meaning = "have no meaning in a sequence of predictions"
+        raise InputError("weights", meaning, "repeat the rows instead")
     if conjugate is None:
         return
     if not isinstance(conjugate, NormalInverseGamma):
@@ -227,9 +218,7 @@ def _check(problem: Problem, conjugate: object) -> None:
         raise InputError("conjugate", f"is {conjugate!r}", advice)
     plain = criterion.strength == 0 and problem.log_prior is None
     if not (isinstance(criterion.loss, Squared) and plain):
-        raise InputError(
-            "conjugate", "is for the squared loss without penalty or log_prior", "drop it"
-        )
+        raise InputError("conjugate", "is for the squared loss without penalty or prior", "drop it")
     if len(conjugate.mean) != criterion.p:
         raise InputError("conjugate", f"is for {len(conjugate.mean)} of {criterion.p} parameters")
 
