@@ -103,8 +103,8 @@ def weight_blocks(
 ) -> Iterator[tuple[Array, str]]:
     """Yield `count` weight vectors in blocks (b, n), and which kind of weights they are.
 
-    The same seeds yield the same weights. Frequency weights of the criterion count copies, which
-    are resampled one by one unless clusters are; sampling weights stay with their rows.
+    Frequency weights of the criterion count copies, which are resampled one by one unless clusters
+    are; sampling weights stay with their rows.
     """
     rng, total = np.random.default_rng(seeds), criterion.total
     own = np.ones(criterion.n) if total.weights is None else total.weights
@@ -155,10 +155,8 @@ def resamples(
     thetas, hessians, found = (np.concatenate(arrays) for arrays in zip(*fits, strict=True))
     drawn = Resamples(thetas[found], hessians[found], np.flatnonzero(found), count)
     if len(drawn.thetas) < min(count, criterion.p + 2):
-        raise ConvergenceError(
-            f"{drawn.failed} of {count} resamples have no minimiser (separated or collinear in "
-            "part of the data); add penalty=ef.penalties.Ridge(...)"
-        )
+        problem = f"{drawn.failed} of {count} resamples have no minimiser (separated or collinear)"
+        raise ConvergenceError(f"{problem}; add penalty=ef.penalties.Ridge(...)")
     return drawn
 
 
@@ -267,12 +265,9 @@ def _drawn(criterion: Criterion, draws: int, clusters: object, seed: object, kin
     count = as_count(draws, "draws", least=2)
     drawn = resamples(criterion, minimise(criterion), count, groups, seeds, kind)
     if drawn.failed:
-        warnings.warn(
-            f"{drawn.failed} of {count} resamples have no minimiser and are left out, which "
-            "understates the spread; add a penalty",
-            CalibrationWarning,
-            stacklevel=3,
-        )
+        left_out = f"{drawn.failed} of {count} resamples have no minimiser and are left out"
+        advice = "the spread is understated; add a penalty"
+        warnings.warn(f"{left_out}: {advice}", CalibrationWarning, stacklevel=3)
     info = {
         "ess": float(len(drawn.thetas)),
         "failed": drawn.failed,

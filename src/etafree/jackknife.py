@@ -354,8 +354,7 @@ def find_slopes(
         edges = batch_edges(draws, groups * draws.p)
         return Slopes(draws.array, edges, eta * draws.covariance(), np.array(eta), None, bend)
     inverse = linalg.inv(bend.matrix, "curvature")
-    factor = (len(edges) - 1) / (len(z) - 1)
-    own = np.array([z[first:last].T @ z[first:last] * factor for first, last in pairwise(edges)])
+    own = batch_products(z, z, edges)
     spread = (eta * lower @ inverse @ lower.T)[: draws.p, : draws.p]
     report = eta * inverse @ lower.T[:, : draws.p]
     return Slopes(z, edges, spread, report, own - np.eye(full.p) + inverse @ bend.changes, bend)
@@ -474,8 +473,7 @@ def jackknife_target(
     def advice() -> str:
         tied = np.flatnonzero(np.abs(correlation_eigenvalues(covariance)[1][:, 0]) > 0.1)
         names = [draws.names[j] for j in tied[:8]]
-        why = f"{names} are computed from one another, or the draws are too few"
-        return f"{why}: {FEWER}, or draw more"
+        return f"{names} determine each other, or draws are too few: {FEWER}, or draw more"
 
     bend = slopes.curvature
     return Target(

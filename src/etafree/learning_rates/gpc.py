@@ -143,12 +143,8 @@ def gpc(
     first, near = as_positive(start, "start"), as_positive(tolerance, "tolerance")
     drawn = problem.resamples(count)
     limit = gpc_limit(problem.information.J, problem.information.K, level)
-    known: dict[str, object] = {
-        "resamples": count,
-        "failed_minimisers": drawn.failed,
-        "region": region,
-        "normal_limit": limit,
-    }
+    known: dict[str, object] = {"resamples": count, "failed_minimisers": drawn.failed}
+    known |= {"region": region, "normal_limit": limit}
     dof = problem.criterion.p if contrast is None else 1
     search = _Search(_laplace(problem, drawn, level, contrast), level, len(drawn.thetas), dof)
     if solver == "root" or region == "draws":
@@ -249,10 +245,9 @@ def _bootstrap_draws(
         losses.append(posterior.criterion.values_at(draws[-1]))
     failed = len(wanted) - len(draws)
     if failed > 0.5 * len(wanted):
-        raise ConvergenceError(
-            f"{failed} of {len(wanted)} bootstrap posteriors at eta = {eta:.3g} could not be drawn "
-            "from; add a penalty or use region='laplace'"
-        )
+        which = f"{failed} of {len(wanted)} bootstrap posteriors at eta = {eta:.3g}"
+        advice = "add a penalty or use region='laplace'"
+        raise ConvergenceError(f"{which} could not be drawn from; {advice}")
     return np.array(draws), np.array(losses)
 
 

@@ -19,7 +19,7 @@ LIKELIHOODS = (Squared, StudentT, Logistic, Poisson, Gamma, NegativeBinomial)
 def simulated(
     loss: LinearLoss, u: Array, y: Array, count: int, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Return responses (k, n, ...) at predictors `u` (n,), drawn or nodes, and their masses (k,)."""
+    """Return responses (k, n, ...) at predictors `u`, drawn or normal nodes, and masses (k,)."""
     shape = (count, len(u))
     y_new: Array
     match loss:

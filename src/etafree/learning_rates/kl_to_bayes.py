@@ -98,12 +98,8 @@ def kl_to_bayes(
         approximation = "normal" if exact and problem.log_prior is None else "draws"
     elif approximation == "normal" and problem.log_prior is not None:
         raise InputError("approximation", "'normal' is without log_prior only", "use 'draws'")
-    known: dict[str, object] = {
-        "direction": direction,
-        "reference": repr(other.criterion.loss),
-        "window": window,
-        "computed": approximation,
-    }
+    known: dict[str, object] = {"direction": direction, "reference": repr(other.criterion.loss)}
+    known |= {"window": window, "computed": approximation}
     if approximation == "draws":
         return _by_draws(problem, other, eta, direction, count, known)
     return problem.rate("kl_to_bayes", "reference", eta, diagnostics=known)
@@ -162,11 +158,10 @@ def _by_draws(
         base, posterior = eta, problem.posterior(eta)
         theta = sample(posterior, count, seed=np.random.default_rng(ours)).array
         losses = criterion.values_at(theta)
+        excess = None
         if direction == "forward":
             excess = posterior.log_density(theta) + base * losses - other.log_density(theta)
-            divergence = _forward(losses, excess, base)
-        else:
-            divergence = _reverse(losses, reference_losses, base)
+        divergence = _divergence(losses, base, excess, reference_losses)
         rows = np.arange(len(losses))
         eta = _lowest(divergence, base, rows, REACH)
         tried = [*np.geomspace(base / REACH, base * REACH, 9), eta]
@@ -199,27 +194,22 @@ def _lowest(divergence: Divergence, base: float, rows: NDArray[np.intp], reach: 
     return float(base * np.exp(minimum.x))
 
 
-def _forward(losses: Array, excess: Array, base: float) -> Divergence:
-    """Return KL(pi_eta | reference) up to a constant; `excess` is log prior less log reference."""
+def _divergence(
+    losses: Array, base: float, excess: Array | None, reference_losses: Array
+) -> Divergence:
+    """Return a divergence up to a constant, from draws at `base` and their losses.
+
+    KL(pi_eta | reference) if `excess` is given, their log prior less the reference's log density;
+    else KL(reference | pi_eta), from losses at draws of the reference.
+    """
 
     def divergence(eta: float, rows: NDArray[np.intp]) -> float:
         loss = losses[rows] - losses.mean()
-        weights = reweighted(loss, eta - base)
-        return float(weights @ (excess[rows] - eta * loss)) - _log_mean_exp((base - eta) * loss)
+        power = (base - eta) * loss
+        log_mean = power.max() + np.log(np.mean(np.exp(power - power.max())))
+        if excess is not None:
+            return float(reweighted(loss, eta - base) @ (excess[rows] - eta * loss) - log_mean)
+        mean = reference_losses[rows % len(reference_losses)].mean() - losses.mean()
+        return float(eta * mean + log_mean)
 
     return divergence
-
-
-def _reverse(losses: Array, reference_losses: Array, base: float) -> Divergence:
-    """Return KL(reference | pi_eta) up to a constant, from draws of both."""
-
-    def divergence(eta: float, rows: NDArray[np.intp]) -> float:
-        mean = float(reference_losses[rows % len(reference_losses)].mean() - losses.mean())
-        return eta * mean + _log_mean_exp((base - eta) * (losses[rows] - losses.mean()))
-
-    return divergence
-
-
-def _log_mean_exp(power: Array) -> float:
-    most = float(power.max())
-    return most + float(np.log(np.mean(np.exp(power - most))))

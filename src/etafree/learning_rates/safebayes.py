@@ -39,6 +39,11 @@ class NormalInverseGamma:
     mean, covariance : (p,) array and (p, p) array
     shape, rate : float
         a and b.
+
+    Examples
+    --------
+    >>> NormalInverseGamma([0.0], [[1.0]], shape=2.0, rate=1.0).covariance
+    array([[1.]])
     """
 
     mean: Array
@@ -164,7 +169,7 @@ def safebayes(
     sequence = _Sequence(problem, order, first, version, prior)
     losses = sequence.closed_form(rates, conjugate)
     if losses is not None:
-        totals, error = losses[first:].sum(axis=0), np.zeros(len(rates))
+        totals = losses[first:].sum(axis=0)
         known["computed"] = "closed form"
     else:
         seeds = draw_seed.spawn(RUNS)
@@ -173,11 +178,10 @@ def safebayes(
         apart = runs - runs[:, [int(totals.argmin())]]
         error = apart.std(axis=0, ddof=1) / np.sqrt(RUNS)
         known |= {"computed": "draws", "loss_error": error}
-    least = float(totals.min()) + 1e-12 * abs(float(totals.min()))
-    eta = float(rates[totals <= least].max())
-    noise = (
-        0.0 if losses is not None else 0.5 * float(np.ptp(rates[totals <= least + UNSURE * error]))
-    )
+    least = totals.min() + 1e-12 * abs(totals.min())
+    eta, noise = float(rates[totals <= least].max()), 0.0
+    if losses is None:
+        noise = 0.5 * float(np.ptp(rates[totals <= least + UNSURE * error]))
     trace = {"eta": rates, "loss": totals}
     status = "boundary" if eta in (rates[0], rates[-1]) else "converged"
     return problem.rate("safebayes", "prediction", eta, noise, trace, known, status=status)
@@ -247,30 +251,28 @@ class _Sequence:
 
     def by_draws(self, eta: float, draws: int, seed: np.random.SeedSequence) -> float:
         """Return the cumulative loss of predictions at one learning rate."""
-        rng, n, done, loss = np.random.default_rng(seed), len(self.order), self.first, 0.0
-        while done < n:
-            theta, learned = self._draws(eta, done, draws, rng), done
-            log_weights = np.zeros(draws)
-            renew = False
-            while done < n and not renew:
-                rows = self.order[done : done + ROWS]
-                losses = self._losses(theta, rows)
-                added = losses + self._penalty_steps(theta, done, len(rows))
-                power = log_weights[:, None] - eta * np.cumsum(added, axis=1)
-                before = np.column_stack([log_weights, power[:, :-1]])
-                weights = np.exp(before - before.max(axis=0))
-                weights /= weights.sum(axis=0)
-                poor = 1 / np.square(weights).sum(axis=0) < RENEW * draws
-                poor[: max(0, learned + 1 - done)] = False  # fresh draws predict at least one row
-                usable = int(poor.argmax()) if poor.any() else len(rows)
-                weights, rows = weights[:, :usable], rows[:usable]
-                if self.version == "R":
-                    loss += float(np.einsum("di,di->", weights, losses[:, :usable]))
-                else:
-                    means = zip(weights.T @ theta, rows, strict=True)
-                    loss += sum(float(self._losses(m[None], row[None])[0, 0]) for m, row in means)
-                done += usable
-                renew, log_weights = usable < losses.shape[1], power[:, -1]
+        rng, done, loss, fresh = np.random.default_rng(seed), self.first, 0.0, True
+        while done < len(self.order):
+            if fresh:
+                theta, log_weights = self._draws(eta, done, draws, rng), np.zeros(draws)
+            rows = self.order[done : done + ROWS]
+            losses = self._losses(theta, rows)
+            added = losses + self._penalty_steps(theta, done, len(rows))
+            power = log_weights[:, None] - eta * np.cumsum(added, axis=1)
+            before = np.column_stack([log_weights, power[:, :-1]])
+            weights = np.exp(before - before.max(axis=0))
+            weights /= weights.sum(axis=0)
+            poor = 1 / np.square(weights).sum(axis=0) < RENEW * draws
+            poor[0] &= not fresh  # fresh draws predict at least one row
+            usable = int(poor.argmax()) if poor.any() else len(rows)
+            weights = weights[:, :usable]
+            if self.version == "R":
+                loss += float(np.einsum("di,di->", weights, losses[:, :usable]))
+            else:
+                means = zip(weights.T @ theta, rows[:usable], strict=True)
+                loss += sum(float(self._losses(m[None], row[None])[0, 0]) for m, row in means)
+            done += usable
+            fresh, log_weights = usable < len(rows), power[:, -1]
         return loss
 
     def _draws(self, eta: float, done: int, draws: int, rng: np.random.Generator) -> Array:
