@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
@@ -95,16 +96,11 @@ def resampled_targets(target: Target, count: int, rng: np.random.Generator) -> I
 
 
 def weight_blocks(
-    criterion: Criterion,
-    count: int,
-    groups: Groups | None,
-    seeds: np.random.SeedSequence,
-    kind: str,
+    criterion: Criterion, count: int, groups: Groups | None, seeds: SeedSequence, kind: str
 ) -> Iterator[tuple[Array, str]]:
     """Yield `count` weight vectors in blocks (b, n), and which kind of weights they are.
 
-    Frequency weights of the criterion count copies, which are resampled one by one unless clusters
-    are; sampling weights stay with their rows.
+    Copies of rows are resampled one by one unless clusters are; sampling weights stay with rows.
     """
     rng, total = np.random.default_rng(seeds), criterion.total
     own = np.ones(criterion.n) if total.weights is None else total.weights
@@ -146,7 +142,7 @@ def resamples(
     fit: Minimum,
     count: int,
     groups: Groups | None,
-    seeds: np.random.SeedSequence,
+    seeds: SeedSequence,
     kind: str = "counts",
 ) -> Resamples:
     """Return the minimisers of `count` resamples, by Newton steps from the full-data fit."""

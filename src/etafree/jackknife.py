@@ -176,10 +176,7 @@ Losses = PointwiseLosses | RowLosses
 
 
 def batch_products(deviation: Array, losses: Array, edges: Edges) -> Array:
-    """Return the covariances of draws (D, p), centred, with losses (D, m) by batch (K, p, m).
-
-    Their mean over batches is the covariance with divisor D - 1.
-    """
+    """Return covariances of centred draws (D, p) with losses (D, m) by batch, (K, p, m)."""
     (many, p), batches = deviation.shape, len(edges) - 1
     centred = losses - np.full(many, 1 / many) @ losses
     if np.ptp(np.diff(edges)) == 0:
@@ -218,10 +215,7 @@ def total_losses(losses: Losses, draws: int) -> Array:
 
 
 def batch_edges(draws: Draws, size: int) -> Edges:
-    """Return the edges of batches, parts of chains that are long against autocorrelation.
-
-    A batch holds `size` numbers.
-    """
+    """Return edges of batches of `size` numbers, parts of chains longer than autocorrelation."""
     chains, length, _ = draws.values.shape
     room = min(BATCHES, draws.ess / PER_BATCH, HELD / size)
     each = min(max(int(room) // chains, -(-FEWEST // chains)), max(1, length // 2))
@@ -233,11 +227,7 @@ def batch_edges(draws: Draws, size: int) -> Edges:
 
 
 def scores_by_batch(z: Array, losses: Losses, groups: Groups, edges: Edges) -> Array:
-    """Return the covariances of z (D, p) with groups' losses by batch (K, G, p), centred.
-
-    Their mean over batches is the covariance with divisor D - 1, less the share of the total that
-    a group's observations make up.
-    """
+    """Return covariances of z (D, p) with groups' losses by batch (K, G, p), less their share."""
     many, p = z.shape
     deviation = z - z.mean(axis=0)
     if isinstance(losses, RowLosses):
@@ -281,10 +271,7 @@ class Curvature(NamedTuple):
 
 
 def curvature(z: Array, energy: Array, edges: Edges, ess: float) -> Curvature | None:
-    """Return the curvature of an energy over draws (D, p), by a quadratic regression.
-
-    None if the draws do not determine it.
-    """
+    """Return the curvature by a quadratic regression on draws (D, p), None if undetermined."""
     many, p = z.shape
     if 8 * (1 + p + p * (p + 1) // 2) > ess:
         return None
@@ -305,10 +292,9 @@ def curvature(z: Array, energy: Array, edges: Edges, ess: float) -> Curvature | 
 
 
 class Slopes(NamedTuple):
-    """Coordinates (D, p) of the draws for slopes, batches of draws, and what slopes lead to.
+    """Coordinates z (D, p) of the draws, edges of their batches, and what makes influences.
 
-    `spread` is the inverse Hessian of the reported parameters; `curvature` that of the total loss
-    over the draws, which is used where it agrees with theirs.
+    `spread` is the inverse Hessian of the reported parameters, by `curvature` where that agrees.
     """
 
     z: Array
@@ -319,10 +305,7 @@ class Slopes(NamedTuple):
     curvature: Curvature | None
 
     def influences(self, scores: Array) -> Array:
-        """Return influences (K, g, q) on the reported parameters of scores (K, g, p) by batch.
-
-        To first order in a batch's slopes and curvature. The scores are overwritten.
-        """
+        """Return influences (K, g, q) of scores (K, g, p), to first order; it overwrites scores."""
         if self.turns is None:
             scores *= self.report
             return scores
@@ -361,10 +344,8 @@ def find_slopes(
 
 
 def _together(draws: Draws, every: Draws | None) -> Iterator[Draws]:
-    """Yield these parameters with all others, without one variable, without several, alone.
-
-    Packages store what is computed after the parameters, so the last are left out first.
-    """
+    """Yield these parameters with all others, without one variable, without several, alone."""
+    # packages store what is computed after the parameters, so the last are left out first
     others = {} if every is None else _others(draws, every)
     names = list(dict.fromkeys(map(_variable, others)))
     subsets = [names, *([name for name in names if name != one] for one in reversed(names))]
@@ -387,8 +368,7 @@ def _variable(entry: str) -> str:
 def _others(draws: Draws, every: Draws) -> dict[str, Array]:
     """Return other parameters (chain, draw) by name, standardised, as many as a curvature takes.
 
-    Left out is what is not finite, constant, or a linear combination of those before, and variables
-    with more entries than that.
+    Left out are constants, linear combinations of those before, and variables with more entries.
     """
     many, others = len(draws), {}
     most, basis = int(np.sqrt(many / 4)), np.empty((0, many))
@@ -423,19 +403,9 @@ def jackknife_target(
 ) -> Target:
     """Return the target of these draws' parameters, with the noise of the draws taken off.
 
-    Parameters
-    ----------
-    draws, every : Draws
-        Of the parameters to report, and of all parameters, those among them.
-    losses : PointwiseLosses or RowLosses
-        Loss of every observation at every draw: minus the log-likelihood, say.
-    dependence : Dependence, optional
-        Which observations depend on each other; independent by default.
-    eta : float
-        Learning rate of the draws.
-    correction : str, optional
-        "HC0", "HC1" (default) for independent rows, "CR0", "CR1" (default), "CR1S" for clusters;
-        others as for `etafree.target`. CR2 and CR3 need a cluster's share of the Hessian.
+    `every` holds draws of all parameters, those to report among them. Corrections are HC0 and HC1
+    (default) for independent rows, CR0, CR1 (default) and CR1S for clusters, others as for
+    `etafree.target`; CR2 and CR3 need a cluster's share of the Hessian.
     """
     eta = as_positive(eta, "eta")
     n, p = losses.n, draws.p
@@ -475,7 +445,7 @@ def jackknife_target(
         names = [draws.names[j] for j in tied[:8]]
         return f"{names} determine each other, or draws are too few: {FEWER}, or draw more"
 
-    bend = slopes.curvature
+    agreement = [] if slopes.curvature is None else [_spread(slopes.curvature, eta)]
     return Target(
         center=draws.mean,
         covariance=check_covariance(covariance, NAME, p, advice),
@@ -491,11 +461,7 @@ def jackknife_target(
         estimand="the minimiser of the expected loss (minus the stored log-likelihood)",
         se_error=error,
         dependence=dependence,
-        findings=(
-            *meat.findings,
-            *([] if bend is None else [_spread(bend, eta)]),
-            Finding("jackknife: eta n", eta * count),
-        ),
+        findings=(*meat.findings, *agreement, Finding("jackknife: eta n", eta * count)),
     )
 
 

@@ -68,6 +68,8 @@ class LogPrior:
     >>> prior = ef.LogPrior.normal(np.zeros(1), np.eye(1))
     >>> prior.gradient(np.array([2.0]), 10.0)
     array([-2.])
+    >>> ef.LogPrior.from_penalty(ef.penalties.Ridge(0.5), p=1).value(np.array([2.0]), 10.0)
+    -10.0
     """
 
     value: Callable[[Array, float], float]
@@ -117,12 +119,6 @@ class LogPrior:
         LogPrior
             With the effective scale of the criterion it is used with; an `InputError` if the
             penalty does not fit.
-
-        Examples
-        --------
-        >>> import etafree as ef
-        >>> ef.LogPrior.from_penalty(ef.penalties.Ridge(0.5), p=1).value(np.array([2.0]), 10.0)
-        -10.0
         """
         if not isinstance(penalty, Penalty):
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
@@ -224,9 +220,7 @@ class GeneralizedPosterior:
 
     def _check_prior(self, prior: LogPrior) -> None:
         if not isinstance(prior, LogPrior):
-            advice = (
-                "use ef.LogPrior.normal(mean, covariance) or LogPrior(value, gradient, hessian)"
-            )
+            advice = "use ef.LogPrior.normal(mean, covariance), or ef.LogPrior of three functions"
             raise InputError("log_prior", f"is a {type(prior).__name__}", advice)
         if isinstance(self.criterion.penalty, KinkedPenalty):
             advice = "put it into the penalty, or use ef.penalties.huberized_l1"
@@ -259,7 +253,6 @@ class GeneralizedPosterior:
             subsets = total.take(np.concatenate(picked)).X.reshape(DIRECTIONS, -1, total.p)
             directions += [linalg.null_direction(rows) for rows in subsets]
         every = np.concatenate(directions).T
-
         # far below the spread of a predictor, and far above rounding errors
         none = np.maximum(1e-9 * np.abs(every.T) @ total.column_norms / np.sqrt(total.n), 1e-300)
 

@@ -19,17 +19,10 @@ import numpy as np
 from etafree.bootstrap import Resamples, weight_blocks
 from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
-from etafree.foundation.arguments import (
-    Array,
-    as_array,
-    as_choice,
-    as_count,
-    as_level,
-    as_positive,
-    in_order,
-)
+from etafree.foundation.arguments import Array, as_choice, as_count, as_level, as_positive
 from etafree.foundation.linalg import relative_eigenvalues
 from etafree.learning_rates.problem import LearningRate, Problem
+from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
 
 #: Bisections of a factor of 4, how often that is widened, and terms of the series.
@@ -48,8 +41,8 @@ def reweighted(losses: Array, change: float) -> Array:
 
 def effective_share(losses: Array, change: float) -> Array:
     """Return which share of the draws the reweighted ones are worth, over the last axis."""
-    share: Array = 1.0 / np.square(reweighted(losses, change)).sum(axis=-1) / losses.shape[-1]
-    return share
+    squares = np.square(reweighted(losses, change)).sum(axis=-1)
+    return np.asarray(1.0 / squares / losses.shape[-1])
 
 
 def weighted_chi_square_quantile(weights: Array, level: float) -> float:
@@ -150,7 +143,8 @@ def gpc(
     if solver == "root" or region == "draws":
         search.root(limit)
     if region == "draws":
-        search = _by_draws(problem, drawn, per_posterior, contrast, search, known)
+        search, effective = _by_draws(problem, drawn, per_posterior, contrast, search)
+        known |= effective
     if solver == "robbins-monro":
         search.robbins_monro(first, near, most)
         known["halved_steps"] = search.halved
@@ -170,8 +164,7 @@ def _contrast(problem: Problem, functional: object) -> Array | None:
             advice = f"choose from {list(names)} or pass a contrast"
             raise InputError("functional", f"{functional!r} is no parameter", advice)
         functional = np.eye(len(names))[names.index(functional)]
-    ordered = in_order(functional, names, "functional")
-    contrast = as_array(ordered, "functional", shape=(len(names),))
+    contrast = problem.criterion.point(functional, "functional")
     if not contrast.any():
         raise InputError("functional", "is zero", "pass a contrast that is not")
     return contrast
@@ -180,7 +173,7 @@ def _contrast(problem: Problem, functional: object) -> Array | None:
 def _laplace(
     problem: Problem, drawn: Resamples, level: float, contrast: Array | None
 ) -> Callable[[float], float]:
-    """Return the coverage of normal credible regions as a function of the learning rate."""
+    """Return the coverage of normal credible regions as a function of eta."""
     from scipy.special import chdtri
 
     gap = problem.fit.theta - drawn.thetas
@@ -202,14 +195,9 @@ def _laplace(
 
 
 def _by_draws(
-    problem: Problem,
-    drawn: Resamples,
-    count: int,
-    contrast: Array | None,
-    search: _Search,
-    known: dict[str, object],
-) -> _Search:
-    """Return the root for regions made of draws, drawn anew where reweighting leaves too few."""
+    problem: Problem, drawn: Resamples, count: int, contrast: Array | None, search: _Search
+) -> tuple[_Search, dict[str, object]]:
+    """Return the root for regions of draws, made anew where few are effective, and diagnostics."""
     for _ in range(ROUNDS):
         near = search.eta
         draws, losses = _bootstrap_draws(problem, drawn, near, count)
@@ -221,8 +209,7 @@ def _by_draws(
             break
     if share < ESS_NOISY and search.status == "converged":
         search.status = "noisy"
-    known |= {"ess_share": share, "failed_posteriors": len(drawn.thetas) - len(draws)}
-    return search
+    return search, {"ess_share": share, "failed_posteriors": len(drawn.thetas) - len(draws)}
 
 
 def _bootstrap_draws(
@@ -237,12 +224,13 @@ def _bootstrap_draws(
         if number not in wanted:
             continue
         try:
-            posterior = problem.posterior(eta, criterion.reweighted(weights, kind))
+            again = criterion.reweighted(weights, kind)
+            posterior = GeneralizedPosterior(again, eta, problem.log_prior)
             thetas = sample(posterior, count, seed=np.random.default_rng(seeds[number])).array
         except (ConvergenceError, InputError):  # no sampler reaches it, or it is improper
             continue
         draws.append(thetas[:count])
-        losses.append(posterior.criterion.values_at(draws[-1]))
+        losses.append(again.values_at(draws[-1]))
     failed = len(wanted) - len(draws)
     if failed > 0.5 * len(wanted):
         which = f"{failed} of {len(wanted)} bootstrap posteriors at eta = {eta:.3g}"
@@ -254,10 +242,7 @@ def _bootstrap_draws(
 def _drawn(
     center: Array, base: float, draws: Array, losses: Array, level: float, contrast: Array | None
 ) -> Callable[[float], float]:
-    """Return the coverage of regions of reweighted draws as a function of the learning rate.
-
-    Ellipsoids of their mean and covariance, or a contrast's equal-tailed intervals.
-    """
+    """Return the coverage of ellipsoids, or intervals, of reweighted draws as a function of eta."""
     advice = "reweighting leaves too few draws of a posterior: pass more draws="
 
     def coverage(eta: float) -> float:

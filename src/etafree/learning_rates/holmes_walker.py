@@ -73,14 +73,6 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
     ----------
     Holmes, C. C. and Walker, S. G. (2017). Assigning a value to a power likelihood in a general
     Bayesian model. Biometrika 104, 497-503.
-
-    Examples
-    --------
-    >>> import etafree as ef
-    >>> criterion = ef.Criterion(ef.losses.Squared(), (np.ones((2, 1)), np.array([-2.0, 2.0])))
-    >>> posterior = ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal([0.0], [[1.0]]))
-    >>> round(ef.select(posterior, "holmes_walker").eta, 6)
-    0.632456
     """
     count = as_count(simulations, "simulations")
     loss, total = problem.criterion.loss, problem.criterion.total

@@ -127,10 +127,7 @@ def information(criterion: Criterion, fit: Minimum, groups: Groups | None = None
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A criterion whose learning rate is asked for; everything is computed when it is needed.
-
-    Without `log_prior` the prior is flat; `groups` are clusters of rows.
-    """
+    """A criterion whose learning rate is asked for, its prior (None: flat), clusters and seeds."""
 
     criterion: Criterion
     log_prior: LogPrior | None
@@ -164,10 +161,6 @@ class Problem:
     def resamples(self, count: int) -> Resamples:
         """Return the minimisers of bootstrap data, clusters resampled as clusters."""
         return resamples(self.criterion, self.fit, count, self.groups, self.seeds)
-
-    def posterior(self, eta: float, criterion: Criterion | None = None) -> GeneralizedPosterior:
-        """Return the posterior at a learning rate, of other data if a criterion is given."""
-        return GeneralizedPosterior(criterion or self.criterion, eta, self.log_prior)
 
     def prior_gradient(self, theta: Array) -> Array:
         """Return the gradient of the log prior (p,)."""

@@ -69,10 +69,9 @@ def prequential_losses(
     version: str,
     variance: NormalInverseGamma | None = None,
 ) -> Array:
-    r"""Return the loss of predicting every row from the rows before it, (n, learning rates).
+    """Return the loss of predicting every row from the rows before it, (n, learning rates).
 
-    With known unit variance :math:`\tfrac12(y-x^\top\beta)^2`; with an inverse-gamma prior of the
-    `variance` the negative log density of the normal.
+    Half the squared residual, or with a prior of the `variance` minus the normal log density.
     """
     from scipy.special import digamma
 
@@ -146,18 +145,12 @@ def safebayes(
     ----------
     Grünwald, P. and van Ommen, T. (2017). Inconsistency of Bayesian inference for misspecified
     linear models, and a proposal for repairing it. Bayesian Anal. 12, 1069-1103.
-
-    Examples
-    --------
-    >>> import etafree as ef
-    >>> criterion = ef.Criterion(ef.losses.Squared(), (np.ones((2, 1)), np.array([3.0, -3.0])))
-    >>> posterior = ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal([0.0], [[1.0]]))
-    >>> rate = ef.select(posterior, "safebayes", grid=[1.0, 0.5, 0.25])
-    >>> rate.eta, rate.status, rate.trace["loss"].round(4)
-    (0.25, 'boundary', array([15.375 , 13.3333, 11.88  ]))
     """
     as_choice(version, "version", ("R", "I"))
-    rates = _rates(grid)
+    rates = 2.0 ** -np.arange(9.0) if grid is None else as_array(grid, "grid", ndim=1)
+    if len(rates) < 2 or np.any(rates <= 0) or len(np.unique(rates)) < len(rates):
+        raise InputError("grid", f"is {rates.tolist()}", "pass two or more distinct positive rates")
+    rates = np.sort(rates)[::-1]
     permute = as_bool(permute, "permute")
     count = as_count(draws, "draws", least=100)
     _check(problem, conjugate)
@@ -185,14 +178,6 @@ def safebayes(
     trace = {"eta": rates, "loss": totals}
     status = "boundary" if eta in (rates[0], rates[-1]) else "converged"
     return problem.rate("safebayes", "prediction", eta, noise, trace, known, status=status)
-
-
-def _rates(grid: object) -> Array:
-    """Return the learning rates to try, the largest first."""
-    rates = 2.0 ** -np.arange(9.0) if grid is None else as_array(grid, "grid", ndim=1)
-    if len(rates) < 2 or np.any(rates <= 0) or len(np.unique(rates)) < len(rates):
-        raise InputError("grid", f"is {rates.tolist()}", "pass two or more distinct positive rates")
-    return np.sort(rates)[::-1]
 
 
 def _training_rows(problem: Problem, start: int | None, proper: bool) -> int:
