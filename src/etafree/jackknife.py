@@ -19,10 +19,9 @@ mean :math:`I_i`, and the same quadratic form Q of the batches' deviations is su
 :math:`Q(I)-\sum_b Q(I_b-I)/\{K(K-1)\}`, which holds for autocorrelated chains too. The same batches
 give the Monte Carlo error of every standard error.
 
-In coordinates z in which the draws have mean 0 and covariance I, the score of a loss is
-:math:`s_i=\mathrm{cov}_d(z,\ell_i)` and its influence :math:`M^{-1}s_i`, with M the curvature of
-the total loss. The losses of a criterion's rows are computed for a block of rows at a time and
-summed by group, or into second moments of independent rows.
+In coordinates z in which the draws have mean 0 and covariance I, scores are
+:math:`\mathrm{cov}_d(z,\ell_i)` and influences :math:`M^{-1}s_i`, with M the curvature of the total
+loss. Losses of a criterion's rows are computed for a block of rows at a time, and summed.
 
 References
 ----------

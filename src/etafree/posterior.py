@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -160,6 +160,17 @@ class _Energy(Penalty):
         return self._sum(self.criterion.penalty.hessian(theta), prior)
 
 
+@dataclass(eq=False)
+class Largest:
+    """The largest of all values seen: ``+=`` takes the larger."""
+
+    values: Array
+
+    def __iadd__(self, other: Largest) -> Largest:
+        np.maximum(self.values, other.values, out=self.values)
+        return self
+
+
 @dataclass(frozen=True, eq=False)
 class GeneralizedPosterior:
     r"""The generalized posterior :math:`\exp\{-\eta L(\theta)\}\tilde\pi_n(\theta)` of a criterion.
@@ -205,6 +216,8 @@ class GeneralizedPosterior:
     criterion: Criterion
     eta: float
     log_prior: LogPrior | None = None
+    #: What makes the posterior nearer to normal.
+    remedy: ClassVar[str] = "use a larger eta or add a penalty"
 
     def __post_init__(self) -> None:
         if not isinstance(self.criterion, Criterion):
@@ -239,9 +252,8 @@ class GeneralizedPosterior:
     def tail_exponent(self) -> float:
         """Exponent k when the density falls like ``|theta|**-k`` far out; infinite if faster.
 
-        Only losses that grow like a logarithm have a finite one, and only without a penalty or
-        log prior. It is that of the direction that the fewest observations depend on, among the
-        coordinates and directions orthogonal to random subsets of p - 1 rows.
+        Finite without penalty and log prior, for losses that grow like a logarithm: that of the
+        coordinate, or direction orthogonal to p - 1 rows, that fewest observations depend on.
         """
         exponent = self.criterion.loss.tail_exponent
         if np.isinf(exponent) or self.log_prior is not None or self.criterion.strength > 0:
@@ -253,14 +265,16 @@ class GeneralizedPosterior:
             subsets = total.take(np.concatenate(picked)).X.reshape(DIRECTIONS, -1, total.p)
             directions += [linalg.null_direction(rows) for rows in subsets]
         every = np.concatenate(directions).T
-        # far below the spread of a predictor, and far above rounding errors
-        none = np.maximum(1e-9 * np.abs(every.T) @ total.column_norms / np.sqrt(total.n), 1e-300)
 
-        def add(block: LinearTotal, weight: Array) -> None:
-            depends = np.abs(block.X @ every) > none
+        def reach(block: LinearTotal, largest: Largest) -> None:
+            largest += Largest(np.abs(block.X @ every).max(axis=0))
+
+        def count(block: LinearTotal, weight: Array) -> None:
+            depends = np.abs(block.X @ every) > 1e-9 * np.maximum(largest.values, 1e-300)
             weight += (np.ones(block.n) if block.weights is None else block.weights) @ depends
 
-        (weight,) = total.fold(add, np.zeros(every.shape[1]))
+        (largest,) = total.fold(reach, Largest(np.zeros(every.shape[1])))
+        (weight,) = total.fold(count, np.zeros(every.shape[1]))
         return float(self.eta * exponent * np.min(weight))
 
     def _check_proper(self) -> None:
@@ -280,11 +294,6 @@ class GeneralizedPosterior:
         if self.log_prior is None:
             return self.criterion
         return self.criterion.with_penalty(_Energy(self.criterion, self.log_prior, self.eta))
-
-    @property
-    def remedy(self) -> str:
-        """What makes the posterior nearer to normal."""
-        return "use a larger eta or add a penalty"
 
     def log_density(self, theta: object) -> Any:
         """Return the log density up to a constant, (p,) -> float or (D, p) -> (D,).

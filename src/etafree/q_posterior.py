@@ -28,28 +28,18 @@ from etafree.totals.linear import LinearTotal, has_design
 
 @dataclass(frozen=True, eq=False)
 class QPosterior(GeneralizedPosterior):
-    r"""Log density :math:`-\tfrac12\nabla L^\top B(\theta)^{-1}\nabla L` plus the log prior.
-
-    In means, :math:`-\tfrac n2\bar m^\top W(\theta)^{-1}\bar m`, with the scores' variance
-    :math:`W` centred and taken at :math:`\theta` itself.
-    """
+    r"""Log density :math:`-\tfrac12\nabla L^\top B(\theta)^{-1}\nabla L` plus the log prior."""
 
     eta: float = 1.0
     log_prior: LogPrior | None = None
     groups: Groups | None = field(default=None, kw_only=True)
 
-    def _check_proper(self) -> None:
-        """Leave the tail alone: it is the score's, not the loss's."""
+    remedy = "pass a log_prior that is narrower, or more data"  # there is no eta to choose
 
     @property
     def tail_exponent(self) -> float:
         """Infinite: the samplers work around the minimiser, where the density is normal."""
         return np.inf
-
-    @property
-    def remedy(self) -> str:
-        """What makes the posterior nearer to normal; it has no learning rate to choose."""
-        return "pass a log_prior that is narrower, or more data"
 
     def log_density(self, theta: object) -> Any:
         """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,)."""

@@ -30,6 +30,9 @@ BISECTIONS, WIDENINGS, TERMS = 40, 8, 6000
 #: Reweighted draws worth fewer than this share of them are drawn anew, or are noise.
 ESS_REDRAW, ESS_NOISY, ROUNDS = 0.5, 0.1, 3
 
+#: How often regions at a learning rate hold the minimiser.
+Coverage = Callable[[float], float]
+
 
 def reweighted(losses: Array, change: float) -> Array:
     """Return weights that raise the learning rate of draws by `change`, over the last axis."""
@@ -170,10 +173,8 @@ def _contrast(problem: Problem, functional: object) -> Array | None:
     return contrast
 
 
-def _laplace(
-    problem: Problem, drawn: Resamples, level: float, contrast: Array | None
-) -> Callable[[float], float]:
-    """Return the coverage of normal credible regions as a function of eta."""
+def _laplace(problem: Problem, drawn: Resamples, level: float, contrast: Array | None) -> Coverage:
+    """Return the coverage of normal credible regions."""
     from scipy.special import chdtri
 
     gap = problem.fit.theta - drawn.thetas
@@ -200,7 +201,7 @@ def _by_draws(
     """Return the root for regions of draws, made anew where few are effective, and diagnostics."""
     for _ in range(ROUNDS):
         near = search.eta
-        draws, losses = _bootstrap_draws(problem, drawn, near, count)
+        draws, losses = _draws(problem, drawn, near, count)
         coverage = _drawn(problem.fit.theta, near, draws, losses, search.level, contrast)
         search = _Search(coverage, search.level, len(draws), search.dof)
         search.root(near)
@@ -212,9 +213,7 @@ def _by_draws(
     return search, {"ess_share": share, "failed_posteriors": len(drawn.thetas) - len(draws)}
 
 
-def _bootstrap_draws(
-    problem: Problem, drawn: Resamples, eta: float, count: int
-) -> tuple[Array, Array]:
+def _draws(problem: Problem, drawn: Resamples, eta: float, count: int) -> tuple[Array, Array]:
     """Return draws (B, D, p) of the posteriors of resamples that have a minimiser, and losses."""
     criterion, seeds = problem.criterion, problem.seeds.spawn(drawn.drawn)
     blocks = weight_blocks(criterion, drawn.drawn, problem.groups, problem.seeds, "counts")
@@ -241,8 +240,8 @@ def _bootstrap_draws(
 
 def _drawn(
     center: Array, base: float, draws: Array, losses: Array, level: float, contrast: Array | None
-) -> Callable[[float], float]:
-    """Return the coverage of ellipsoids, or intervals, of reweighted draws as a function of eta."""
+) -> Coverage:
+    """Return the coverage of ellipsoids, or intervals, of reweighted draws."""
     advice = "reweighting leaves too few draws of a posterior: pass more draws="
 
     def coverage(eta: float) -> float:
@@ -274,9 +273,7 @@ def _quantiles(values: Array, weights: Array, level: float) -> Array:
 class _Search:
     """The root of a coverage that falls step by step, with everything that was tried."""
 
-    def __init__(
-        self, coverage: Callable[[float], float], level: float, count: int, dof: int
-    ) -> None:
+    def __init__(self, coverage: Coverage, level: float, count: int, dof: int) -> None:
         self.coverage, self.level, self.dof = coverage, level, dof
         self.step = float(np.sqrt(level * (1 - level) / count))  # binomial error of the coverage
         self.etas: list[float] = []

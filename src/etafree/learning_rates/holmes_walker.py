@@ -83,9 +83,7 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
     prior = normal_prior(problem)
     if prior is None:
         improper = "is not a proper normal, and holmes_walker averages over the prior"
-        advice = (
-            "pass ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal(mean, covariance))"
-        )
+        advice = "pass ef.GeneralizedPosterior(criterion, 1.0, ef.LogPrior.normal(mean, V))"
         raise InputError("log_prior", improper, advice)
     mean, covariance = prior
     rng, X = np.random.default_rng(problem.seeds), total.X

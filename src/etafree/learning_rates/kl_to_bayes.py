@@ -180,12 +180,11 @@ def _lowest(divergence: Divergence, base: float, rows: NDArray[np.intp], reach: 
     return float(base * np.exp(minimum.x))
 
 
-def _divergence(
-    losses: Array, base: float, excess: Array | None, reference_losses: Array
-) -> Divergence:
+def _divergence(losses: Array, base: float, excess: Array | None, reference: Array) -> Divergence:
     """Return KL(pi_eta | reference) up to a constant, from draws at `base` and their losses.
 
-    `excess` is their log prior less the reference's log density; None for KL(reference | pi_eta).
+    `excess` is their log prior less the reference's log density; without it KL(reference | pi_eta),
+    from losses at draws of the reference.
     """
 
     def divergence(eta: float, rows: NDArray[np.intp]) -> float:
@@ -194,7 +193,7 @@ def _divergence(
         log_mean = power.max() + np.log(np.mean(np.exp(power - power.max())))
         if excess is not None:
             return float(reweighted(loss, eta - base) @ (excess[rows] - eta * loss) - log_mean)
-        mean = reference_losses[rows % len(reference_losses)].mean() - losses.mean()
+        mean = reference[rows % len(reference)].mean() - losses.mean()
         return float(eta * mean + log_mean)
 
     return divergence

@@ -9,11 +9,12 @@ from etafree.learning_rates.problem import LearningRate, Problem
 from etafree.optimize.many import batch
 
 
-def score_matching_rate(
-    gradients: Array, traces: Array, prior_gradients: Array
-) -> tuple[float, float]:
-    """Return the learning rate and its Monte Carlo error, from derivatives at B minimisers."""
-    above = np.einsum("bj,bj->b", gradients, prior_gradients) + traces
+def score_matching_rate(gradients: Array, traces: Array, prior: Array) -> tuple[float, float]:
+    """Return the learning rate and its Monte Carlo error from derivatives at B minimisers.
+
+    Gradients (B, p) of the loss, traces (B,) of its Hessian and gradients (B, p) of the log prior.
+    """
+    above = np.einsum("bj,bj->b", gradients, prior) + traces
     below = np.einsum("bj,bj->b", gradients, gradients)
     eta = float(above.sum() / below.sum())
     residual = above - eta * below

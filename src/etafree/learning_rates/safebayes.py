@@ -154,8 +154,14 @@ def safebayes(
     permute = as_bool(permute, "permute")
     count = as_count(draws, "draws", least=100)
     _check(problem, conjugate)
-    n, prior = problem.criterion.n, normal_prior(problem)
-    first = _training_rows(problem, start, proper=prior is not None or conjugate is not None)
+    n, p, prior = problem.criterion.n, problem.criterion.p, normal_prior(problem)
+    proper = prior is not None or conjugate is not None
+    first = 0 if proper else max(20, 5 * p)
+    if start is not None:
+        first = as_count(start, "start", least=0)
+    if first >= n or (first == 0 and not proper):
+        advice = "leave rows to predict, and without a normal log_prior rows to learn from first"
+        raise InputError("start", f"is {first} of {n} rows", advice)
     order_seed, draw_seed = problem.seeds.spawn(2)
     order = np.random.default_rng(order_seed).permutation(n) if permute else np.arange(n)
     known: dict[str, object] = {"version": version, "permuted": permute, "start": first}
@@ -178,17 +184,6 @@ def safebayes(
     trace = {"eta": rates, "loss": totals}
     status = "boundary" if eta in (rates[0], rates[-1]) else "converged"
     return problem.rate("safebayes", "prediction", eta, noise, trace, known, status=status)
-
-
-def _training_rows(problem: Problem, start: int | None, proper: bool) -> int:
-    """Return how many rows only train: those asked for, else none under a `proper` prior."""
-    n = problem.criterion.n
-    default = 0 if proper else max(20, 5 * problem.criterion.p)
-    first = default if start is None else as_count(start, "start", least=0)
-    if first >= n or (first == 0 and not proper):
-        advice = "leave rows to predict, and without a normal log_prior rows to learn from first"
-        raise InputError("start", f"is {first} of {n} rows", advice)
-    return first
 
 
 def _check(problem: Problem, conjugate: object) -> None:
