@@ -68,10 +68,7 @@ def resampled_groups(criterion: Criterion, clusters: object, purpose: str) -> Gr
 
 
 def resampled_targets(target: Target, count: int, rng: np.random.Generator) -> Iterator[Target]:
-    """Yield targets of data sets drawn from the target's own: its rows, or clusters as wholes.
-
-    A cluster that is drawn twice is two clusters. Data sets without a minimiser are left out.
-    """
+    """Yield targets of data drawn from the target's rows or clusters, if they have a minimiser."""
     criterion, dependence = target.criterion, target.dependence
     assert criterion is not None
     assert dependence is not None
@@ -83,7 +80,7 @@ def resampled_targets(target: Target, count: int, rng: np.random.Generator) -> I
     for _ in range(count):
         drawn = rng.integers(len(sizes), size=len(sizes))
         lengths = sizes[drawn]
-        labels = np.repeat(np.arange(len(drawn)), lengths)
+        labels = np.repeat(np.arange(len(drawn)), lengths)  # a cluster drawn twice is two
         within = np.arange(len(labels)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         again = criterion.subset(order[first[drawn][labels] + within])
         new = None if groups is None else Clusters(Groups(labels, np.arange(len(drawn))))

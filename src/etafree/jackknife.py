@@ -101,10 +101,7 @@ class PointwiseArray:
 
 @dataclass(frozen=True, eq=False)
 class RowLosses:
-    """Losses of a total over a linear predictor at draws (D, p), in memory or read in parts.
-
-    Labels are lined up with `rows`; `estimand` says what the posterior mean estimates.
-    """
+    """Losses of a total over a linear predictor at draws (D, p), in memory or read in parts."""
 
     total: PredictorTotal
     thetas: Array
@@ -291,10 +288,7 @@ def curvature(z: Array, energy: Array, edges: Edges, ess: float) -> Curvature | 
 
 
 class Slopes(NamedTuple):
-    """Coordinates z (D, p) of the draws, edges of their batches, and what makes influences.
-
-    `spread` is the inverse Hessian of the reported parameters, by `curvature` where that agrees.
-    """
+    """Coordinates z (D, p) of draws, edges of batches, inverse Hessian, and what influences take."""
 
     z: Array
     edges: Edges
@@ -318,11 +312,9 @@ class Slopes(NamedTuple):
 def find_slopes(
     draws: Draws, losses: Losses, groups: int, eta: float, every: Draws | None = None
 ) -> Slopes:
-    """Return how influences of so many groups on these parameters are found.
+    """Return the slopes for influences of so many groups, over these parameters and others.
 
-    Slopes are over the parameters to report and the others in `every`. The total loss has no
-    curvature of its own along what is computed from parameters, and so does not agree with the
-    draws: sets of the others are tried until both agree.
+    Where others are computed from parameters, loss and draws disagree: sets of them are tried.
     """
     energy, bend = eta * total_losses(losses, len(draws)), None
     for full in _together(draws, every):
@@ -365,10 +357,7 @@ def _variable(entry: str) -> str:
 
 
 def _others(draws: Draws, every: Draws) -> dict[str, Array]:
-    """Return other parameters (chain, draw) by name, standardised, as many as a curvature takes.
-
-    Left out are constants, linear combinations of those before, and variables with more entries.
-    """
+    """Return other parameters (chain, draw) by name, standardised, few and not collinear."""
     many, others = len(draws), {}
     most, basis = int(np.sqrt(many / 4)), np.empty((0, many))
     lengths = Counter(map(_variable, every.names))

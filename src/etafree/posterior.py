@@ -97,8 +97,7 @@ class LogPrior:
         if len(center) == 0:
             raise InputError("mean", "is empty")
         precision = linalg.inv(check_covariance(covariance, "covariance", len(center)))
-        ridge = Ridge(1.0, Q=owned(precision), mu=owned(center))
-        density = _PenaltyDensity(ridge, scaled=False)
+        density = _PenaltyDensity(Ridge(1.0, owned(center), owned(precision)), scaled=False)
         return cls(density.value, density.gradient, density.hessian, "normal prior")
 
     @classmethod

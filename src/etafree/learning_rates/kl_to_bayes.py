@@ -170,10 +170,9 @@ def _lowest(divergence: Divergence, base: float, rows: NDArray[np.intp], reach: 
     """Return where the divergence of a subset of draws is smallest, within a factor of `base`."""
     from scipy.optimize import minimize_scalar
 
-    edge = float(np.log(reach))
     minimum = minimize_scalar(
         lambda t: divergence(base * np.exp(t), rows),
-        bounds=(-edge, edge),
+        bounds=(-np.log(reach), np.log(reach)),
         method="bounded",
         options={"xatol": 1e-7},
     )
@@ -181,10 +180,9 @@ def _lowest(divergence: Divergence, base: float, rows: NDArray[np.intp], reach: 
 
 
 def _divergence(losses: Array, base: float, excess: Array | None, reference: Array) -> Divergence:
-    """Return KL(pi_eta | reference) up to a constant, from draws at `base` and their losses.
+    """Return KL(pi_eta | reference), or without `excess` the other way, up to a constant.
 
-    `excess` is their log prior less the reference's log density; without it KL(reference | pi_eta),
-    from losses at draws of the reference.
+    From losses of draws at `base` and of the reference's, and log prior less log reference.
     """
 
     def divergence(eta: float, rows: NDArray[np.intp]) -> float:

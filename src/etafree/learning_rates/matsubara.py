@@ -10,10 +10,7 @@ from etafree.optimize.many import batch
 
 
 def score_matching_rate(gradients: Array, traces: Array, prior: Array) -> tuple[float, float]:
-    """Return the learning rate and its Monte Carlo error from derivatives at B minimisers.
-
-    Gradients (B, p) of the loss, traces (B,) of its Hessian and gradients (B, p) of the log prior.
-    """
+    """Return eta and its Monte Carlo error, from gradients of loss and log prior and Hessians."""
     above = np.einsum("bj,bj->b", gradients, prior) + traces
     below = np.einsum("bj,bj->b", gradients, gradients)
     eta = float(above.sum() / below.sum())

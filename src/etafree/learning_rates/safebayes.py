@@ -69,10 +69,7 @@ def prequential_losses(
     version: str,
     variance: NormalInverseGamma | None = None,
 ) -> Array:
-    """Return the loss of predicting every row from the rows before it, (n, learning rates).
-
-    Half the squared residual, or with a prior of the `variance` minus the normal log density.
-    """
+    """Return losses (n, rates) of predicting rows from those before: squared or normal log loss."""
     from scipy.special import digamma
 
     m, V = np.tile(mean, (len(grid), 1)), np.tile(covariance, (len(grid), 1, 1))
