@@ -231,11 +231,7 @@ def bootstrap(
     Raises
     ------
     InputError, ConvergenceError
-        As for `loss_likelihood_bootstrap`.
-
-    See Also
-    --------
-    loss_likelihood_bootstrap : The same with smooth weights.
+        As for `loss_likelihood_bootstrap`, the same with smooth weights.
 
     References
     ----------

@@ -50,7 +50,6 @@ from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_positive
 from etafree.foundation.check import Finding
-from etafree.foundation.linalg import check_covariance, correlation_eigenvalues
 from etafree.foundation.threads import own_settings
 from etafree.optimize.many import outer_products, unpacked
 from etafree.target import Target
@@ -66,7 +65,6 @@ BATCHES, FEWEST, PER_BATCH = 40, 8, 10
 READ_NUMBERS, HELD = 1 << 23, 1 << 26
 #: Condition of parameters' correlation from which on they do not help to find slopes.
 COLLINEAR = 1e8
-
 #: Where batches of draws start, and the last ends.
 Edges = NDArray[np.intp]
 
@@ -288,14 +286,14 @@ def curvature(z: Array, energy: Array, edges: Edges, ess: float) -> Curvature | 
 
 
 class Slopes(NamedTuple):
-    """Coordinates z (D, p) of draws, edges of batches, inverse Hessian, and what influences take."""
+    """What makes influences of scores."""
 
-    z: Array
+    z: Array  # coordinates (D, p) of the draws
     edges: Edges
-    spread: Array
-    report: Array
-    turns: Array | None
-    curvature: Curvature | None
+    spread: Array  # inverse Hessian of the reported parameters
+    report: Array  # takes scores to influences on them
+    turns: Array | None  # first-order changes by batch (K, p, p), where the curvature is used
+    curvature: Curvature | None  # of the total loss over the draws
 
     def influences(self, scores: Array) -> Array:
         """Return influences (K, g, q) of scores (K, g, p), to first order; it overwrites scores."""
@@ -345,7 +343,7 @@ def _together(draws: Draws, every: Draws | None) -> Iterator[Draws]:
         chosen = {name: x for name, x in others.items() if _variable(name) in variables}
         values = [*draws.values.transpose(2, 0, 1), *chosen.values()]
         full = Draws(np.stack(values, axis=2), (*draws.names, *chosen))
-        eigenvalues, _ = correlation_eigenvalues(np.cov(full.array.T))
+        eigenvalues, _ = linalg.correlation_eigenvalues(np.cov(full.array.T))
         if eigenvalues[0] * COLLINEAR > eigenvalues[-1]:
             yield full
     yield draws
@@ -391,9 +389,8 @@ def jackknife_target(
 ) -> Target:
     """Return the target of these draws' parameters, with the noise of the draws taken off.
 
-    `every` holds draws of all parameters, those to report among them. Corrections are HC0 and HC1
-    (default) for independent rows, CR0, CR1 (default) and CR1S for clusters, others as for
-    `etafree.target`; CR2 and CR3 need a cluster's share of the Hessian.
+    `every` holds draws of all parameters, those to report among them. Corrections are those of
+    `etafree.target` that need no shares of the Hessian, by default HC1 and CR1.
     """
     eta = as_positive(eta, "eta")
     n, p = losses.n, draws.p
@@ -429,14 +426,14 @@ def jackknife_target(
         raise InputError("log_likelihood", problem, f"{FEWER}, or draw more")
 
     def advice() -> str:
-        tied = np.flatnonzero(np.abs(correlation_eigenvalues(covariance)[1][:, 0]) > 0.1)
+        tied = np.flatnonzero(np.abs(linalg.correlation_eigenvalues(covariance)[1][:, 0]) > 0.1)
         names = [draws.names[j] for j in tied[:8]]
         return f"{names} determine each other, or draws are too few: {FEWER}, or draw more"
 
     agreement = [] if slopes.curvature is None else [_spread(slopes.curvature, eta)]
     return Target(
         center=draws.mean,
-        covariance=check_covariance(covariance, NAME, p, advice),
+        covariance=linalg.check_covariance(covariance, NAME, p, advice),
         names=draws.names,
         dof=np.full(p, meat.dof),
         center_kind="mean",

@@ -18,7 +18,6 @@ from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_count, as_positive, in_order, owned
-from etafree.foundation.linalg import check_covariance
 from etafree.penalties import KinkedPenalty, Penalty, Ridge
 from etafree.totals.linear import LinearTotal
 
@@ -96,7 +95,7 @@ class LogPrior:
         center = as_array(mean, "mean", ndim=1)
         if len(center) == 0:
             raise InputError("mean", "is empty")
-        precision = linalg.inv(check_covariance(covariance, "covariance", len(center)))
+        precision = linalg.inv(linalg.check_covariance(covariance, "covariance", len(center)))
         density = _PenaltyDensity(Ridge(1.0, owned(center), owned(precision)), scaled=False)
         return cls(density.value, density.gradient, density.hessian, "normal prior")
 

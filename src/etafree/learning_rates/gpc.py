@@ -20,13 +20,12 @@ from etafree.bootstrap import Resamples, weight_blocks
 from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_choice, as_count, as_level, as_positive
-from etafree.foundation.linalg import relative_eigenvalues
 from etafree.learning_rates.problem import LearningRate, Problem
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
 
-#: Bisections of a factor of 4, how often that is widened, and terms of the series.
-BISECTIONS, WIDENINGS, TERMS = 40, 8, 6000
+#: Factor within which the root is looked for, and terms of the series.
+WIDEST, TERMS = 4.0**8, 6000
 #: Reweighted draws worth fewer than this share of them are drawn anew, or are noise.
 ESS_REDRAW, ESS_NOISY, ROUNDS = 0.5, 0.1, 3
 
@@ -83,7 +82,7 @@ def gpc_limit(J: Array, K: Array, level: float = 0.95) -> float:
     """
     from scipy.special import chdtri
 
-    weights = relative_eigenvalues(K, J)
+    weights = linalg.relative_eigenvalues(K, J)
     return float(chdtri(len(J), 1 - level) / weighted_chi_square_quantile(weights, level))
 
 
@@ -101,8 +100,7 @@ def gpc(
 ) -> LearningRate:
     r"""Return the learning rate at which bootstrap coverage is nominal.
 
-    The credible ellipsoid, and so the learning rate, does not depend on the units of the
-    parameters. A box of marginal intervals is not a region and is not offered.
+    The credible ellipsoid, and so the learning rate, does not depend on units of parameters.
 
     Parameters
     ----------
@@ -300,21 +298,16 @@ class _Search:
     def _crossing(self, near: float, level: float) -> tuple[float, str]:
         """Return where the coverage falls below a level, and whether that was found."""
         low = high = near
-        for _ in range(WIDENINGS):
-            if self._at(low) >= level:
-                break
+        while self._at(low) < level:
             low, high = low / 4, low
-        else:
-            return low, "boundary"
-        for _ in range(WIDENINGS):
-            if self._at(high) < level:
-                break
+            if low <= near / WIDEST:
+                return low, "boundary"
+        start = high
+        while self._at(high) >= level:
             low, high = high, 4 * high
-        else:
-            return high, "boundary"
-        for _ in range(BISECTIONS):
-            if high <= low * (1 + 1e-6):
-                break
+            if high >= start * WIDEST:
+                return high, "boundary"
+        while high > low * (1 + 1e-6):
             middle = float(np.sqrt(low * high))
             low, high = (middle, high) if self._at(middle) >= level else (low, middle)
         return low, "converged"

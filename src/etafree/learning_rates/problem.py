@@ -20,7 +20,6 @@ from etafree.data.groups import Groups
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_seeds
-from etafree.foundation.linalg import relative_eigenvalues
 from etafree.optimize import Minimum, minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.sandwich import target
@@ -82,7 +81,7 @@ class Information:
     @cached_property
     def eigenvalues(self) -> Array:
         r"""Eigenvalues of :math:`J^{-1}K`, ascending: the right :math:`1/\eta` by direction."""
-        return relative_eigenvalues(self.meat, self.hessian)
+        return linalg.relative_eigenvalues(self.meat, self.hessian)
 
     @property
     def scalar_adequacy(self) -> float:
@@ -240,8 +239,7 @@ class LearningRate:
     method, aim : str
         Name of the method, and "coverage", "information", "prediction" or "reference".
     information : Information or None
-        J, K and the eigenvalues of :math:`J^{-1}K` at the minimiser; None where K is singular and
-        the method does not need it (the diagnostics say why).
+        J and K at the minimiser; None where K is singular and not needed (see the diagnostics).
     units_matter : bool
         Whether another unit of a parameter changes `eta`.
     level : float
@@ -316,8 +314,7 @@ class LearningRate:
 
     def __repr__(self) -> str:
         error = f" +- {self.mc_error:.2g}" if self.mc_error > 0 else ""
-        coverage = self.predicted_coverage.items()
-        shown = ", ".join(f"{name} {value:.3f}" for name, value in coverage)
+        shown = ", ".join(f"{name} {c:.3f}" for name, c in self.predicted_coverage.items())
         lines = [
             f"LearningRate: eta = {self.eta:.5g}{error} by {self.method} ({self.status})",
             f"  aims at {AIMS[self.aim]}",

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, as_count, as_positive
-from etafree.foundation.linalg import check_covariance
 from etafree.learning_rates.problem import LearningRate, Problem, normal_prior
 from etafree.losses import Squared
 from etafree.posterior import GeneralizedPosterior, LogPrior
@@ -55,7 +54,8 @@ class NormalInverseGamma:
         mean = as_array(self.mean, "mean", ndim=1)
         put = object.__setattr__
         put(self, "mean", mean)
-        put(self, "covariance", check_covariance(self.covariance, "covariance", len(mean)))
+        covariance = linalg.check_covariance(self.covariance, "covariance", len(mean))
+        put(self, "covariance", covariance)
         put(self, "shape", as_positive(self.shape, "shape"))
         put(self, "rate", as_positive(self.rate, "rate"))
 
