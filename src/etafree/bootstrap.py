@@ -95,14 +95,11 @@ def resampled_targets(target: Target, count: int, rng: np.random.Generator) -> I
 def weight_blocks(
     criterion: Criterion, count: int, groups: Groups | None, seeds: SeedSequence, kind: str
 ) -> Iterator[tuple[Array, str]]:
-    """Yield `count` weight vectors in blocks (b, n), and which kind of weights they are.
-
-    Copies of rows are resampled one by one unless clusters are; sampling weights stay with rows.
-    """
+    """Yield `count` weight vectors in blocks (b, n), and which kind of weights they are."""
     rng, total = np.random.default_rng(seeds), criterion.total
     own = np.ones(criterion.n) if total.weights is None else total.weights
     step = max(FEWEST, NUMBERS // criterion.n)
-    copies = total.frequency and groups is None
+    copies = total.frequency and groups is None  # drawn one by one; sampling weights stay
     units = own if copies else np.ones(criterion.n if groups is None else len(groups))
     for start in range(0, count, step):
         draw = _dirichlet if kind == "dirichlet" else _counts

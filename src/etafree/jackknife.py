@@ -131,8 +131,7 @@ class RowLosses:
             bad = np.flatnonzero(~np.isfinite(losses).all(axis=0))
             if len(bad):
                 problem = f"is not finite at row {part.first + rows.start + bad[0]}"
-                advice = "drop it, or use a loss that is finite there"
-                raise InputError("log_likelihood", problem, advice)
+                raise InputError("log_likelihood", problem, "drop it, or use a loss finite there")
 
     def blocks_of_rows(self, part: LinearTotal) -> Iterator[tuple[slice, Array]]:
         """Yield rows and their weighted losses (D, m) at every draw."""
@@ -204,8 +203,7 @@ def total_losses(losses: Losses, draws: int) -> Array:
     """Return the total loss of every draw (D,), up to a constant."""
     if isinstance(losses, RowLosses):
         return losses.totals
-    sums = [block.sum(axis=1, dtype=np.float64) for block in _checked(losses, draws)]
-    return np.concatenate(sums)
+    return np.concatenate([b.sum(axis=1, dtype=np.float64) for b in _checked(losses, draws)])
 
 
 def batch_edges(draws: Draws, size: int) -> Edges:
@@ -252,16 +250,12 @@ def scores_by_batch(z: Array, losses: Losses, groups: Groups, edges: Edges) -> A
 
 
 class Curvature(NamedTuple):
-    r"""Curvature (p, p) of an energy over draws of covariance I, and changes by batch (K, p, p).
+    """Curvature of an energy over draws of covariance I, which should be I, too."""
 
-    It should be I, too: `agrees` says whether it is, within what the noise of the draws' covariance
-    allows (:math:`3(p/\mathrm{ESS})^{1/2}` in logarithms of `eigenvalues`).
-    """
-
-    matrix: Array
-    changes: Array
+    matrix: Array  # (p, p)
+    changes: Array  # by batch (K, p, p)
     eigenvalues: Array
-    agrees: bool
+    agrees: bool  # within the noise of the draws' covariance
 
 
 def curvature(z: Array, energy: Array, edges: Edges, ess: float) -> Curvature | None:
@@ -280,7 +274,7 @@ def curvature(z: Array, energy: Array, edges: Edges, ess: float) -> Curvature | 
     changes = linalg.solve(gram, sums.T, "draws").T
     second = unpacked(np.vstack([coefficients, changes])[:, p + 1 :], p) * (1 + np.eye(p))
     eigenvalues = linalg.eigvalsh(second[0], "curvature")
-    room = 3 * np.sqrt(p / ess)
+    room = 3 * np.sqrt(p / ess)  # three errors of the logarithm of an eigenvalue
     agrees = eigenvalues[0] > 0 and np.abs(np.log(eigenvalues)).max() <= room
     return Curvature(second[0], second[1:], eigenvalues, bool(agrees))
 

@@ -17,10 +17,8 @@ from etafree.foundation.threads import own_settings
 from etafree.optimize import minimise
 from etafree.optimize.many import outer_products, unpacked
 from etafree.posterior import GeneralizedPosterior, LogPrior
-from etafree.samplers import FEWEST
-from etafree.samplers.elliptical import elliptical_draws
-from etafree.samplers.importance import importance_draws, trustworthy
-from etafree.samplers.quadrature import quadrature_draws
+from etafree.samplers import FEWEST, SAMPLERS
+from etafree.samplers.importance import trustworthy
 from etafree.samplers.variational import Normal
 from etafree.sandwich import target
 from etafree.totals.linear import LinearTotal, has_design
@@ -172,16 +170,16 @@ def q_posterior(
     posterior = QPosterior(criterion, 1.0, log_prior, groups=groups)
     fit, name = minimise(criterion), "HC0" if groups is None else "CR0"
     mean, A = fit.theta, fit.hessian
-    at_fit = target(criterion, center=mean, clusters=groups, hessian=A, correction=name)
-    covariance = at_fit.covariance
+    sandwich = target(criterion, center=mean, clusters=groups, hessian=A, correction=name)
+    covariance = sandwich.covariance
     if log_prior is not None:  # one Newton step of the normal approximation
         n, precision = criterion.size, linalg.inv(covariance, "covariance")
         bend = precision - np.asarray(log_prior.hessian(mean, n))
         covariance = linalg.inv(bend, "Hessian of loss and log prior", "weaken the log prior")
         mean = mean + covariance @ np.asarray(log_prior.gradient(mean, n))
     normal = Normal(mean, linalg.cholesky(covariance, "covariance", "weaken the log prior"), mean)
-    first = quadrature_draws if criterion.p == 1 else importance_draws
-    sampled = first(posterior, normal, count, rng)
+    first = "quadrature" if criterion.p == 1 else "importance"
+    sampled = SAMPLERS[first](posterior, normal, count, rng)
     if criterion.p > 1 and not trustworthy(sampled):
-        sampled = elliptical_draws(posterior, normal, count, rng)
+        sampled = SAMPLERS["elliptical"](posterior, normal, count, rng)
     return replace(sampled, eta=None, sampler=f"Q-posterior by {sampled.sampler}")

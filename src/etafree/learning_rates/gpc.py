@@ -28,7 +28,6 @@ from etafree.samplers import sample
 WIDEST, TERMS = 4.0**8, 6000
 #: Reweighted draws worth fewer than this share of them are drawn anew, or are noise.
 ESS_REDRAW, ESS_NOISY, ROUNDS = 0.5, 0.1, 3
-
 #: How often regions at a learning rate hold the minimiser.
 Coverage = Callable[[float], float]
 
@@ -75,10 +74,9 @@ def weighted_chi_square_quantile(weights: Array, level: float) -> float:
 
 
 def gpc_limit(J: Array, K: Array, level: float = 0.95) -> float:
-    r"""Return the learning rate of the ellipsoid when everything is normal.
+    r"""Return the limit :math:`\chi^2_{p,1-\alpha}/q` for normal posteriors, with q as above.
 
-    :math:`\eta=\chi^2_{p,1-\alpha}/q`, with q the quantile of :math:`\sum_j\lambda_jZ_j^2` and
-    :math:`\lambda_j` the eigenvalues of :math:`J^{-1}K`.
+    The weights :math:`\lambda_j` are the eigenvalues of :math:`J^{-1}K`.
     """
     from scipy.special import chdtri
 

@@ -112,8 +112,7 @@ def _expected_squares(
     lognormal in units of the largest: quadrature misses it, and squares overflow.
     """
     if isinstance(loss, Poisson | Gamma):
-        sign = 1.0 if isinstance(loss, Poisson) else -1.0
-        u = sign * middle
+        u = middle if isinstance(loss, Poisson) else -middle
         powers = np.array([np.zeros_like(sd), u + 0.5 * sd**2, 2 * u + 2 * sd**2])
         log_unit = float(powers.max())
         one, first, second = np.exp(powers - log_unit)

@@ -23,7 +23,6 @@ ROUNDS, REACH = 8, 4.0
 #: Shares of effective draws that are enough, and below which the answer is noise.
 ESS_ENOUGH, ESS_NOISY = 0.5, 0.1
 BATCHES = 20
-
 #: A divergence at a learning rate, from a subset of the draws.
 Divergence = Callable[[float, NDArray[np.intp]], float]
 

@@ -109,8 +109,7 @@ class Information:
         if not (np.isfinite(eta) and eta > 0):
             return dict.fromkeys(self.names, np.nan)
         inverse = linalg.inv(self.hessian, "Hessian")
-        variance = np.diagonal(inverse) / eta
-        ratio = np.sqrt(variance / np.diagonal(inverse @ self.meat @ inverse))
+        ratio = np.sqrt(np.diagonal(inverse) / eta / np.diagonal(inverse @ self.meat @ inverse))
         covered = 2.0 * ndtr(ndtri(0.5 + 0.5 * level) * ratio) - 1.0
         return dict(zip(self.names, covered.tolist(), strict=True))
 
@@ -142,10 +141,9 @@ class Problem:
             advice = "pass an ef.Criterion or an ef.GeneralizedPosterior"
             raise InputError("source", f"is a {type(source).__name__}", advice)
         groups = resampled_groups(criterion, clusters, "every learning-rate method")
-        seeds = as_seeds(seed)
-        # a copy, whose children are the same in every call
-        seeds = np.random.SeedSequence(seeds.entropy, spawn_key=seeds.spawn_key)
-        return cls(criterion, prior, groups, seeds)
+        seeds = as_seeds(seed)  # a copy has the same children in every call
+        copy = np.random.SeedSequence(seeds.entropy, spawn_key=seeds.spawn_key)
+        return cls(criterion, prior, groups, copy)
 
     @cached_property
     def fit(self) -> Minimum:

@@ -28,6 +28,11 @@ from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.samplers import sample
 from etafree.totals.linear import has_design
 
+#: Share of effective draws below which a prefix is drawn anew, and rows taken at a time.
+RENEW, ROWS = 0.5, 64
+#: Independent runs, and errors within which a loss may be the smallest.
+RUNS, UNSURE = 4, 3.0
+
 
 @dataclass(frozen=True, eq=False)
 class NormalInverseGamma:
@@ -52,9 +57,9 @@ class NormalInverseGamma:
 
     def __post_init__(self) -> None:
         mean = as_array(self.mean, "mean", ndim=1)
+        covariance = linalg.check_covariance(self.covariance, "covariance", len(mean))
         put = object.__setattr__
         put(self, "mean", mean)
-        covariance = linalg.check_covariance(self.covariance, "covariance", len(mean))
         put(self, "covariance", covariance)
         put(self, "shape", as_positive(self.shape, "shape"))
         put(self, "rate", as_positive(self.rate, "rate"))
@@ -96,12 +101,6 @@ def prequential_losses(
         a += 0.5 * grid
         b += 0.5 * gain * r * r
     return out
-
-
-#: Share of effective draws below which a prefix is drawn anew, and rows taken at a time.
-RENEW, ROWS = 0.5, 64
-#: Independent runs, and errors within which a loss may be the smallest.
-RUNS, UNSURE = 4, 3.0
 
 
 def safebayes(
