@@ -304,12 +304,9 @@ class Slopes(NamedTuple):
 def find_slopes(
     draws: Draws, losses: Losses, groups: int, eta: float, every: Draws | None = None
 ) -> Slopes:
-    """Return the slopes for influences of so many groups, over these parameters and others.
-
-    Where others are computed from parameters, loss and draws disagree: sets of them are tried.
-    """
+    """Return the slopes for influences of so many groups, over these parameters and others."""
     energy, bend = eta * total_losses(losses, len(draws)), None
-    for full in _together(draws, every):
+    for full in _together(draws, every):  # what is computed from parameters has no curvature
         edges = batch_edges(full, groups * full.p)
         lower = linalg.cholesky(full.covariance(), "draws")
         z = (full.array - full.mean) @ linalg.inv(lower, "draws").T

@@ -143,7 +143,7 @@ def _by_draws(
         base, posterior = eta, GeneralizedPosterior(criterion, eta, problem.log_prior)
         theta = sample(posterior, count, seed=np.random.default_rng(ours)).array
         losses = criterion.values_at(theta)
-        excess = None
+        excess = None  # log prior less the reference's log density
         if known["direction"] == "forward":
             excess = posterior.log_density(theta) + base * losses - other.log_density(theta)
         divergence = _divergence(losses, base, excess, reference_losses)
@@ -179,10 +179,7 @@ def _lowest(divergence: Divergence, base: float, rows: NDArray[np.intp], reach: 
 
 
 def _divergence(losses: Array, base: float, excess: Array | None, reference: Array) -> Divergence:
-    """Return KL(pi_eta | reference), or without `excess` the other way, up to a constant.
-
-    From losses of draws at `base` and of the reference's, and log prior less log reference.
-    """
+    """Return KL(pi_eta | reference), or without `excess` the other way, up to a constant."""
 
     def divergence(eta: float, rows: NDArray[np.intp]) -> float:
         loss = losses[rows] - losses.mean()

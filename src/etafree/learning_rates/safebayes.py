@@ -143,10 +143,7 @@ def safebayes(
     linear models, and a proposal for repairing it. Bayesian Anal. 12, 1069-1103.
     """
     as_choice(version, "version", ("R", "I"))
-    rates = 2.0 ** -np.arange(9.0) if grid is None else as_array(grid, "grid", ndim=1)
-    if len(rates) < 2 or np.any(rates <= 0) or len(np.unique(rates)) < len(rates):
-        raise InputError("grid", f"is {rates.tolist()}", "pass two or more distinct positive rates")
-    rates = np.sort(rates)[::-1]
+    rates = _rates(grid)
     permute = as_bool(permute, "permute")
     count = as_count(draws, "draws", least=100)
     _check(problem, conjugate)
@@ -180,6 +177,14 @@ def safebayes(
     trace = {"eta": rates, "loss": totals}
     status = "boundary" if eta in (rates[0], rates[-1]) else "converged"
     return problem.rate("safebayes", "prediction", eta, noise, trace, known, status=status)
+
+
+def _rates(grid: object) -> Array:
+    """Return the learning rates to try, the largest first."""
+    rates = 2.0 ** -np.arange(9.0) if grid is None else as_array(grid, "grid", ndim=1)
+    if len(rates) < 2 or np.any(rates <= 0) or len(np.unique(rates)) < len(rates):
+        raise InputError("grid", f"is {rates.tolist()}", "pass two or more distinct positive rates")
+    return np.sort(rates)[::-1]
 
 
 def _check(problem: Problem, conjugate: object) -> None:
