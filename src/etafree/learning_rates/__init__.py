@@ -100,9 +100,9 @@ def select(
       scalar adequacy 1
     """
     chosen = METHODS[as_choice(method, "method", tuple(METHODS))]
-    known = list(inspect.signature(chosen).parameters)[1:]
+    names = list(inspect.signature(chosen).parameters)[1:]
     for name in options:
-        if name not in known:
-            advice = f"its options are {', '.join(known) or 'none'}"
+        if name not in names:
+            advice = f"its options are {', '.join(names) or 'none'}"
             raise InputError(name, f"is no option of {method}", advice)
     return chosen(Problem.of(source, clusters, seed), **options)

@@ -135,22 +135,22 @@ def gpc(
     first, near = as_positive(start, "start"), as_positive(tolerance, "tolerance")
     drawn = problem.resamples(count)
     limit = gpc_limit(problem.information.J, problem.information.K, level)
-    known: dict[str, object] = {"resamples": count, "failed_minimisers": drawn.failed}
-    known |= {"region": region, "normal_limit": limit}
+    facts: dict[str, object] = {"resamples": count, "failed_minimisers": drawn.failed}
+    facts |= {"region": region, "normal_limit": limit}
     dof = problem.criterion.p if contrast is None else 1
     search = _Search(_laplace(problem, drawn, level, contrast), level, len(drawn.thetas), dof)
     if solver == "root" or region == "draws":
         search.root(limit)
     if region == "draws":
         search, effective = _by_draws(problem, drawn, per_posterior, contrast, search)
-        known |= effective
+        facts |= effective
     if solver == "robbins-monro":
         search.robbins_monro(first, near, most)
-        known["halved_steps"] = search.halved
+        facts["halved_steps"] = search.halved
     order = np.argsort(search.etas) if solver == "root" else slice(None)
     trace = {"eta": np.array(search.etas)[order], "coverage": np.array(search.values)[order]}
     eta, error, status = search.eta, search.error, search.status
-    return problem.rate("gpc", "coverage", eta, error, trace, known, status=status, level=level)
+    return problem.rate("gpc", "coverage", eta, error, trace, facts, status=status, level=level)
 
 
 def _contrast(problem: Problem, functional: object) -> Array | None:

@@ -78,8 +78,8 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
     loss, total = problem.criterion.loss, problem.criterion.total
     if type(loss) not in LIKELIHOODS or not has_design(total):
         bare = f"{type(loss).__name__} is a loss, not a likelihood that can simulate data"
-        known = ", ".join(kind.__name__ for kind in LIKELIHOODS)
-        raise InputError("loss", bare, f"use {known}, or another method")
+        names = ", ".join(kind.__name__ for kind in LIKELIHOODS)
+        raise InputError("loss", bare, f"use {names}, or another method")
     prior = normal_prior(problem)
     if prior is None:
         improper = "is not a proper normal, and holmes_walker averages over the prior"

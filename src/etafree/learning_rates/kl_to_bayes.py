@@ -88,11 +88,11 @@ def kl_to_bayes(
         approximation = "normal" if exact and problem.log_prior is None else "draws"
     elif approximation == "normal" and problem.log_prior is not None:
         raise InputError("approximation", "'normal' is without log_prior only", "use 'draws'")
-    known: dict[str, object] = {"direction": direction, "reference": repr(other.criterion.loss)}
-    known |= {"window": window, "computed": approximation}
+    facts: dict[str, object] = {"direction": direction, "reference": repr(other.criterion.loss)}
+    facts |= {"window": window, "computed": approximation}
     if approximation == "draws":
-        return _by_draws(problem, other, eta, count, known)
-    return problem.rate("kl_to_bayes", "reference", eta, diagnostics=known)
+        return _by_draws(problem, other, eta, count, facts)
+    return problem.rate("kl_to_bayes", "reference", eta, diagnostics=facts)
 
 
 def _windows(
@@ -132,7 +132,7 @@ def _quadratic(energy: Criterion, fit: Minimum) -> bool:
 
 
 def _by_draws(
-    problem: Problem, other: GeneralizedPosterior, eta: float, count: int, known: dict[str, object]
+    problem: Problem, other: GeneralizedPosterior, eta: float, count: int, facts: dict[str, object]
 ) -> LearningRate:
     """Minimise the divergence over reweighted draws, drawn anew until they lie where it ends."""
     criterion, (ours, theirs) = problem.criterion, problem.seeds.spawn(2)
@@ -144,7 +144,7 @@ def _by_draws(
         theta = sample(posterior, count, seed=np.random.default_rng(ours)).array
         losses = criterion.values_at(theta)
         excess = None  # log prior less the reference's log density
-        if known["direction"] == "forward":
+        if facts["direction"] == "forward":
             excess = posterior.log_density(theta) + base * losses - other.log_density(theta)
         divergence = _divergence(losses, base, excess, reference_losses)
         rows = np.arange(len(losses))
@@ -160,9 +160,9 @@ def _by_draws(
     batches = np.random.default_rng(0).permutation(len(losses)) % BATCHES
     without = [_lowest(divergence, eta, np.flatnonzero(batches != k), 2.0) for k in range(BATCHES)]
     error = float(np.sqrt((BATCHES - 1) * np.var(without)))  # the jackknife's, over batches
-    known["ess_share"] = share
+    facts["ess_share"] = share
     columns = dict(zip(("eta", "divergence"), np.transpose(trace), strict=True))
-    return problem.rate("kl_to_bayes", "reference", eta, error, columns, known, status=status)
+    return problem.rate("kl_to_bayes", "reference", eta, error, columns, facts, status=status)
 
 
 def _lowest(divergence: Divergence, base: float, rows: NDArray[np.intp], reach: float) -> float:

@@ -45,5 +45,5 @@ def matsubara(problem: Problem, resamples: int = 1000) -> LearningRate:
     steps = np.unique(np.linspace(10, len(prior), 20).astype(int))
     rates = [score_matching_rate(*(terms[:k] for terms in sums))[0] for k in steps]
     trace = {"resamples": steps, "eta": rates}
-    known = {"resamples": count, "failed_minimisers": drawn.failed}
-    return problem.rate("matsubara", "coverage", eta, error, trace, known, units_matter=True)
+    facts = {"resamples": count, "failed_minimisers": drawn.failed}
+    return problem.rate("matsubara", "coverage", eta, error, trace, facts, units_matter=True)

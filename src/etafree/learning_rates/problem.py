@@ -56,10 +56,10 @@ class Information:
 
     Examples
     --------
-    >>> known = Information(np.diag([1.0, 4.0]), 2 * np.eye(2), 1.0, ("a", "b"))
-    >>> known.eigenvalues, known.scalar_adequacy
+    >>> info = Information(np.diag([1.0, 4.0]), 2 * np.eye(2), 1.0, ("a", "b"))
+    >>> info.eigenvalues, info.scalar_adequacy
     (array([0.5, 2. ]), 4.0)
-    >>> {name: round(value, 3) for name, value in known.predicted_coverage(0.5).items()}
+    >>> {name: round(value, 3) for name, value in info.predicted_coverage(0.5).items()}
     {'a': 0.95, 'b': 1.0}
     """
 
@@ -185,21 +185,21 @@ class Problem:
         level: float = 0.95,
     ) -> LearningRate:
         """Return the result of a method; its status says if it is no learning rate, or noisy."""
-        known: dict[str, Any] = {"minimum": self.fit.status, **(diagnostics or {})}
+        facts: dict[str, Any] = {"minimum": self.fit.status, **(diagnostics or {})}
         if not (np.isfinite(eta) and eta > 0):
             status = "boundary"
         elif status == "converged":
-            noisy = not mc_error <= NOISY * eta or known.get("failed_minimisers", 0)
+            noisy = not mc_error <= NOISY * eta or facts.get("failed_minimisers", 0)
             status = "noisy" if noisy else status
         sandwich: Information | None = None
         try:
             sandwich = self.information
         except InputError as error:  # scores without variance: nothing to predict coverage from
-            known["no_information"] = str(error)
+            facts["no_information"] = str(error)
         tried = {name: np.asarray(x, float) for name, x in (trace or {"eta": [eta]}).items()}
         several = units_matter and self.criterion.p > 1
         return LearningRate(
-            float(eta), status, float(mc_error), tried, known, method, aim, sandwich, several, level
+            float(eta), status, float(mc_error), tried, facts, method, aim, sandwich, several, level
         )
 
 

@@ -157,26 +157,26 @@ def safebayes(
         raise InputError("start", f"is {first} of {n} rows", advice)
     order_seed, draw_seed = problem.seeds.spawn(2)
     order = np.random.default_rng(order_seed).permutation(n) if permute else np.arange(n)
-    known: dict[str, object] = {"version": version, "permuted": permute, "start": first}
+    facts: dict[str, object] = {"version": version, "permuted": permute, "start": first}
     sequence = _Sequence(problem, order, first, version, prior)
     losses = sequence.closed_form(rates, conjugate)
     if losses is not None:
         totals = losses[first:].sum(axis=0)
-        known["computed"] = "closed form"
+        facts["computed"] = "closed form"
     else:
         seeds = draw_seed.spawn(RUNS)
         runs = np.array([[sequence.by_draws(eta, count, seed) for eta in rates] for seed in seeds])
         totals = runs.mean(axis=0)
         apart = runs - runs[:, [int(totals.argmin())]]
         error = apart.std(axis=0, ddof=1) / np.sqrt(RUNS)
-        known |= {"computed": "draws", "loss_error": error}
+        facts |= {"computed": "draws", "loss_error": error}
     least = totals.min() + 1e-12 * abs(totals.min())
     eta, noise = float(rates[totals <= least].max()), 0.0
     if losses is None:
         noise = 0.5 * float(np.ptp(rates[totals <= least + UNSURE * error]))
     trace = {"eta": rates, "loss": totals}
     status = "boundary" if eta in (rates[0], rates[-1]) else "converged"
-    return problem.rate("safebayes", "prediction", eta, noise, trace, known, status=status)
+    return problem.rate("safebayes", "prediction", eta, noise, trace, facts, status=status)
 
 
 def _rates(grid: object) -> Array:
