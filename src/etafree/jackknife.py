@@ -101,6 +101,7 @@ class PointwiseArray:
 class RowLosses:
     """Losses of a total over a linear predictor at draws (D, p), in memory or read in parts."""
 
+    # Steps of a pass may be sent to other machines: they hold arrays, and never the total.
     total: PredictorTotal
     thetas: Array
     rows: Rows
@@ -115,45 +116,26 @@ class RowLosses:
     @cached_property
     def totals(self) -> Array:
         """Every draw's total loss less the first draw's, which keeps digits; a pass."""
+        thetas = self.thetas
 
-        def add(rows: LinearTotal, out: Array) -> None:
-            losses = rows.totals(self.thetas)
+        def add(part: LinearTotal, out: Array) -> None:
+            losses = part.totals(thetas)
             with np.errstate(invalid="ignore"):  # refused below
                 out += losses - losses[0]
 
-        (totals,) = self.total.fold(add, np.zeros(len(self.thetas)))
+        (totals,) = self.total.fold(add, np.zeros(len(thetas)))
         if not np.isfinite(totals).all():
-            self.total.fold(self._refuse_infinite)
+            self.total.fold(lambda part: _refuse_infinite(part, thetas))
         return np.asarray(totals)
-
-    def _refuse_infinite(self, part: LinearTotal) -> None:
-        for rows, losses in self.blocks_of_rows(part):
-            bad = np.flatnonzero(~np.isfinite(losses).all(axis=0))
-            if len(bad):
-                problem = f"is not finite at row {part.first + rows.start + bad[0]}"
-                raise InputError("log_likelihood", problem, "drop it, or use a loss finite there")
-
-    def blocks_of_rows(self, part: LinearTotal) -> Iterator[tuple[slice, Array]]:
-        """Yield rows and their weighted losses (D, m) at every draw."""
-        for rows in row_blocks(part.n, max(1, BLOCK * len(self.thetas) // HELD_LOSSES)):
-            u = self.thetas @ part.X[rows].T
-            if part.offset is not None:
-                u += part.offset[rows]
-            losses = part.loss.values(u, part.y[rows])
-            if part.weights is not None:
-                w = part.weights[rows]
-                losses[:, w == 0] = 0.0
-                losses *= w
-            yield rows, losses
 
     def scores_by_batch(self, deviation: Array, groups: Groups, edges: Edges) -> Array:
         """Return what the function of this name does, by a pass over the rows."""
-        batches, p = len(edges) - 1, deviation.shape[1]
+        thetas, batches, p = self.thetas, len(edges) - 1, deviation.shape[1]
         compiled = self.total.n * batches * p >= COMPILE_FROM
 
         def add(part: LinearTotal, out: Array) -> None:
             codes = part.codes(groups)
-            for rows, losses in self.blocks_of_rows(part):
+            for rows, losses in blocks_of_rows(part, thetas):
                 products = batch_products(deviation, losses, edges).reshape(batches * p, -1)
                 flat = np.ascontiguousarray(products.T)
                 add_group_sums(out, codes[rows], np.ones(len(flat)), flat, compiled)
@@ -166,6 +148,28 @@ class RowLosses:
 
 
 Losses = PointwiseLosses | RowLosses
+
+
+def blocks_of_rows(part: LinearTotal, thetas: Array) -> Iterator[tuple[slice, Array]]:
+    """Yield rows and their weighted losses (D, m) at every draw."""
+    for rows in row_blocks(part.n, max(1, BLOCK * len(thetas) // HELD_LOSSES)):
+        u = thetas @ part.X[rows].T
+        if part.offset is not None:
+            u += part.offset[rows]
+        losses = part.loss.values(u, part.y[rows])
+        if part.weights is not None:
+            w = part.weights[rows]
+            losses[:, w == 0] = 0.0
+            losses *= w
+        yield rows, losses
+
+
+def _refuse_infinite(part: LinearTotal, thetas: Array) -> None:
+    for rows, losses in blocks_of_rows(part, thetas):
+        bad = np.flatnonzero(~np.isfinite(losses).all(axis=0))
+        if len(bad):
+            problem = f"is not finite at row {part.first + rows.start + bad[0]}"
+            raise InputError("log_likelihood", problem, "drop it, or use a loss finite there")
 
 
 def batch_products(deviation: Array, losses: Array, edges: Edges) -> Array:
@@ -467,17 +471,18 @@ def _over_rows(
     losses: RowLosses, slopes: Slopes, whiten: Array, correction: str
 ) -> tuple[Meat, Array, Array]:
     """Return the meat of independent rows, and `without_noise` of it, from sums over the rows."""
-    total, edges, back = losses.total, slopes.edges, linalg.inv(whiten, "draws")
+    total, thetas, frequency = losses.total, losses.thetas, losses.total.frequency
+    edges, back = slopes.edges, linalg.inv(whiten, "draws")
     deviation = slopes.z - slopes.z.mean(axis=0)
     share = batch_products(deviation, losses.totals[:, None], edges) / total.weight
 
     def add(part: LinearTotal, base: Array, squares: Array, products: Array) -> None:
-        for rows, row_losses in losses.blocks_of_rows(part):
+        for rows, row_losses in blocks_of_rows(part, thetas):
             w = None if part.weights is None else part.weights[rows]
             scores = batch_products(deviation, row_losses, edges)
             scores -= share if w is None else share * w  # a row's share of the total
             scores = slopes.influences(scores.transpose(0, 2, 1)) @ back
-            if w is not None and total.frequency:  # copies of a row are rows
+            if w is not None and frequency:  # copies of a row are rows
                 scores *= np.where(w > 0, w, np.inf)[:, None] ** -0.5
             mean = scores.mean(axis=0)
             scores -= mean

@@ -74,10 +74,7 @@ def weighted_chi_square_quantile(weights: Array, level: float) -> float:
 
 
 def gpc_limit(J: Array, K: Array, level: float = 0.95) -> float:
-    r"""Return the limit :math:`\chi^2_{p,1-\alpha}/q` for normal posteriors, with q as above.
-
-    The weights :math:`\lambda_j` are the eigenvalues of :math:`J^{-1}K`.
-    """
+    r"""Return the rate for normal posteriors, :math:`\chi^2_{p,1-\alpha}/q`, q that of J and K."""
     from scipy.special import chdtri
 
     weights = linalg.relative_eigenvalues(K, J)

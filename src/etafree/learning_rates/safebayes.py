@@ -149,9 +149,8 @@ def safebayes(
     _check(problem, conjugate)
     n, p, prior = problem.criterion.n, problem.criterion.p, normal_prior(problem)
     proper = prior is not None or conjugate is not None
-    first = 0 if proper else max(20, 5 * p)
-    if start is not None:
-        first = as_count(start, "start", least=0)
+    default = 0 if proper else max(20, 5 * p)
+    first = default if start is None else as_count(start, "start", least=0)
     if first >= n or (first == 0 and not proper):
         advice = "leave rows to predict, and without a normal log_prior rows to learn from first"
         raise InputError("start", f"is {first} of {n} rows", advice)
