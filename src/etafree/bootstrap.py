@@ -159,7 +159,7 @@ def loss_likelihood_bootstrap(
               + \lambda_n s_n\rho(\theta), \qquad w^{(b)}\sim n\,\mathrm{Dirichlet}(1,\dots,1).
 
     Their covariance is that of the sandwich, so intervals cover asymptotically whatever the model.
-    With clusters, the rows of a cluster share a weight.
+    With clusters, the rows of a cluster share a weight. `bootstrap` has whole counts as weights.
 
     Parameters
     ----------
@@ -183,10 +183,6 @@ def loss_likelihood_bootstrap(
         The penalty has a kink, clusters are of several ways, or the data are read in parts.
     ConvergenceError
         Too many weightings have no minimiser.
-
-    See Also
-    --------
-    bootstrap : The same with whole counts as weights.
 
     References
     ----------

@@ -18,7 +18,7 @@ from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_count, as_positive, in_order, owned
-from etafree.penalties import KinkedPenalty, Penalty, Ridge
+from etafree.penalties import KinkedPenalty, Penalty
 from etafree.totals.linear import LinearTotal
 
 #: Random directions in which the tail of a redescending loss is checked.
@@ -26,23 +26,36 @@ DIRECTIONS = 50
 
 
 @dataclass(frozen=True, eq=False)
-class _PenaltyDensity:
-    r"""The log density :math:`-\lambda_n s_n\rho(\theta)`, or :math:`-\rho(\theta)` unscaled."""
+class _NormalDensity:
+    """The log of a normal density up to a constant, whatever the effective scale n."""
 
-    penalty: Penalty
-    scaled: bool
-
-    def _weight(self, n: float) -> float:
-        return self.penalty.strength_at(n) * n if self.scaled else 1.0
+    mean: Array
+    precision: Array
 
     def value(self, theta: Array, n: float) -> float:
-        return -self._weight(n) * float(self.penalty.value(theta))
+        return -0.5 * float((theta - self.mean) @ self.precision @ (theta - self.mean))
 
     def gradient(self, theta: Array, n: float) -> Array:
-        return -self._weight(n) * self.penalty.gradient(theta)
+        return -self.precision @ (theta - self.mean)
 
     def hessian(self, theta: Array, n: float) -> Array:
-        return -self._weight(n) * self.penalty.hessian(theta)
+        return -self.precision
+
+
+@dataclass(frozen=True, eq=False)
+class _PenaltyDensity:
+    r"""The log density :math:`-\lambda_n s_n\rho(\theta)`."""
+
+    penalty: Penalty
+
+    def value(self, theta: Array, n: float) -> float:
+        return -self.penalty.strength_at(n) * n * float(self.penalty.value(theta))
+
+    def gradient(self, theta: Array, n: float) -> Array:
+        return -self.penalty.strength_at(n) * n * self.penalty.gradient(theta)
+
+    def hessian(self, theta: Array, n: float) -> Array:
+        return -self.penalty.strength_at(n) * n * self.penalty.hessian(theta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,19 +109,17 @@ class LogPrior:
         if len(center) == 0:
             raise InputError("mean", "is empty")
         precision = linalg.inv(linalg.check_covariance(covariance, "covariance", len(center)))
-        density = _PenaltyDensity(Ridge(1.0, owned(center), owned(precision)), scaled=False)
+        density = _NormalDensity(owned(center), owned(precision))
         return cls(density.value, density.gradient, density.hessian, "normal prior")
 
     @classmethod
     def from_penalty(cls, penalty: Penalty, p: int) -> LogPrior:
         r"""Return :math:`-\lambda_n s_n\rho(\theta)`: a penalty that :math:`\eta` does not scale.
 
-        This is the Gaussian prior of the paper's appendix when the penalty is a ridge.
-
         Parameters
         ----------
         penalty : Penalty
-            A ridge, say.
+            A ridge gives the Gaussian prior of the paper's appendix.
         p : int
             Number of parameters.
 
@@ -120,7 +131,7 @@ class LogPrior:
         """
         if not isinstance(penalty, Penalty):
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
-        density = _PenaltyDensity(penalty.fitted_to(as_count(p, "p")), scaled=True)
+        density = _PenaltyDensity(penalty.fitted_to(as_count(p, "p")))
         name = f"unscaled {type(penalty).__name__}"
         return cls(density.value, density.gradient, density.hessian, name)
 

@@ -61,8 +61,7 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
               \Delta_i(y)=\int\pi(\theta)\|\nabla_\theta\log f(y\mid x_i,\theta)\|^2d\theta.
 
     The loss must be a negative log-likelihood that can simulate (`Squared` is the normal with unit
-    variance) and the prior normal. It changes with the units of the parameters, and aims at equal
-    information, not at coverage.
+    variance) and the prior normal. It changes with the units of the parameters.
 
     Parameters
     ----------

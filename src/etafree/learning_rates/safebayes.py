@@ -43,11 +43,6 @@ class NormalInverseGamma:
     mean, covariance : (p,) array and (p, p) array
     shape, rate : float
         a and b.
-
-    Examples
-    --------
-    >>> NormalInverseGamma([0.0], [[1.0]], shape=2.0, rate=1.0).covariance
-    array([[1.]])
     """
 
     mean: Array
@@ -118,9 +113,8 @@ def safebayes(
               \ \text{(R)},\qquad
               \arg\min_\eta \sum_i \ell\{E_{\Pi_\eta(\theta\mid z^{i-1})}\theta, z_i\}\ \text{(I)}.
 
-    Ties go to the largest. It aims at prediction, not at coverage, and depends on the order of the
-    rows. Closed form for least squares under a normal prior, and with a `conjugate` prior of the
-    variance too; any other loss by draws.
+    Ties go to the largest, and the order of the rows matters. Closed form for least squares under a
+    normal prior, and with a `conjugate` prior of the variance too; any other loss by draws.
 
     Parameters
     ----------
@@ -224,10 +218,9 @@ class _Sequence:
             prior = conjugate.mean, conjugate.covariance
         if prior is None or not isinstance(criterion.loss, Squared) or criterion.strength != 0:
             return None
-        total = criterion.total
+        total, order = criterion.total, self.order
         y = total.y if total.offset is None else total.y - total.offset
-        X, y = total.X[self.order], y[self.order]
-        return prequential_losses(X, y, rates, *prior, self.version, conjugate)
+        return prequential_losses(total.X[order], y[order], rates, *prior, self.version, conjugate)
 
     def by_draws(self, eta: float, draws: int, seed: np.random.SeedSequence) -> float:
         """Return the cumulative loss of predictions at one learning rate."""
