@@ -1,9 +1,8 @@
-r"""When not to trust a calibration: named checks, their thresholds in one table, advice in words.
+r"""When not to trust a calibration: named checks, their thresholds in one table, and advice.
 
-What a scale that was estimated beforehand does to standard errors.
-
-The median absolute residual :math:`m=0.6745s` and the estimate solve equations together. To first
-order, with d the change of the gradient and e that of :math:`\log m`,
+What a scale estimated beforehand does to standard errors (`scale_effect`): the median absolute
+residual :math:`m=0.6745s` and the estimate solve their equations together. To first order, with d
+the change of the gradient and e that of :math:`\log m`,
 
 .. math:: A\,\delta\theta + d\,\delta\log s = -\sum_i\psi_i,\qquad
    \delta\log s = e'\delta\theta + \sum_i\frac{1\{|r_i|>m\}-1/2}{n f(m) m},
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from etafree.penalties import ActivePenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.target import Target
 from etafree.totals.base import Total
-from etafree.totals.linear import LinearTotal, has_design, is_linear
+from etafree.totals.linear import LinearTotal, PredictorTotal, has_design, is_linear
 
 
 class Threshold(NamedTuple):
@@ -49,11 +48,8 @@ class Threshold(NamedTuple):
     below: bool = False
 
 
-#: What the draws are if they are not too wide for the log-likelihood.
-NARROWER = "draws inside the log-likelihood"
-
-#: Every check by name: where it warns, above the threshold unless it says below. Some have room for
-#: Monte Carlo error beside, which their functions add.
+#: Every check by name: where it warns, above the threshold unless it says below. Some functions add
+#: room for Monte Carlo error.
 THRESHOLDS = {
     # the centre and the curvature there
     "Newton offset": Threshold(0.1),  # in standard errors
@@ -77,7 +73,7 @@ THRESHOLDS = {
     "shape": Threshold(0.01),  # of the draws' 95 % interval, in coverage
     "draws against curvature": Threshold(0.25),  # log ratio of variances
     "draws against log-likelihood": Threshold(0.25, fail=0.95),  # the same, wider
-    NARROWER: Threshold(np.log(2.0)),  # the same, narrower
+    "draws inside the log-likelihood": Threshold(np.log(2.0)),  # the same, narrower
     "draws: needed over effective": Threshold(1.0),
     "draws: Pareto k": Threshold(0.7),
     "draws: R-hat": Threshold(1.01, fail=1.05),
@@ -85,64 +81,6 @@ THRESHOLDS = {
     "jackknife: needed over effective": Threshold(1.0),
     "jackknife: eta n": Threshold(100.0, below=True),
 }
-
-
-def judge(
-    name: str, value: float, advice: str, *, kind: str | None = None, room: float = 0.0
-) -> Check:
-    """Return the check of a value by the threshold of its name, or of a `kind` of check.
-
-    Examples
-    --------
-    >>> judge("Newton offset", 0.3, "move the centre").verdict
-    'warn'
-    >>> judge("clusters", 30.0, "they are few")[2:5]
-    (40.0, 'below', 'warn')
-    """
-    warn, fail, below = THRESHOLDS[kind or name]
-    beyond, failed = (value < warn, False) if below else (value > warn + room, value > fail + room)
-    verdict = "fail" if failed else "warn" if beyond else "ok"
-    warns = "below" if below else "above"
-    said = "" if verdict == "ok" else advice
-    return Check(name, float(value), float(warn + room), warns, verdict, said)
-
-
-def every_check(
-    original: Draws,
-    target: Target,
-    mapping: Callable[[Any], Any],
-    offset: Array,
-    posterior: GeneralizedPosterior | None,
-) -> list[Check]:
-    """Return all checks of a calibration: of the criterion, of the way, of the draws.
-
-    `mapping` is the affine map without any Student-t factor, `offset` where it takes the mean.
-    """
-    checks = run_checks((found.name, partial(judged, found, original)) for found in target.findings)
-    if target.se_error is not None:
-        checks += run_checks([("jackknife", partial(jackknife_error, original, target.se_error))])
-    checks += _of_draws(original, mapping, target, offset)
-    criterion = target.criterion
-    if criterion is None or target.hessian is None:
-        return checks
-    checks = _of_criterion(criterion, target, offset) + checks
-    unscaled = posterior is not None and posterior.log_prior is not None
-    if posterior is not None and unscaled and posterior.energy is not criterion:
-        checks += run_checks([("unscaled prior", partial(prior_weight, posterior, target))])
-    return checks
-
-
-def judged(found: Finding, original: Draws) -> Check:
-    """Return the check of what was found on the way to a target."""
-    name, value, told = found
-    if "failed" in told:
-        return unknown(name, f"could not be computed: {told['failed']}", THRESHOLDS[name].warn)
-    if name.startswith("left out"):  # is said, not judged
-        return Check(name, value, np.inf, "above", "ok", told["advice"])
-    if name == "draws against log-likelihood":
-        return _spread(value, told["middle"], told["eta"], original)
-    percent = 100 * min(value, 1.0)
-    return judge(name, value, ADVICE[name].format(value=value, percent=percent, **told))
 
 
 #: What to do about findings.
@@ -160,6 +98,86 @@ ADVICE = {
     "jackknife: eta n": "eta n is small: the jackknife describes the posterior mean, which is then "
     "no minimiser of the loss",
 }
+#: Step of the log scale in `scale_effect`.
+STEP = 1e-4
+#: Products of rows and pairs of parameters, per coefficient, that `implied_coverage` may take.
+LAWS = 4e9
+
+
+def judge(
+    name: str, value: float, advice: str, *, kind: str | None = None, room: float = 0.0
+) -> Check:
+    """Return the check of a value by the threshold of its name, or of a `kind` of check.
+
+    Examples
+    --------
+    >>> judge("Newton offset", 0.3, "move the centre").verdict
+    'warn'
+    >>> judge("clusters", 30.0, "they are few")[2:5]
+    (40.0, 'below', 'warn')
+    """
+    warn, fail, below = THRESHOLDS[kind or name]
+    beyond, failed = (value < warn, False) if below else (value > warn + room, value > fail + room)
+    verdict = "fail" if failed else "warn" if beyond else "ok"
+    side, advice = "below" if below else "above", "" if verdict == "ok" else advice
+    return Check(name, float(value), float(warn + room), side, verdict, advice)
+
+
+def every_check(
+    original: Draws,
+    target: Target,
+    mapping: Callable[[Array], Array],
+    offset: Array,
+    posterior: GeneralizedPosterior | None,
+) -> list[Check]:
+    """Compute all checks of a calibration; a function whose check does not apply gives none.
+
+    `mapping` is the affine map without any Student-t factor, `offset` where it takes the mean.
+    """
+    c, t = target.criterion, target
+    planned: list[tuple[str, Callable[[], Check | Iterable[Check]]]] = []
+    if c is not None and t.hessian is not None:
+        planned += [
+            ("Newton offset", lambda: newton_offset(c, t, offset)),
+            ("implied coverage", lambda: implied_coverage(c, t)),
+            ("neighbouring clusters", lambda: fine_clusters(c, t)),
+            ("curvature noise", lambda: curvature_noise(c, t, _coarsest(t))),
+            ("plug-in scale", lambda: scale_effect(c, t, _coarsest(t))),
+            ("serial dependence", lambda: serial_dependence(c, t)),
+            ("rival mode", lambda: rival_mode(c, t)),
+            ("selection", lambda: fragile_selection(c, t)),
+            ("smoothing bias", lambda: smoothing_bias(c, t)),
+        ]
+    planned += [(found.name, partial(judged, found, original)) for found in t.findings]
+    planned += [
+        ("jackknife", lambda: jackknife_error(original, t.se_error)),
+        ("clusters", lambda: few_clusters(t)),
+        ("shape", lambda: shape(mapping(original.array), t, offset, original)),
+        ("draws against curvature", lambda: curvature_agreement(original, t.hessian)),
+        ("draws: needed over effective", lambda: effective_draws(original)),
+        ("draws: R-hat", lambda: convergence(original)),
+        ("unscaled prior", lambda: prior_weight(posterior, t)),
+    ]
+    return run_checks(planned)
+
+
+def _coarsest(target: Target) -> Groups | None:
+    """Return the fewest groups of rows that may depend on each other; None for single rows."""
+    groups = {} if target.dependence is None else target.dependence.row_groups()
+    return min(groups.values(), key=len, default=None)
+
+
+def judged(found: Finding, original: Draws) -> Check:
+    """Return the check of a finding."""
+    name, value, details = found
+    if "failed" in details:
+        return unknown(name, f"could not be computed: {details['failed']}", THRESHOLDS[name].warn)
+    if name.startswith("left out"):  # is said, not judged
+        return Check(name, value, np.inf, "above", "ok", str(details["advice"]))
+    if name == "draws against log-likelihood":
+        return _spread(value, float(details["middle"]), float(details["eta"]), original)
+    percent = 100 * min(value, 1.0)
+    return judge(name, value, ADVICE[name].format(value=value, percent=percent, **details))
 
 
 def _spread(largest: float, middle: float, eta: float, original: Draws) -> Check:
@@ -167,10 +185,11 @@ def _spread(largest: float, middle: float, eta: float, original: Draws) -> Check
 
     A log-concave prior can only make draws narrower than the log-likelihood says.
     """
-    name, likely = "draws against log-likelihood", eta / max(middle, 1e-300)
+    name, inside = "draws against log-likelihood", "draws inside the log-likelihood"
+    likely = eta / max(middle, 1e-300)
     wider, narrower = np.log(max(largest, 1e-300)), -np.log(max(middle, 1e-300))
     room = 3 * np.sqrt(original.p / original.ess)
-    if wider > THRESHOLDS[name].warn + room or narrower < THRESHOLDS[NARROWER].warn:
+    if wider > THRESHOLDS[name].warn + room or narrower < THRESHOLDS[inside].warn:
         advice = (
             f"the draws' variance is up to {largest:.2g} times what eta = {eta:g} and this "
             f"log-likelihood allow: was eta about {likely:.2g}, or are these not their "
@@ -181,30 +200,22 @@ def _spread(largest: float, middle: float, eta: float, original: Draws) -> Check
         "the draws are narrower than this log-likelihood makes them: an informative prior, parts "
         f"of the likelihood that are not stored, or eta about {likely:.2g}"
     )
-    return judge(name, narrower, advice, kind=NARROWER)
+    return judge(name, narrower, advice, kind=inside)
 
 
-def jackknife_error(original: Draws, error: Array) -> tuple[Check, Check]:
+def jackknife_error(original: Draws, error: Array | None) -> tuple[Check, ...]:
     """Return the checks of the Monte Carlo error of the jackknife's standard errors."""
-    worst = int(np.argmax(error))
-    need, ess = max(1000.0, 20.0 * original.p), original.ess
+    if error is None:
+        return ()
+    worst, ess = int(np.argmax(error)), original.ess
+    need = max(1000.0, 20.0 * original.p)
+    name, percent = original.names[worst], 100 * error[worst]
+    rough = f"the se of {name!r} is known to {percent:.0f} % only: draw more"
+    few = f"{ess:.0f} effective draws; the jackknife asks for {need:.0f}"
     return (
-        judge(
-            "jackknife: Monte Carlo error of se",
-            float(error[worst]),
-            f"the se of {original.names[worst]!r} is known to {100 * error[worst]:.0f} % only: "
-            "draw more",
-        ),
-        judge(
-            "jackknife: needed over effective",
-            need / ess,
-            f"{ess:.0f} effective draws; the jackknife asks for {need:.0f}",
-        ),
+        judge("jackknife: Monte Carlo error of se", error[worst], rough),
+        judge("jackknife: needed over effective", need / ess, few),
     )
-
-
-#: Step of the log scale.
-STEP = 1e-4
 
 
 def scale_effect(criterion: Criterion, target: Target, groups: Groups | None) -> tuple[Check, ...]:
@@ -220,14 +231,13 @@ def scale_effect(criterion: Criterion, target: Target, groups: Groups | None) ->
     if target.hessian is None:
         return ()
     theta, scale = target.center, loss.scale_value
-    ends = [
+    above, below = (
         total.with_loss(loss.with_scale(scale * np.exp(h))).derivatives(theta).gradient
         for h in (STEP, -STEP)
-    ]
-    d = (ends[0] - ends[1]) / (2 * STEP)
+    )
+    d = (above - below) / (2 * STEP)
     influence, e = _of_the_median(total, theta, MEDIAN * scale)
-    if groups is None:
-        groups = Groups(np.arange(total.n), np.arange(total.n))
+    groups = _single_rows(total) if groups is None else groups
     sums = total.cluster_totals(theta, groups).sums
     sums = sums - sums.mean(axis=0)
     both = sums + np.outer(np.bincount(groups.codes, influence, len(groups)), d)
@@ -235,22 +245,22 @@ def scale_effect(criterion: Criterion, target: Target, groups: Groups | None) ->
     joint = linalg.solve(target.hessian + np.outer(d, e), both.T, "joint Hessian")
     ratio = np.sqrt(np.square(joint).sum(axis=1) / np.square(plain).sum(axis=1))
     worst = int(np.argmax(np.abs(np.log(ratio))))
-    return (
-        judge(
-            "plug-in scale",
-            float(np.abs(np.log(ratio[worst]))),
-            f"the scale was estimated and is taken as known: the standard error of "
-            f"{target.names[worst]!r} should be {ratio[worst]:.2f} times as large; pass scale= as "
-            "a number",
-        ),
+    advice = (
+        f"the scale was estimated and is taken as known: the standard error of "
+        f"{target.names[worst]!r} should be {ratio[worst]:.2f} times as large; pass scale= as "
+        "a number"
     )
+    return (judge("plug-in scale", np.abs(np.log(ratio[worst])), advice),)
+
+
+def _single_rows(total: Total) -> Groups:
+    return Groups(np.arange(total.n), np.arange(total.n))
 
 
 def _of_the_median(total: LinearTotal, theta: Array, m: float) -> tuple[Array, Array]:
     """Return influences (n,) on the log of the median absolute residual m, and its slope."""
     w = np.ones(total.n) if total.weights is None else total.weights / total.weights.mean()
-    moved = total.y if total.offset is None else total.y - total.offset
-    residual = moved - total.X @ theta
+    residual = (total.y if total.offset is None else total.y - total.offset) - total.X @ theta
     size = np.abs(residual)
     reach = m * len(size) ** -0.2
     near = w * (np.abs(size - m) <= reach)
@@ -260,59 +270,22 @@ def _of_the_median(total: LinearTotal, theta: Array, m: float) -> tuple[Array, A
     return influence, slope
 
 
-TAILS = (0.025, 0.975)
-#: Products of rows and pairs of parameters, per coefficient, that the check of coverage may take.
-LAWS = 4e9
-
-
-#: The name of a check, and what computes it.
-Planned = tuple[str, Callable[[], Check | Iterable[Check]]]
-
-
-def _of_draws(
-    original: Draws, mapping: Callable[[Any], Any], target: Target, offset: Array
-) -> list[Check]:
-    """Return the checks that need draws and target only."""
-    planned: list[Planned] = []
-    criterion = target.criterion
-    if target.clusters is not None and (
-        criterion is None or "leverage" not in criterion.total.traits
-    ):
-        planned.append(("clusters", partial(few_clusters, target)))
-    planned.append(("shape", lambda: shape(mapping(original.array), target, offset, original)))
-    if target.hessian is not None and original.eta is not None and original.source is None:
-        agreement = partial(curvature_agreement, original, target.hessian, original.eta)
-        planned.append(("draws against curvature", agreement))
-    planned.append(("draws: needed over effective", partial(effective_draws, original)))
-    planned.append(("draws: Pareto k", partial(heavy_weights, original)))
-    planned.append(("draws: R-hat", partial(disagreeing_chains, original)))
-    return run_checks(planned)
-
-
 def effective_draws(original: Draws) -> Check:
     """Compare the number of effective draws with what quantiles need."""
     need, ess = max(400.0, 20.0 * original.p), original.ess
-    return judge(
-        "draws: needed over effective",
-        need / ess,
-        f"{ess:.0f} effective draws are few for quantiles; draw at least {need:.0f}",
-    )
+    advice = f"{ess:.0f} effective draws are few for quantiles; draw at least {need:.0f}"
+    return judge("draws: needed over effective", need / ess, advice)
 
 
-def heavy_weights(original: Draws) -> tuple[Check, ...]:
-    """Return the check of the tail of importance weights, of draws that have any."""
-    pareto_k = original.info.get("pareto_k")
-    if pareto_k is None:
-        return ()
-    return (judge("draws: Pareto k", np.maximum(pareto_k, 0.0), "use sampler='elliptical'"),)
-
-
-def disagreeing_chains(original: Draws) -> tuple[Check, ...]:
-    """Return the check of R-hat, of draws that have chains."""
-    r_hat = original.r_hat
-    if r_hat is None:
-        return ()
-    return (judge("draws: R-hat", r_hat, "the chains disagree; draw more"),)
+def convergence(original: Draws) -> tuple[Check, ...]:
+    """Return the checks of importance weights' tail and of R-hat, of draws that have any."""
+    checks, pareto_k, r_hat = [], original.info.get("pareto_k"), original.r_hat
+    if pareto_k is not None:
+        k = np.maximum(pareto_k, 0.0)
+        checks.append(judge("draws: Pareto k", k, "use sampler='elliptical'"))
+    if r_hat is not None:
+        checks.append(judge("draws: R-hat", r_hat, "the chains disagree; draw more"))
+    return tuple(checks)
 
 
 def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Check:
@@ -324,58 +297,32 @@ def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Chec
     from scipy.special import ndtr, ndtri
 
     z = (mapped - offset) / target.se
-    low, high = ndtr(np.quantile(z, TAILS, axis=0))
+    low, high = ndtr(np.quantile(z, [0.025, 0.975], axis=0))
     off = np.abs(high - low - 0.95)
     worst = int(np.argmax(off))
-    error = np.sqrt(2 * 0.025 * 0.975 / original.ess)
-    return judge(
-        "shape",
-        float(off[worst]),
+    advice = (
         f"the draws of {target.names[worst]!r} are not near normal at this learning rate (eta n is "
         f"small): their 95 % interval covers {high[worst] - low[worst]:.1%} of a normal law; use "
-        "interval(kind='wald'), or draw at a larger eta",
-        room=float(ndtri(1 - 0.0228 / target.p)) * error,
+        "interval(kind='wald'), or draw at a larger eta"
     )
+    error = np.sqrt(2 * 0.025 * 0.975 / original.ess)
+    room = float(ndtri(1 - 0.0228 / target.p)) * error
+    return judge("shape", off[worst], advice, room=room)
 
 
-def curvature_agreement(original: Draws, hessian: Array, eta: float) -> Check:
+def curvature_agreement(original: Draws, hessian: Array | None) -> tuple[Check, ...]:
     """Compare the draws' covariance with the inverse curvature that eta and the loss imply."""
-    ratios = relative_eigenvalues(original.covariance(), linalg.inv(eta * hessian, "Hessian"))
-    value = float(np.max(np.abs(np.log(ratios))))
-    return judge(
-        "draws against curvature",
-        value,
+    if hessian is None or original.eta is None or original.source is not None:
+        return ()
+    implied = linalg.inv(original.eta * hessian, "Hessian")
+    value = np.max(np.abs(np.log(relative_eigenvalues(original.covariance(), implied))))
+    advice = (
         f"the draws' variance is off 1/(eta x Hessian) by up to a factor {np.exp(value):.2g}: "
         "check eta=, the penalty and the loss; a prior not scaled by eta does this too, and so "
-        "does a posterior far from normal (see shape)",
-        room=2 * np.sqrt(original.p / original.ess),
+        "does a posterior far from normal (see shape)"
     )
-
-
-def _of_criterion(criterion: Criterion, target: Target, offset: Array) -> list[Check]:
-    """Return the checks that need the data."""
-    planned: list[Planned] = [("Newton offset", partial(newton_offset, criterion, target, offset))]
-    dependence, leverage = target.dependence, "leverage" in criterion.total.traits
-    named = {} if dependence is None else dependence.row_groups()
-    if leverage:
-        planned.append(("implied coverage", partial(implied_coverage, criterion, target)))
-    clusters = None if dependence is None else dependence.clusters
-    if clusters is not None and "memory" in criterion.total.traits:  # else no row has a place
-        neighbours = partial(fine_clusters, criterion, target, clusters)
-        planned.append(("neighbouring clusters", neighbours))
-    coarsest = min(named.values(), key=len, default=None)
-    if leverage:  # else a row has no Hessian of its own
-        planned.append(("curvature noise", partial(curvature_noise, criterion, target, coarsest)))
-    planned.append(("plug-in scale", partial(scale_effect, criterion, target, coarsest)))
-    if dependence is None or dependence.independent:
-        planned.append(("serial dependence", partial(serial_dependence, criterion, target)))
-    if not criterion.loss.convex:
-        planned.append(("rival mode", partial(rival_mode, criterion, target)))
-    if isinstance(criterion.penalty, ActivePenalty):
-        planned.append(("selection", partial(fragile_selection, criterion.penalty, target)))
-    if criterion.loss.curvature() is not None:
-        planned.append(("smoothing bias", partial(smoothing_bias, criterion, target)))
-    return run_checks(planned)
+    room = 2 * np.sqrt(original.p / original.ess)
+    return (judge("draws against curvature", value, advice, room=room),)
 
 
 def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
@@ -386,23 +333,21 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
         step = linalg.solve(here.hessian, here.gradient, "Hessian")
     except InputError:  # so far off that the loss is flat
         step = np.full(criterion.p, np.inf)
-    return judge(
-        "Newton offset",
-        float(np.max(np.abs(step) / target.se)),
-        f"the centre does not solve the penalized estimating equation: use {other} (a posterior "
-        "mean is off at small eta, and under a prior that eta does not scale)",
-    )
-
-
-def few_clusters(target: Target) -> Check:
-    """Return the check of the number of clusters."""
-    assert target.clusters is not None
-    better = "" if target.criterion is not None else "pass model= or a criterion, which have CR3; "
     advice = (
-        f"{target.clusters} clusters are few: {better}keep t quantiles, and trust joint regions "
-        "least"
+        f"the centre does not solve the penalized estimating equation: use {other} (a posterior "
+        "mean is off at small eta, and under a prior that eta does not scale)"
     )
-    return judge("clusters", float(target.clusters), advice)
+    return judge("Newton offset", np.max(np.abs(step) / target.se), advice)
+
+
+def few_clusters(target: Target) -> tuple[Check, ...]:
+    """Return the check of the number of clusters, where their leverage is not known."""
+    criterion, count = target.criterion, target.clusters
+    if count is None or (criterion is not None and "leverage" in criterion.total.traits):
+        return ()
+    better = "" if criterion is not None else "pass model= or a criterion, which have CR3; "
+    advice = f"{count} clusters are few: {better}keep t quantiles, and trust joint regions least"
+    return (judge("clusters", count, advice),)
 
 
 def implied_coverage(criterion: Criterion, target: Target) -> tuple[Check, ...]:
@@ -411,39 +356,38 @@ def implied_coverage(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     Nothing where neither rows nor clusters are independent of each other. Few of them may carry a
     coefficient whatever their number: its variance is then known to few degrees of freedom.
     """
-    if target.dependence is None or target.hessian is None:
+    dependence, traits, p = target.dependence, criterion.total.traits, target.p
+    if dependence is None or target.hessian is None or "leverage" not in traits:
         return ()
-    sets: dict[str, Groups | None] = dict(target.dependence.row_groups())
-    if target.dependence.independent:
-        sets = {"row": None}
-    at = point_of(target)
-    quantile = student_quantile(0.975, target.dof)
+    units: dict[str, Groups | None] = dict(dependence.row_groups())
+    if dependence.independent:
+        units = {"row": None}
+    at, quantile = point_of(target), student_quantile(0.975, target.dof)
     worst: tuple[float, int, str, Groups | None, float] | None = None
-    many = int(np.clip(LAWS / (criterion.n * target.p**2), 1, target.p))
-    for kind, groups in sets.items():
-        correction, some = _leverage_of(target, groups), np.arange(target.p)
-        if many < target.p:  # those that fewest rows or clusters carry
-            some = np.argsort(concentration(at, groups))[-many:]
-        law = contrast_laws(at, groups, correction, np.eye(target.p)[some])
-        covered = law.coverage(quantile[some])
-        j = int(np.argmin(covered))
-        if worst is None or covered[j] < worst[0]:
-            worst = float(covered[j]), int(some[j]), kind, groups, float(law.dof[j])
+    affordable = int(np.clip(LAWS / (criterion.n * p**2), 1, p))
+    for kind, groups in units.items():
+        coefficients = np.arange(p)
+        if affordable < p:  # those that fewest rows or clusters carry
+            coefficients = np.argsort(concentration(at, groups))[-affordable:]
+        law = contrast_laws(at, groups, _leverage_of(target, groups), np.eye(p)[coefficients])
+        coverage = law.coverage(quantile[coefficients])
+        j = int(np.argmin(coverage))
+        if worst is None or coverage[j] < worst[0]:
+            worst = float(coverage[j]), int(coefficients[j]), kind, groups, float(law.dof[j])
     if worst is None:
         return ()
     value, j, kind, groups, dof = worst
     if value >= THRESHOLDS["implied coverage"].warn:
         return (judge("implied coverage", value, ""),)
-    named = ""
-    if groups is not None or "memory" in criterion.total.traits:
-        share = carriers(at, groups, _leverage_of(target, groups), np.eye(target.p)[j])
+    carried = ""
+    if groups is not None or "memory" in traits:
+        share = carriers(at, groups, _leverage_of(target, groups), np.eye(p)[j])
         labels = np.arange(len(share)) if groups is None else groups.labels
-        most = np.argsort(share)[::-1][:3]
-        told = ", ".join(f"{labels[g]!s} ({share[g]:.0%})" for g in most)
-        named = f": {kind}s {told} carry most of its variance"
+        most = ", ".join(f"{labels[g]!s} ({share[g]:.0%})" for g in np.argsort(share)[::-1][:3])
+        carried = f": {kind}s {most} carry most of its variance"
     advice = (
         f"the 95 % interval of {target.names[j]!r} covers about {value:.1%} even if the model is "
-        f"right, for it rests on {dof:.1f} degrees of freedom{named}; {_remedy(target)}"
+        f"right, for it rests on {dof:.1f} degrees of freedom{carried}; {_remedy(target)}"
     )
     return (judge("implied coverage", value, advice),)
 
@@ -456,24 +400,24 @@ def _leverage_of(target: Target, groups: Groups | None) -> str:
 
 def _remedy(target: Target) -> str:
     """Return what to do about few degrees of freedom, of what is not done yet."""
-    if target.correction in ("CR0", "CR1", "CR1S") and _one_way(target):
+    one_way = target.design == f"{target.clusters} clusters"
+    if target.correction in ("CR0", "CR1", "CR1S") and one_way:
         return "take correction='CR2', whose degrees of freedom know of it"
-    if target.correction == "CR3" and _one_way(target):
+    if target.correction == "CR3" and one_way:
         return "compare correction='CR2', whose degrees of freedom know of it, or wild_bootstrap()"
     return "see corrections(), and a fit without them"
 
 
-def _one_way(target: Target) -> bool:
-    return target.design == f"{target.clusters} clusters"
-
-
-def fine_clusters(criterion: Criterion, target: Target, groups: Groups) -> tuple[Check, ...]:
+def fine_clusters(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     """Return the largest z-score of lag-1 products of clusters' score totals, in row order.
 
     Left out are coefficients by whose scores the clusters are sorted, as tables often are: totals
     are then alike at any distance, where those of parts of larger units are alike nearby, or rise
     or stay as they are for long, where others turn at two places in three.
     """
+    groups = None if target.dependence is None else target.dependence.clusters
+    if groups is None or "memory" not in criterion.total.traits:  # no row has a place
+        return ()
     total = criterion.total.cluster_totals(target.center, groups)
     mean = total.sums.sum(axis=0) / total.weights.sum()
     order = groups.in_row_order()
@@ -497,23 +441,32 @@ def fine_clusters(criterion: Criterion, target: Target, groups: Groups) -> tuple
     return (_lagged("neighbouring clusters", products, advice),)
 
 
-def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None) -> Check:
+def curvature_noise(
+    criterion: Criterion, target: Target, groups: Groups | None
+) -> tuple[Check, ...]:
     """Return the largest relative standard error of the Hessian along the parameters' directions.
 
     Only second derivatives that depend on the response are noisy; they enter as deviations from
     their mean, summed within clusters.
     """
+    total, noise = criterion.total, 0.0
+    if "leverage" not in total.traits:  # a row has no Hessian of its own
+        return ()
+    if criterion.loss.random_curvature and target.hessian is not None:
+        inverse = linalg.inv(target.hessian, "Hessian")
+        directions = inverse / np.sqrt(np.diagonal(inverse))  # columns v_j with v_j' A v_j = 1
+        at = target.center, directions, groups
+        noise = _predictor_noise(total, *at) if is_linear(total) else _hessian_noise(total, *at)
     advice = "the Hessian rests on few observations; use a smoother loss or more data"
-    if not criterion.loss.random_curvature or target.hessian is None:
-        return judge("curvature noise", 0.0, advice)
-    total, p = criterion.total, criterion.p
-    inverse = linalg.inv(target.hessian, "Hessian")
-    if not is_linear(total):
-        return judge("curvature noise", _hessian_noise(total, target, inverse, groups), advice)
-    directions = inverse / np.sqrt(np.diagonal(inverse))  # columns v_j with v_j' A v_j = 1
-    center = target.center  # workers get this and not the whole target
+    return (judge("curvature noise", noise, advice),)
 
-    def hold(part: LinearTotal, mass: Array, held: Array) -> None:
+
+def _predictor_noise(
+    total: PredictorTotal, center: Array, directions: Array, groups: Groups | None
+) -> float:
+    p = len(center)
+
+    def average(part: LinearTotal, mass: Array, held: Array) -> None:
         for block in part.row_terms(center):
             reach = np.square(block.rows @ directions)
             mass += block.weights @ reach
@@ -522,27 +475,24 @@ def curvature_noise(criterion: Criterion, target: Target, groups: Groups | None)
     def stray(part: LinearTotal, square: Array, sums: Array) -> None:
         codes = None if groups is None else part.codes(groups)
         for block in part.row_terms(center):
-            off = (block.curvature[:, None] - average) * np.square(block.rows @ directions)
+            off = (block.curvature[:, None] - mean) * np.square(block.rows @ directions)
             if codes is None:
                 square += _squared_weights(part, block.weights) @ np.square(off)
             else:
                 first = block.first - part.first
                 np.add.at(sums, codes[first : first + len(off)], block.weights[:, None] * off)
 
-    mass, held = total.fold(hold, np.zeros(p), np.zeros(p))
-    average = held / np.maximum(mass, 1e-300)
-    many = 0 if groups is None else len(groups)
-    square, sums = total.fold(stray, np.zeros(p), np.zeros((many, p)), groups=groups)
+    mass, held = total.fold(average, np.zeros(p), np.zeros(p))
+    mean, count = held / np.maximum(mass, 1e-300), 0 if groups is None else len(groups)
+    square, sums = total.fold(stray, np.zeros(p), np.zeros((count, p)), groups=groups)
     square += np.einsum("ij,ij->j", sums, sums)
-    return judge("curvature noise", float(np.sqrt(square.max())), advice)
+    return float(np.sqrt(square.max()))
 
 
-def _hessian_noise(total: Total, target: Target, inverse: Array, groups: Groups | None) -> float:
+def _hessian_noise(total: Total, center: Array, directions: Array, groups: Groups | None) -> float:
     """Return the same for a loss without a linear predictor, from each row's own Hessian."""
-    directions = inverse / np.sqrt(np.diagonal(inverse))
-    rows = Groups(np.arange(total.n), np.arange(total.n)) if groups is None else groups
     square, held, mass = np.zeros(total.p), np.zeros(total.p), 0.0
-    for block in total.cluster_blocks(target.center, rows):
+    for block in total.cluster_blocks(center, _single_rows(total) if groups is None else groups):
         along = np.einsum("ij,gik,kj->gj", directions, block.hessians, directions)
         square += np.square(along).sum(axis=0)
         held += along.sum(axis=0)
@@ -550,42 +500,39 @@ def _hessian_noise(total: Total, target: Target, inverse: Array, groups: Groups 
     return float(np.sqrt(np.max(square - held**2 / mass)))
 
 
-def _squared_weights(total: LinearTotal, weights: Array) -> Array:
+def _squared_weights(total: Total, weights: Array) -> Array:
     """Return what a squared deviation counts: copies once each, other weights squared."""
     return weights if total.frequency else np.square(weights)
 
 
-SERIAL = (
-    "neighbouring rows are correlated: if the order of rows is time or groups, independent "
-    "observations is the wrong assumption; pass clusters=, or dependence=ef.TimeSeries(...)"
-)
-
-
-def serial_dependence(criterion: Criterion, target: Target) -> Check:
+def serial_dependence(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     r"""Return the largest z-score of lag-1 products of the scores in row order.
 
     :math:`|\sum_t\psi_t\psi_{t-1}|/(\sum_t\psi_t^2\psi_{t-1}^2)^{1/2}` is standard normal for
     independent rows whatever their variances.
     """
-    total = criterion.total
-    if not is_linear(total):
-        scores = total.scores(target.center)
+    if target.dependence is not None and not target.dependence.independent:
+        return ()
+    total, center = criterion.total, target.center
+    if is_linear(total):
+        mean = total.derivatives(center).gradient / total.weight
+
+        def add(part: LinearTotal, products: LagProducts) -> None:
+            for block in part.row_terms(center):
+                there = block.weights > 0
+                scores = block.slope[there, None] * block.rows[there] - mean
+                products.add(scores * block.weights[there, None])
+
+        (products,) = total.fold(add, LagProducts(criterion.p))
+    else:
+        scores, products = total.scores(center), LagProducts(criterion.p)
         w = np.ones(total.n) if total.weights is None else total.weights
-        centred = scores - w[:, None] * (scores.sum(axis=0) / total.weight)
-        products = LagProducts(criterion.p)
-        products.add(centred[w > 0])
-        return _lagged("serial dependence", products, SERIAL)
-    center = target.center
-    mean = total.derivatives(center).gradient / total.weight
-
-    def add(part: LinearTotal, products: LagProducts) -> None:
-        for block in part.row_terms(center):
-            there = block.weights > 0
-            scores = block.slope[there, None] * block.rows[there] - mean
-            products.add(scores * block.weights[there, None])
-
-    (products,) = total.fold(add, LagProducts(criterion.p))
-    return _lagged("serial dependence", products, SERIAL)
+        products.add((scores - w[:, None] * (scores.sum(axis=0) / total.weight))[w > 0])
+    advice = (
+        "neighbouring rows are correlated: if the order of rows is time or groups, independent "
+        "observations is the wrong assumption; pass clusters=, or dependence=ef.TimeSeries(...)"
+    )
+    return (_lagged("serial dependence", products, advice),)
 
 
 class LagProducts:
@@ -619,39 +566,38 @@ def _lagged(name: str, products: LagProducts, advice: str) -> Check:
     value = np.max(np.abs(products.lagged) / np.sqrt(np.maximum(products.square, 1e-300)))
     one = THRESHOLDS[name].warn
     room = float(ndtri(1 - (1 - ndtr(one)) / len(products.lagged))) - one
-    return judge(name, float(value), advice, room=room)
+    return judge(name, value, advice, room=room)
 
 
-def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
+def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> tuple[Check, ...]:
     r"""Return by how many standard errors the best minimum beats the next (non-convex losses).
 
     :math:`z = \sum d_i/\{\sum(d_i-\bar d)^2\}^{1/2}` with :math:`d_i` the difference of an
     observation's loss between the two minima. Starts are exact fits to random p-subsets of rows.
     """
-    total = criterion.total
+    total, center = criterion.total, target.center
+    if criterion.loss.convex:
+        return ()
     if "memory" not in total.traits:
-        return unknown(
-            "rival mode",
+        reason = (
             "not looked for: every start is a fit of several passes over the data; "
-            "fit a sample of the rows in memory and see its diagnostics",
-            THRESHOLDS["rival mode"].warn,
-            "below",
+            "fit a sample of the rows in memory and see its diagnostics"
         )
-    best = criterion.derivatives(target.center).value
+        return (unknown("rival mode", reason, THRESHOLDS["rival mode"].warn, "below"),)
+    best = criterion.derivatives(center).value
     weights = np.ones(total.n) if total.weights is None else total.weights
     kept = weights > 0
-    base = total.values(target.center)[kept] / weights[kept]
-    smallest = np.inf
+    base, smallest = total.values(center)[kept] / weights[kept], np.inf
     if isinstance(criterion.loss, ResidualLoss):
-        tried = subset_starts(criterion, starts)
+        points = subset_starts(criterion, starts)
     else:  # around the centre, a few standard errors to far away
-        rng = np.random.default_rng(0)
         reach = 3.0 * 2.0 ** np.arange(starts // 2)[:, None] * target.se
-        tried = list(target.center + reach * rng.standard_normal((starts // 2, total.p)))
-    for start in tried:
+        normal = np.random.default_rng(0).standard_normal((starts // 2, total.p))
+        points = list(center + reach * normal)
+    for start in points:
         try:
             fit = minimise(criterion, start)
-            if np.max(np.abs(fit.theta - target.center) / target.se) < 0.5:
+            if np.max(np.abs(fit.theta - center) / target.se) < 0.5:
                 continue
             d = total.values(fit.theta)[kept] / weights[kept] - base
         except EtafreeError:  # no minimum is found from here, or no loss is finite there
@@ -659,49 +605,52 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> Check:
         off = np.square(d - weights[kept] @ d / weights.sum())
         spread = float(np.sqrt(_squared_weights(total, weights[kept]) @ off))
         smallest = min(smallest, (fit.value - best) / max(spread, 1e-300))
-    return judge(
-        "rival mode",
-        float(smallest),
+    advice = (
         "another minimum fits about as well: the estimate may jump between them, and normal "
-        "intervals know nothing of it; add a penalty or a convex loss",
+        "intervals know nothing of it; add a penalty or a convex loss"
     )
+    return (judge("rival mode", smallest, advice),)
 
 
-def fragile_selection(penalty: ActivePenalty, target: Target) -> Check:
+def fragile_selection(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     """Return how many standard errors from zero the weakest selected coefficient is."""
-    size = np.where(penalty.penalized(), np.abs(target.center) / target.se, np.inf)
+    if not isinstance(criterion.penalty, ActivePenalty):
+        return ()
+    size = np.where(criterion.penalty.penalized(), np.abs(target.center) / target.se, np.inf)
     weakest = int(size.argmin())
-    return judge(
-        "selection",
-        float(size[weakest]),
+    advice = (
         f"{target.names[weakest]!r} is {size[weakest]:.1f} standard errors from zero: another "
-        "sample might not select it, and intervals do not know of that",
+        "sample might not select it, and intervals do not know of that"
     )
+    return (judge("selection", size[weakest], advice),)
 
 
-def smoothing_bias(criterion: Criterion, target: Target) -> Check:
+def smoothing_bias(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     """Return the bias of a bandwidth, which grows with its square, from a fit at 1.5 times it."""
-    wider = criterion.with_loss(criterion.loss.curvature()[0])
-    moved = minimise(wider, target.center).theta - target.center
-    return judge(
-        "smoothing bias",
-        float(np.max(np.abs(moved) / 1.25 / target.se)),
+    wider = criterion.loss.curvature()
+    if wider is None:
+        return ()
+    moved = minimise(criterion.with_loss(wider[0]), target.center).theta - target.center
+    advice = (
         "fits at h and 1.5 h differ: the bias towards the smoothed mode is not small against the "
-        "standard error; take a smaller bandwidth, or target='smoothed'",
+        "standard error; take a smaller bandwidth, or target='smoothed'"
     )
+    return (judge("smoothing bias", np.max(np.abs(moved) / 1.25 / target.se), advice),)
 
 
-def prior_weight(posterior: GeneralizedPosterior, target: Target) -> Check:
+def prior_weight(posterior: GeneralizedPosterior | None, target: Target) -> tuple[Check, ...]:
     """Return how far an unscaled log prior moves the mode, in standard errors, or bends it."""
-    prior, n = posterior.log_prior, posterior.criterion.size
-    assert prior is not None
-    assert target.hessian is not None
+    hessian, prior = target.hessian, None if posterior is None else posterior.log_prior
+    if posterior is None or prior is None or target.criterion is None or hessian is None:
+        return ()
+    if posterior.energy is target.criterion:  # the prior is part of the target
+        return ()
+    n = posterior.criterion.size
     slope = prior.gradient(target.center, n) / posterior.eta
-    move = np.max(np.abs(linalg.solve(target.hessian, slope, "Hessian")) / target.se)
-    bend = relative_eigenvalues(prior.hessian(target.center, n) / posterior.eta, target.hessian)
-    return judge(
-        "unscaled prior",
-        float(max(move, np.max(np.abs(bend)))),
+    move = np.max(np.abs(linalg.solve(hessian, slope, "Hessian")) / target.se)
+    bend = relative_eigenvalues(prior.hessian(target.center, n) / posterior.eta, hessian)
+    advice = (
         "the log prior is not weak against eta times the loss: the posterior's own mode moves with "
-        "eta; the calibration targets the penalized estimator and uses the draws for shape only",
+        "eta; the calibration targets the penalized estimator and uses the draws for shape only"
     )
+    return (judge("unscaled prior", max(move, np.max(np.abs(bend))), advice),)

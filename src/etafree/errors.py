@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 __all__ = [
     "CalibrationWarning",
     "ConvergenceError",
@@ -13,34 +11,18 @@ __all__ = [
     "NotPositiveDefiniteError",
 ]
 
-#: Page of the site that explains an argument; errors about it name the page.
-GUIDES = {
-    "center": "guides/targets",
-    "clusters": "dependence",
-    "correction": "guides/targets",
-    "dependence": "dependence",
-    "draws": "fits",
-    "estimand": "guides/targets",
-    "eta": "guides/eta",
-    "fit": "fits",
-    "fpc": "dependence",
-    "latent": "guides/hierarchical",
-    "log_likelihood": "fits",
-    "log_prior": "guides/eta",
-    "lonely": "dependence",
-    "loss": "losses",
-    "model": "fits",
-    "penalty": "losses",
-    "prior": "guides/eta",
-    "psu": "dependence",
-    "scheduler": "guides/large-data",
-    "strata": "dependence",
-    "time": "dependence",
-    "unit": "dependence",
-    "var_names": "fits",
-    "weight_kind": "guides/weights",
-    "weights": "guides/weights",
+#: Pages of the site and the arguments that they explain; errors about these name the page.
+PAGES = {
+    "dependence": "clusters dependence fpc lonely psu strata time unit",
+    "fits": "draws fit log_likelihood model var_names",
+    "guides/eta": "eta log_prior prior",
+    "guides/hierarchical": "latent",
+    "guides/large-data": "scheduler",
+    "guides/targets": "center correction estimand",
+    "guides/weights": "weight_kind weights",
+    "losses": "loss penalty",
 }
+GUIDES = {argument: page for page, arguments in PAGES.items() for argument in arguments.split()}
 
 
 class EtafreeError(Exception):
@@ -61,9 +43,17 @@ class EtafreeError(Exception):
     c: is -1.0 but must be a finite number above zero
     """
 
+    def __reduce__(self) -> tuple[object, ...]:  # constructors take other arguments than `args`
+        return _blank, (type(self), self.args), self.__dict__
+
+
+def _blank(kind: type[Exception], args: tuple[object, ...]) -> Exception:
+    """Make an error without calling its constructor, in the process that unpickles it."""
+    return kind.__new__(kind, *args)
+
 
 class InputError(EtafreeError, ValueError):
-    """An argument cannot be used.
+    """An argument cannot be used; `guide` is the page of the documentation that explains it.
 
     Parameters
     ----------
@@ -78,11 +68,6 @@ class InputError(EtafreeError, ValueError):
     --------
     NotPositiveDefiniteError : The same about a matrix.
 
-    Notes
-    -----
-    Where a page of the documentation explains the argument, the message ends with its name, and
-    `guide` holds it.
-
     Examples
     --------
     >>> import etafree as ef
@@ -91,23 +76,11 @@ class InputError(EtafreeError, ValueError):
     """
 
     def __init__(self, argument: str, problem: str, advice: str = "") -> None:
-        self.argument = argument
-        self.problem = problem
-        self.advice = advice
+        self.argument, self.problem, self.advice = argument, problem, advice
         self.guide = GUIDES.get(argument, "")
-        told = f"; {advice}" if advice else ""
+        remedy = f"; {advice}" if advice else ""
         page = f" (see {self.guide})" if self.guide else ""
-        super().__init__(f"{argument}: {problem}{told}{page}")
-
-    def __reduce__(self) -> tuple[Any, ...]:  # so that it crosses from a worker process
-        return _rebuilt, (type(self), self.args, self.__dict__)
-
-
-def _rebuilt(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error
+        super().__init__(f"{argument}: {problem}{remedy}{page}")
 
 
 class NotPositiveDefiniteError(InputError):
@@ -135,9 +108,8 @@ class NotPositiveDefiniteError(InputError):
 
     def __init__(self, argument: str, eigenvalue: float, advice: str = "") -> None:
         self.eigenvalue = eigenvalue
-        super().__init__(
-            argument, f"is not positive definite (smallest eigenvalue {eigenvalue:.3g})", advice
-        )
+        problem = f"is not positive definite (smallest eigenvalue {eigenvalue:.3g})"
+        super().__init__(argument, problem, advice)
 
 
 class ConvergenceError(EtafreeError, RuntimeError):
@@ -183,9 +155,6 @@ class MissingExtraError(EtafreeError, ImportError):
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(f'an extra is missing for {purpose}: pip install "etafree[{extra}]"')
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (type(self), self.args, self.__dict__)
-
 
 class CalibrationWarning(UserWarning):
     """Something was computed, but with a caveat that changes how far to trust it.
@@ -196,8 +165,7 @@ class CalibrationWarning(UserWarning):
 
     Examples
     --------
-    >>> import warnings
-    >>> import numpy as np, etafree as ef
+    >>> import warnings, numpy as np, etafree as ef
     >>> X, y = np.ones((4, 1)), np.array([0.0, 0.0, 1.0, 1.0])
     >>> criterion = ef.Criterion(ef.losses.Logistic(), data=(X, y))
     >>> with warnings.catch_warnings(record=True) as caught:

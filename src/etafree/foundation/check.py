@@ -1,14 +1,14 @@
-"""Findings and checks: a number that somebody computed, and what is thought of it.
+"""Findings and checks: a number that was computed on the way, and the verdict on it.
 
-Whoever computes leaves a `Finding`; `etafree.diagnostics` alone makes a `Check` of it. A check
-judges a result and must never take it down: `run_checks` is the one place that calls them, and
-gives those that cannot be computed the verdict ``"unknown"``.
+Any module may leave a `Finding`; `etafree.diagnostics` alone makes a `Check` of it. A failing check
+must never lose a result: `run_checks` is the one place that calls them, and those that cannot be
+computed get the verdict ``"unknown"``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,35 +19,35 @@ T = TypeVar("T")
 VERDICTS = ("fail", "unknown", "warn", "ok")
 
 
-NOTHING: Mapping[str, Any] = {}
-
-
 class Finding(NamedTuple):
-    """A number found on the way to a result, with what its check should say of it."""
+    """A number computed on the way to a result, with details for the advice of its check."""
 
     name: str
     value: float
-    told: Mapping[str, Any] = NOTHING
+    details: Mapping[str, float | str] = {}
 
 
-def find(name: str, function: Callable[[], float], **told: object) -> Finding:
-    """Return what a function finds, or NaN and why it finds nothing: the result stands.
+def find(name: str, function: Callable[[], float]) -> Finding:
+    """Compute a finding; if that fails, its value is NaN and its details say why.
 
     Examples
     --------
-    >>> find("ratio", lambda: 1 / 0).told
+    >>> find("ratio", lambda: 1 / 0).details
     {'failed': 'ZeroDivisionError: division by zero'}
     """
     try:
-        return Finding(name, _computed(function), told)
+        return Finding(name, _computed(function))
     except Exception as error:  # whatever it is
-        return Finding(name, np.nan, {**told, "failed": _reason(error)})
+        return Finding(name, np.nan, {"failed": _reason(error)})
 
 
 def missing_rows(missing: int, rows: int) -> tuple[Finding, ...]:
     """Return how many rows were dropped for missing values; nothing if none were."""
-    told = {"advice": f"{missing} of {rows} rows"}
-    return (Finding("left out for missing values", float(missing), told),) if missing else ()
+    if not missing:
+        return ()
+    return (
+        Finding("left out for missing values", missing, {"advice": f"{missing} of {rows} rows"}),
+    )
 
 
 class Check(NamedTuple):
@@ -58,7 +58,7 @@ class Check(NamedTuple):
     name : str
         What is checked.
     value, threshold : float
-        What was found, and what it is held against.
+        What was computed, and what it is held against.
     warns : {"above", "below"}
         On which side of the threshold it warns.
     verdict : {"ok", "warn", "fail", "unknown"}
@@ -74,8 +74,8 @@ class Check(NamedTuple):
     --------
     >>> import etafree as ef
     >>> draws = np.random.default_rng(0).standard_normal((5000, 1))
-    >>> made = ef.calibrate(draws, center=[0.0], covariance=np.eye(1))
-    >>> [(c.name, c.verdict) for c in made.checks]
+    >>> result = ef.calibrate(draws, center=[0.0], covariance=np.eye(1))
+    >>> [(c.name, c.verdict) for c in result.checks]
     [('shape', 'ok'), ('draws: needed over effective', 'ok')]
     """
 
@@ -88,30 +88,14 @@ class Check(NamedTuple):
 
 
 def unknown(name: str, reason: str, threshold: float = np.nan, warns: str = "above") -> Check:
-    """Return the check that could not be computed, with the reason.
-
-    Examples
-    --------
-    >>> unknown("offset", "the Hessian is singular").verdict
-    'unknown'
-    """
+    """Return the check that could not be computed, with the reason."""
     return Check(name, np.nan, float(threshold), warns, "unknown", reason)
 
 
 def run_checks(planned: Iterable[tuple[str, Callable[[], Check | Iterable[Check]]]]) -> list[Check]:
-    """Return the checks that named functions compute; none of them can raise.
+    """Compute checks, one or several per named function; none of them can raise.
 
     A function that fails, and a value that is not a number, give the verdict ``"unknown"``.
-
-    Parameters
-    ----------
-    planned : iterable of (name, function)
-        A function returns one check or several; the name is used if it fails.
-
-    Returns
-    -------
-    list of Check
-        In the same order.
 
     Examples
     --------
@@ -123,7 +107,7 @@ def run_checks(planned: Iterable[tuple[str, Callable[[], Check | Iterable[Check]
         try:
             result = _computed(function)
             checks += [result] if isinstance(result, Check) else list(result)
-        except Exception as error:  # whatever it is, the result stands
+        except Exception as error:  # whatever it is
             checks.append(unknown(name, f"could not be computed: {_reason(error)}"))
     return [
         unknown(c.name, "could not be computed: its value is not a number", c.threshold, c.warns)
