@@ -57,10 +57,7 @@ def result(kind: str) -> ef.Calibration:
 
 
 def parts(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    made = result(kind)
-    arrays, meta = archive.pack(
-        made.draws, made.original, made.target, made.map, made.settings, made.checks
-    )
+    arrays, meta = archive.pack(result(kind))
     return {name: np.array(value) for name, value in arrays.items()}, json.loads(json.dumps(meta))
 
 

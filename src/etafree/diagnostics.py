@@ -173,7 +173,7 @@ def judged(found: Finding, original: Draws) -> Check:
     if "failed" in details:
         return unknown(name, f"could not be computed: {details['failed']}", THRESHOLDS[name].warn)
     if name.startswith("left out"):  # is said, not judged
-        return Check(name, value, np.inf, "above", "ok", str(details["advice"]))
+        return Check(name, float(value), np.inf, "above", "ok", str(details["advice"]))
     if name == "draws against log-likelihood":
         return _spread(value, float(details["middle"]), float(details["eta"]), original)
     percent = 100 * min(value, 1.0)
