@@ -40,15 +40,14 @@ BLOCK = 4_000_000
 
 @dataclass(frozen=True)
 class WildBootstrap:
-    """Interval and p-value of one contrast by the wild cluster bootstrap.
+    """Interval and p-value of one contrast by the wild cluster bootstrap with Webb's weights.
 
-    Cluster scores, taken where the hypothesis holds, get Webb's six-point weights; the interval
-    holds the values whose studentised test does not refuse them.
+    The interval holds the values that the studentised test does not reject.
 
     Attributes
     ----------
     estimate, lower, upper : float
-        Estimate of the contrast and its interval; a side is infinite if no value on it is refused.
+        Estimate of the contrast and its interval; a side without rejected values is infinite.
     level : float
         Confidence level.
     p_value : float
@@ -60,21 +59,16 @@ class WildBootstrap:
     --------
     etafree.Calibration.wild_bootstrap : What returns it.
 
-    References
-    ----------
-    Kline, P. and Santos, A. (2012). A score based approach to wild bootstrap inference. J.
-    Econometric Methods 1, 23-41.
-
     Examples
     --------
     >>> import etafree as ef
     >>> rng = np.random.default_rng(0)
-    >>> X, y = np.ones((30, 1)), rng.standard_normal(30) + 1.0
-    >>> criterion = ef.Criterion(ef.losses.Squared(), data=(X, y), names=["mean"])
-    >>> draws = rng.standard_normal((500, 1))
-    >>> result = ef.calibrate(draws, criterion, clusters=np.arange(30) // 3)
-    >>> made = result.wild_bootstrap("mean = 1", draws=999)
-    >>> made.clusters, bool(made.lower < made.estimate < made.upper), made.p_value > 0.05
+    >>> data = np.ones((30, 1)), rng.standard_normal(30) + 1.0
+    >>> criterion = ef.Criterion(ef.losses.Squared(), data, names=["mean"])
+    >>> draws, clusters = rng.standard_normal((500, 1)), np.arange(30) // 3
+    >>> result = ef.calibrate(draws, criterion, clusters=clusters)
+    >>> wild = result.wild_bootstrap("mean = 1", draws=999)
+    >>> wild.clusters, bool(wild.lower < wild.estimate < wild.upper), wild.p_value > 0.05
     (10, True, True)
     """
 
@@ -104,11 +98,10 @@ def wild_bootstrap(
     draws: int,
     rng: np.random.Generator,
 ) -> WildBootstrap:
-    """Return the bootstrap of one contrast (p,) of the parameters at the target's centre."""
+    """Bootstrap one contrast (p,) of the parameters at the target's centre."""
     assert target.hessian is not None
     scores, hessians, there = cluster_parts(criterion, target.center, groups, target.centered)
     scores, hessians = scores[there], hessians[there]
-    count = len(scores)
     inverse = linalg.inv(target.hessian, "Hessian")
     h = inverse @ contrast
     reach = -hessians @ (h / (contrast @ h))  # (G, p): by how much scores move with d
@@ -116,53 +109,31 @@ def wild_bootstrap(
     estimate = float(contrast @ target.center)
     # of CR0's variance: constant factors cancel against the bootstrap's
     observed = np.sqrt(float(np.square(scores @ h).sum()))
-    t_star = _Statistics(scores, reach, pull, h, draws, rng)
+    n0, n1, q0, q1, q2 = _polynomials(scores, reach, pull, h, draws, rng)
 
     def p_value(d: float) -> float:
-        return t_star.share_beyond(d, abs(d) / observed)
+        variance = np.maximum(q0 + d * (q1 + d * q2), 0.0)
+        return float(np.mean(np.abs(n0 + d * n1) >= abs(d) / observed * np.sqrt(variance)))
 
-    alpha = 1.0 - level
-    below = _boundary(p_value, alpha, observed)
-    above = _boundary(lambda d: p_value(-d), alpha, observed)
-    return WildBootstrap(
-        estimate, estimate - below, estimate + above, level, p_value(estimate - value), draws, count
-    )
+    below = estimate - _boundary(p_value, 1.0 - level, observed)
+    above = estimate + _boundary(lambda d: p_value(-d), 1.0 - level, observed)
+    p = p_value(estimate - value)
+    return WildBootstrap(estimate, below, above, level, p, draws, len(scores))
 
 
-class _Statistics:
-    """Bootstrap statistics |t*| as functions of d, the distance from the hypothesised value."""
-
-    def __init__(
-        self,
-        scores: Array,
-        reach: Array,
-        pull: Array,
-        h: Array,
-        draws: int,
-        rng: np.random.Generator,
-    ) -> None:
-        parts, step = [], max(1, BLOCK // len(scores))
-        for first in range(0, draws, step):
-            v = WEBB[rng.integers(0, 6, (min(step, draws - first), len(scores)))]
-            base, slope = v * (scores @ h), v * (reach @ h)
-            left, tilt = base - v @ scores @ pull.T, slope - v @ reach @ pull.T
-            parts.append(
-                np.column_stack(
-                    [
-                        base.sum(axis=1),
-                        slope.sum(axis=1),
-                        np.square(left).sum(axis=1),
-                        2 * np.einsum("ij,ij->i", left, tilt),
-                        np.square(tilt).sum(axis=1),
-                    ]
-                )
-            )
-        self.parts: Array = np.concatenate(parts)
-
-    def share_beyond(self, d: float, observed: float) -> float:
-        n0, n1, q0, q1, q2 = self.parts.T
-        top, variance = np.abs(n0 + d * n1), q0 + d * (q1 + d * q2)
-        return float(np.mean(top >= observed * np.sqrt(np.maximum(variance, 0.0))))
+def _polynomials(
+    scores: Array, reach: Array, pull: Array, h: Array, draws: int, rng: np.random.Generator
+) -> Array:
+    """Return n0, n1, q0, q1, q2, (5, draws): numerators and variances as polynomials in d."""
+    blocks, step = [], max(1, BLOCK // len(scores))
+    for first in range(0, draws, step):
+        v = WEBB[rng.integers(0, 6, (min(step, draws - first), len(scores)))]
+        base, slope = v * (scores @ h), v * (reach @ h)
+        left, tilt = base - v @ scores @ pull.T, slope - v @ reach @ pull.T
+        cross = 2 * np.einsum("ij,ij->i", left, tilt)
+        squares = np.square(left).sum(axis=1), cross, np.square(tilt).sum(axis=1)
+        blocks.append(np.array([base.sum(axis=1), slope.sum(axis=1), *squares]))
+    return np.concatenate(blocks, axis=1)
 
 
 def _boundary(p_value: Callable[[float], float], alpha: float, scale: float) -> float:
@@ -203,8 +174,8 @@ class Functional:
     --------
     >>> import etafree as ef
     >>> draws = np.random.default_rng(0).standard_normal((5000, 2))
-    >>> made = ef.calibrate(draws, ef.Target([1, 2], np.eye(2), ["a", "b"]))
-    >>> product = made.of(lambda t: t["a"] * t["b"])
+    >>> result = ef.calibrate(draws, ef.Target([1, 2], np.eye(2), ["a", "b"]))
+    >>> product = result.of(lambda t: t["a"] * t["b"])
     >>> float(product.estimate), product.interval(0.9).round(1)
     (2.0, array([-1.3,  6.4]))
     """
@@ -224,7 +195,7 @@ class Functional:
 def image(
     function: Callable[[Mapping[str, Array]], Array], names: tuple[str, ...], array: Array
 ) -> Array:
-    """Return the function of parameters given by name, at one point (p,) or many (d, p)."""
+    """Evaluate a function of named parameters at one point (p,) or many (d, p)."""
     if not callable(function):
         raise InputError("function", f"is {function!r}", "pass a function of named parameters")
     named = {key: array[..., j] for j, key in enumerate(names)}
@@ -233,11 +204,8 @@ def image(
     except KeyError as error:
         raise InputError("function", f"asks for {error}", f"parameters are {list(names)}") from None
     if values.shape[: array.ndim - 1] != array.shape[:-1]:
-        raise InputError(
-            "function",
-            f"returns shape {values.shape} for {len(array)} draws",
-            "work on arrays: one value per draw",
-        )
+        problem = f"returns shape {values.shape} for {len(array)} draws"
+        raise InputError("function", problem, "work on arrays: one value per draw")
     return values
 
 
@@ -251,9 +219,8 @@ def student_tail(value: Array, dof: Array) -> Array:
     """
     from scipy.special import ndtr, stdtr
 
-    tail: Array = np.where(
-        np.isfinite(dof), stdtr(np.where(np.isfinite(dof), dof, 1.0), -value), ndtr(-value)
-    )
+    finite = np.isfinite(dof)
+    tail: Array = np.where(finite, stdtr(np.where(finite, dof, 1.0), -value), ndtr(-value))
     return tail
 
 
@@ -271,11 +238,6 @@ def student_quantile(probability: float, dof: Array) -> Array:
     out = np.full(dof.shape, float(ndtri(probability)))
     out[finite] = stdtrit(dof[finite], probability)
     return out
-
-
-def _hotelling_dof(dof: float, q: int) -> float:
-    """Return the denominator degrees of freedom of Hotelling's F for q contrasts."""
-    return dof - q + 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,11 +296,8 @@ class Region:
         Parameters
         ----------
         center : (p,) array
-            Middle of the ellipsoid.
         target : Target
-            Its covariance and degrees of freedom.
         level : float
-            Confidence level.
 
         Returns
         -------
@@ -360,19 +319,16 @@ class Region:
 
         if not isinstance(target, Target):
             raise InputError("target", f"is a {type(target).__name__}", "pass an ef.Target")
-        level = as_level(level)
-        center = as_array(in_order(center, target.names, "center"), "center", shape=(target.p,))
-        p, dof = target.p, target.dof_of(np.eye(target.p))
+        level, p = as_level(level), target.p
+        center = as_array(in_order(center, target.names, "center"), "center", shape=(p,))
+        dof = target.dof_of(np.eye(p))
+        rest = dof - p + 1.0
+        if rest <= 0:
+            problem = f"needs more than {p - 1} degrees of freedom and has {dof:.1f}"
+            raise InputError("region", problem, "use single intervals, or more clusters")
         if np.isinf(dof):
             radius = float(chdtri(p, 1 - level))
         else:
-            rest = _hotelling_dof(dof, p)
-            if rest <= 0:
-                raise InputError(
-                    "region",
-                    f"needs more than {p - 1} degrees of freedom and has {dof:.1f}",
-                    "use single intervals, or more clusters",
-                )
             radius = p * dof / rest * float(fdtri(p, rest, level))
         return cls(center, target.covariance, radius, level, dof, target.names)
 
@@ -388,7 +344,7 @@ class Region:
         Parameters
         ----------
         i, j : int or str
-            Two parameters, by position or name.
+            Two parameters, by position or name; others are an `InputError`.
         points : int
             How many points.
 
@@ -396,11 +352,6 @@ class Region:
         -------
         (points, 2) array
             A closed curve.
-
-        Raises
-        ------
-        InputError
-            `i` or `j` is no parameter, or both are the same.
         """
         pair = [self._position(i, "i"), self._position(j, "j")]
         if pair[0] == pair[1]:
@@ -447,9 +398,9 @@ class WaldTest:
     Examples
     --------
     >>> import etafree as ef
-    >>> draws, target = np.random.default_rng(0).standard_normal((500, 2)), np.eye(2)
-    >>> made = ef.calibrate(draws, ef.Target([1, 2], target, ["a", "b"], dof=10))
-    >>> made.test(["a", "b"])
+    >>> draws = np.random.default_rng(0).standard_normal((500, 2))
+    >>> result = ef.calibrate(draws, ef.Target([1, 2], np.eye(2), ["a", "b"], dof=10))
+    >>> result.test(["a", "b"])
     WaldTest(F = 2.25 on F(2, 9), p = 0.1613)
     """
 
@@ -465,38 +416,27 @@ class WaldTest:
 
 
 def wald_test(center: Array, target: Target, contrast: object, value: object = 0.0) -> WaldTest:
-    r"""Test :math:`R\theta = r` with :math:`W=(R c-r)^\top(RVR^\top)^{-1}(Rc-r)`.
-
-    With :math:`\nu` degrees of freedom (of all rows together),
-    :math:`\frac{\nu-q+1}{\nu q}W \sim F_{q,\nu-q+1}`; with the normal :math:`W/q\sim F_{q,\infty}`.
-    """
+    """Test linear hypotheses about a target; see `WaldTest`."""
     from scipy.special import chdtrc, fdtrc
 
     matrix, right = constraints(contrast, value, target.names)
     q = len(matrix)
     largest = np.abs(matrix).max(axis=1, keepdims=True)
     if np.any(largest < 1e-100) or np.any(largest > 1e100):
-        raise InputError(
-            "contrast",
-            "has a row of zeros, or of numbers too small or too large",
-            "drop or rescale it",
-        )
+        problem = "has a row of zeros, or of numbers too small or too large"
+        raise InputError("contrast", problem, "drop or rescale it")
     if linalg.rank(matrix / largest, 1e-8, "contrast") < q:
         raise InputError("contrast", f"has {q} rows that are not independent", "drop some")
     estimate = matrix @ center - right
     covariance = matrix @ target.covariance @ matrix.T
     wald = float(estimate @ linalg.solve(covariance, estimate, "covariance of the contrast"))
-    dof = target.dof_of(matrix)
-    se = np.sqrt(np.diagonal(covariance))
+    dof, se = target.dof_of(matrix), np.sqrt(np.diagonal(covariance))
     if np.isinf(dof):
         return WaldTest(wald / q, (q, np.inf), float(chdtrc(q, wald)), estimate, se)
-    rest = _hotelling_dof(dof, q)
+    rest = dof - q + 1.0  # Hotelling's
     if rest <= 0:
-        raise InputError(
-            "contrast",
-            f"has {q} rows but only {dof:.1f} degrees of freedom are there to judge them",
-            "test fewer at once, or use more clusters",
-        )
+        problem = f"has {q} rows but only {dof:.1f} degrees of freedom are there to judge them"
+        raise InputError("contrast", problem, "test fewer at once, or use more clusters")
     statistic = wald * rest / (dof * q)
     return WaldTest(statistic, (q, rest), float(fdtrc(q, rest, statistic)), estimate, se)
 
@@ -515,16 +455,13 @@ def constraints(contrast: object, value: object, names: tuple[str, ...]) -> tupl
         raise InputError("contrast", f"has shape {matrix.shape}", f"pass (q, {len(names)})")
     right = as_array(value, "value")
     if right.ndim > 1 or (right.ndim == 1 and len(right) != len(matrix)):
-        raise InputError(
-            "value",
-            f"has shape {right.shape} for {len(matrix)} contrast(s)",
-            "pass one number, or one per contrast",
-        )
+        problem = f"has shape {right.shape} for {len(matrix)} contrast(s)"
+        raise InputError("value", problem, "pass one number, or one per contrast")
     return matrix, np.broadcast_to(right, (len(matrix),))
 
 
 def _weights(contrast: object, names: tuple[str, ...]) -> Array:
-    """Return the rows of parameters' weights that names, a mapping from names or an array give."""
+    """Return R (q, p) of names (each zero), of a mapping from names to weights, or of an array."""
     if isinstance(contrast, Mapping):
         weights = np.zeros(len(names))
         for name, weight in contrast.items():
@@ -550,10 +487,8 @@ def _parsed(text: str, names: tuple[str, ...]) -> tuple[Array, Array]:
     try:
         parsed = LinearConstraints.from_spec(text, variable_names=list(names))
     except Exception as error:  # formulaic raises its own and Python's errors alike
-        raise InputError(
-            "contrast",
-            f"{text!r} cannot be read: {plain_text(error)}",
-            f"write it like 'a - b = 0' with parameters {list(names)}",
-        ) from None
+        problem = f"{text!r} cannot be read: {plain_text(error)}"
+        advice = f"write it like 'a - b = 0' with parameters {list(names)}"
+        raise InputError("contrast", problem, advice) from None
     matrix = np.asarray(parsed.constraint_matrix, dtype=np.float64)
     return matrix, np.asarray(parsed.constraint_values, dtype=np.float64)
