@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from string import Formatter
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import etafree as ef
 from conftest import checks_of
 from etafree import diagnostics
-from etafree.diagnostics import THRESHOLDS, judge
+from etafree.diagnostics import ADVICE, THRESHOLDS, judge
 from etafree.foundation import check as checks
 from etafree.foundation.check import Check, run_checks
 
@@ -136,7 +137,7 @@ def test_one_check_may_raise_and_the_others_are_as_before(name, monkeypatch):
 
 
 def test_a_value_that_is_not_a_number_is_unknown_and_not_a_warning():
-    (made,) = run_checks([("offset", lambda: judge("Newton offset", np.nan, "move the centre"))])
+    (made,) = run_checks([("offset", lambda: judge("Newton offset", np.nan))])
     assert made[2:5] == (0.1, "above", "unknown")
     assert "not a number" in made.advice
 
@@ -144,12 +145,17 @@ def test_a_value_that_is_not_a_number_is_unknown_and_not_a_warning():
 def test_thresholds_have_a_side_and_room():
     for name, (warn, fail, below) in THRESHOLDS.items():
         step = -1e-3 if below else 1e-3
-        assert judge(name, warn, "")[3:5] == ("below" if below else "above", "ok"), name
-        assert judge(name, warn + step, "so").verdict == "warn", name
-        assert judge(name, warn + step, "so").advice == "so"
+        known = {"value": warn + step, "percent": 100 * min(warn + step, 1.0)}
+        fields = {key for _, key, *_ in Formatter().parse(ADVICE[name]) if key}
+        details = dict.fromkeys(fields - known.keys(), 1.0)
+        assert judge(name, warn)[3:] == ("below" if below else "above", "ok", ""), name
+        assert judge(name, warn + step, details).verdict == "warn", name
+        said = judge(name, warn + step, details).advice
+        assert said == ADVICE[name].format(**details, **known)
         if np.isfinite(fail):
-            assert judge(name, fail + step, "so").verdict == "fail", name
-    room = judge("shape", 0.015, "", room=0.01)
+            assert judge(name, fail + step, details).verdict == "fail", name
+    assert ADVICE.keys() == THRESHOLDS.keys()
+    room = judge("shape", 0.015, room=0.01)
     assert room[2:5] == (0.02, "above", "ok")
 
 

@@ -191,13 +191,13 @@ def test_the_uncalibrated_interval_breathes_and_the_calibrated_stays(result, pag
 
 def test_settings_of_the_calibration_hold_on_the_slider_too() -> None:
     made = clustered(loss=ef.losses.Squared(), map=ef.Map("paper", "scale"), level=0.8)
-    found = sweep(made, [0.05])
+    (found,) = sweep(made, [0.05])
     drawn = ef.sample(ef.GeneralizedPosterior(made.criterion, 0.05), draws=module.DRAWS, seed=0)
     again = ef.calibrate(
         drawn, made.target, level=0.8, seed=0, map=ef.Map(root="paper", kind="scale")
     )
-    np.testing.assert_allclose(found.after[0][[0, 2]].T, again.interval(), rtol=1e-12)
-    np.testing.assert_allclose(found.after[0][1], drawn.mean)
+    np.testing.assert_allclose(found.limits[1][[0, 2]].T, again.interval(), rtol=1e-12)
+    np.testing.assert_allclose(found.limits[1][1], drawn.mean)
 
 
 def test_a_log_prior_stays_in_the_posterior_that_is_drawn_again() -> None:
@@ -207,8 +207,8 @@ def test_a_log_prior_stays_in_the_posterior_that_is_drawn_again() -> None:
     prior = ef.LogPrior.normal([3.0, 3.0], 0.1 * np.eye(2))
     posterior = ef.GeneralizedPosterior(criterion, 1.0, prior)
     draws = ef.sample(posterior, draws=500, seed=1)
-    made = sweep(ef.calibrate(draws, posterior), [0.01])
-    assert np.all(made.before[0][1] > 2.0)  # there the prior rules
+    (made,) = sweep(ef.calibrate(draws, posterior), [0.01])
+    assert np.all(made.limits[0][1] > 2.0)  # there the prior rules
     fixed = ef.calibrate(draws, posterior.energy)
     assert "moves with η itself" in calibration_page(fixed)
     refused("etas", "moves with η itself", lambda: calibration_page(fixed, etas=[1.0]))
@@ -304,8 +304,8 @@ def test_a_models_own_variables_are_shown_and_on_the_slider_too(constrained) -> 
     assert "without the Jacobian of the model&#39;s constraints" in page
     steps = steps_of(page)
     own = steps[len(FACTORS) // 2]
-    plain = sweep(replace(constrained, fit=None), [1.0])
-    for side, expected in (("before", plain.before[0]), ("after", plain.after[0])):
+    (plain,) = sweep(replace(constrained, fit=None), [1.0])
+    for side, expected in zip(("before", "after"), plain.limits, strict=True):
         rate, first, second = (np.array(bar["values"]) for bar in own[side])
         np.testing.assert_allclose(first, expected[:, 1], rtol=1e-12)
         np.testing.assert_allclose(second, 2 * first, rtol=1e-12)
@@ -326,7 +326,7 @@ def test_a_model_that_needs_chains_is_left_out_where_quick_draws_fail() -> None:
 
     criterion = ef.Criterion(ef.JaxLoss(normal), data, start=np.zeros(2), names=["m", "log s"])
     draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=500, seed=1)
-    small, own = sweep(ef.calibrate(draws, criterion), [0.02, 1.0]).reasons
+    small, own = (step.reason for step in sweep(ef.calibrate(draws, criterion), [0.02, 1.0]))
     assert small.startswith("the posterior is too far from normal for quick draws")
     assert own == ""
 
@@ -336,7 +336,8 @@ def test_limits_that_overflow_are_missing_not_drawn(constrained) -> None:
         return {"rate": np.where(theta[..., 0] > 1.5, np.inf, 1.0 + theta[..., 0])}
 
     fit = replace(constrained.fit, constrain=explosive, shown=("rate",))
-    wide, own = sweep(replace(constrained, fit=fit), [0.005, 1.0]).reasons
+    steps = sweep(replace(constrained, fit=fit), [0.005, 1.0])
+    wide, own = (step.reason for step in steps)
     assert wide == "limits there are not finite"
     assert own == ""
 

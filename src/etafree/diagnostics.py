@@ -27,7 +27,7 @@ from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
-from etafree.foundation.check import Check, Finding, run_checks, unknown
+from etafree.foundation.check import NOTHING, Check, Details, Finding, run_checks, unknown
 from etafree.foundation.linalg import relative_eigenvalues
 from etafree.inference import student_quantile
 from etafree.losses import ResidualLoss
@@ -83,18 +83,61 @@ THRESHOLDS = {
 }
 
 
-#: What to do about findings.
+#: What to do about a check that does not pass; functions fill in the details.
 ADVICE = {
-    "time gaps": "{value:.0f} {what}; neighbours are taken as one period apart",
+    "Newton offset": "the centre does not solve the penalized estimating equation: use {other} (a "
+    "posterior mean is off at small eta, and under a prior that eta does not scale)",
+    "curvature noise": "the Hessian rests on few observations; use a smoother loss or more data",
+    "rival mode": "another minimum fits about as well: the estimate may jump between them, and "
+    "normal intervals know nothing of it; add a penalty or a convex loss",
+    "smoothing bias": "fits at h and 1.5 h differ: the bias towards the smoothed mode is not small "
+    "against the standard error; take a smaller bandwidth, or target='smoothed'",
+    "selection": "{name!r} is {value:.1f} standard errors from zero: another sample might not "
+    "select it, and intervals do not know of that",
+    "plug-in scale": "the scale was estimated and is taken as known: the standard error of "
+    "{name!r} should be {ratio:.2f} times as large; pass scale= as a number",
+    "unscaled prior": "the log prior is not weak against eta times the loss: the posterior's own "
+    "mode moves with eta; the calibration targets the penalized estimator and uses the draws for "
+    "shape only",
+    "quadrature": "the integral over a group effect is not exact: it has heavy tails or several "
+    "modes",
+    "implied coverage": "the 95 % interval of {name!r} covers about {value:.1%} even if the model "
+    "is right, for it rests on {dof:.1f} degrees of freedom{carried}; {remedy}",
+    "clusters": "{value:.0f} clusters are few: {better}keep t quantiles, and trust joint regions "
+    "least",
+    "serial dependence": "neighbouring rows are correlated: if the order of rows is time or "
+    "groups, independent observations is the wrong assumption; pass clusters=, or "
+    "dependence=ef.TimeSeries(...)",
+    "neighbouring clusters": "totals of neighbouring clusters are correlated: are they parts of "
+    "larger units (classes of schools, say)? Then pass these as clusters=",
     "persistence": "the scores are so persistent that the variance is about {percent:.0f} % too "
     "small: pass a smaller bandwidth= (EWC) or more lags, or model the dynamics",
+    "time gaps": "{value:.0f} {what}; neighbours are taken as one period apart",
     "multiway eigenvalue": "the sum with intersection terms has relative eigenvalue {value:.2g}, "
     "so it is no variance matrix: they were left out, and intervals are somewhat wide; cluster in "
     "fewer ways if you can",
-    "quadrature": "the integral over a group effect is not exact: it has heavy tails or several "
-    "modes",
     "log-likelihoods held fixed": "{names} informed the draws but count as fixed: standard errors "
     "miss how they vary; log_likelihood='sum' adds them",
+    "shape": "the draws of {name!r} are not near normal at this learning rate (eta n is small): "
+    "their 95 % interval covers {covered:.1%} of a normal law; use interval(kind='wald'), or draw "
+    "at a larger eta",
+    "draws against curvature": "the draws' variance is off 1/(eta x Hessian) by up to a factor "
+    "{factor:.2g}: check eta=, the penalty and the loss; a prior not scaled by eta does this too, "
+    "and so does a posterior far from normal (see shape)",
+    "draws against log-likelihood": "the draws' variance is up to {largest:.2g} times what eta = "
+    "{eta:g} and this log-likelihood allow: was eta about {likely:.2g}, or are these not their "
+    "log-likelihoods?",
+    "draws inside the log-likelihood": "the draws are narrower than this log-likelihood makes "
+    "them: an informative prior, parts of the likelihood that are not stored, or eta about "
+    "{likely:.2g}",
+    "draws: needed over effective": "{ess:.0f} effective draws are few for quantiles; draw at "
+    "least {need:.0f}",
+    "draws: Pareto k": "use sampler='elliptical'",
+    "draws: R-hat": "the chains disagree; draw more",
+    "jackknife: Monte Carlo error of se": "the se of {name!r} is known to {percent:.0f} % only: "
+    "draw more",
+    "jackknife: needed over effective": "{ess:.0f} effective draws; the jackknife asks for "
+    "{need:.0f}",
     "jackknife: eta n": "eta n is small: the jackknife describes the posterior mean, which is then "
     "no minimiser of the loss",
 }
@@ -105,21 +148,24 @@ LAWS = 4e9
 
 
 def judge(
-    name: str, value: float, advice: str, *, kind: str | None = None, room: float = 0.0
+    name: str, value: float, details: Details = NOTHING, *, kind: str = "", room: float = 0.0
 ) -> Check:
-    """Return the check of a value by the threshold of its name, or of a `kind` of check.
+    """Return the check of a value by the threshold and the advice of its name, or its `kind`.
 
     Examples
     --------
-    >>> judge("Newton offset", 0.3, "move the centre").verdict
+    >>> judge("Newton offset", 0.3, {"other": "center='map'"}).verdict
     'warn'
-    >>> judge("clusters", 30.0, "they are few")[2:5]
+    >>> judge("clusters", 30.0, {"better": ""})[2:5]
     (40.0, 'below', 'warn')
     """
     warn, fail, below = THRESHOLDS[kind or name]
     beyond, failed = (value < warn, False) if below else (value > warn + room, value > fail + room)
-    verdict = "fail" if failed else "warn" if beyond else "ok"
-    side, advice = "below" if below else "above", "" if verdict == "ok" else advice
+    verdict, advice = "fail" if failed else "warn" if beyond else "ok", ""
+    if verdict != "ok":
+        percent = 100 * min(value, 1.0)
+        advice = ADVICE[kind or name].format(value=value, percent=percent, **details)
+    side = "below" if below else "above"
     return Check(name, float(value), float(warn + room), side, verdict, advice)
 
 
@@ -176,8 +222,7 @@ def judged(found: Finding, original: Draws) -> Check:
         return Check(name, float(value), np.inf, "above", "ok", str(details["advice"]))
     if name == "draws against log-likelihood":
         return _spread(value, float(details["middle"]), float(details["eta"]), original)
-    percent = 100 * min(value, 1.0)
-    return judge(name, value, ADVICE[name].format(value=value, percent=percent, **details))
+    return judge(name, value, details)
 
 
 def _spread(largest: float, middle: float, eta: float, original: Draws) -> Check:
@@ -190,17 +235,9 @@ def _spread(largest: float, middle: float, eta: float, original: Draws) -> Check
     wider, narrower = np.log(max(largest, 1e-300)), -np.log(max(middle, 1e-300))
     room = 3 * np.sqrt(original.p / original.ess)
     if wider > THRESHOLDS[name].warn + room or narrower < THRESHOLDS[inside].warn:
-        advice = (
-            f"the draws' variance is up to {largest:.2g} times what eta = {eta:g} and this "
-            f"log-likelihood allow: was eta about {likely:.2g}, or are these not their "
-            "log-likelihoods?"
-        )
-        return judge(name, max(wider, 0.0), advice, room=room)
-    advice = (
-        "the draws are narrower than this log-likelihood makes them: an informative prior, parts "
-        f"of the likelihood that are not stored, or eta about {likely:.2g}"
-    )
-    return judge(name, narrower, advice, kind=inside)
+        details = {"largest": largest, "eta": eta, "likely": likely}
+        return judge(name, max(wider, 0.0), details, room=room)
+    return judge(name, narrower, {"likely": likely}, kind=inside)
 
 
 def jackknife_error(original: Draws, error: Array | None) -> tuple[Check, ...]:
@@ -209,12 +246,9 @@ def jackknife_error(original: Draws, error: Array | None) -> tuple[Check, ...]:
         return ()
     worst, ess = int(np.argmax(error)), original.ess
     need = max(1000.0, 20.0 * original.p)
-    name, percent = original.names[worst], 100 * error[worst]
-    rough = f"the se of {name!r} is known to {percent:.0f} % only: draw more"
-    few = f"{ess:.0f} effective draws; the jackknife asks for {need:.0f}"
     return (
-        judge("jackknife: Monte Carlo error of se", error[worst], rough),
-        judge("jackknife: needed over effective", need / ess, few),
+        judge("jackknife: Monte Carlo error of se", error[worst], {"name": original.names[worst]}),
+        judge("jackknife: needed over effective", need / ess, {"ess": ess, "need": need}),
     )
 
 
@@ -245,12 +279,8 @@ def scale_effect(criterion: Criterion, target: Target, groups: Groups | None) ->
     joint = linalg.solve(target.hessian + np.outer(d, e), both.T, "joint Hessian")
     ratio = np.sqrt(np.square(joint).sum(axis=1) / np.square(plain).sum(axis=1))
     worst = int(np.argmax(np.abs(np.log(ratio))))
-    advice = (
-        f"the scale was estimated and is taken as known: the standard error of "
-        f"{target.names[worst]!r} should be {ratio[worst]:.2f} times as large; pass scale= as "
-        "a number"
-    )
-    return (judge("plug-in scale", np.abs(np.log(ratio[worst])), advice),)
+    details = {"name": target.names[worst], "ratio": ratio[worst]}
+    return (judge("plug-in scale", np.abs(np.log(ratio[worst])), details),)
 
 
 def _single_rows(total: Total) -> Groups:
@@ -273,19 +303,17 @@ def _of_the_median(total: LinearTotal, theta: Array, m: float) -> tuple[Array, A
 def effective_draws(original: Draws) -> Check:
     """Compare the number of effective draws with what quantiles need."""
     need, ess = max(400.0, 20.0 * original.p), original.ess
-    advice = f"{ess:.0f} effective draws are few for quantiles; draw at least {need:.0f}"
-    return judge("draws: needed over effective", need / ess, advice)
+    return judge("draws: needed over effective", need / ess, {"ess": ess, "need": need})
 
 
 def convergence(original: Draws) -> tuple[Check, ...]:
     """Return the checks of importance weights' tail and of R-hat, of draws that have any."""
-    checks, pareto_k, r_hat = [], original.info.get("pareto_k"), original.r_hat
-    if pareto_k is not None:
-        k = np.maximum(pareto_k, 0.0)
-        checks.append(judge("draws: Pareto k", k, "use sampler='elliptical'"))
-    if r_hat is not None:
-        checks.append(judge("draws: R-hat", r_hat, "the chains disagree; draw more"))
-    return tuple(checks)
+    pareto_k = original.info.get("pareto_k")
+    found = {
+        "draws: Pareto k": None if pareto_k is None else max(pareto_k, 0.0),
+        "draws: R-hat": original.r_hat,
+    }
+    return tuple(judge(name, value) for name, value in found.items() if value is not None)
 
 
 def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Check:
@@ -300,14 +328,9 @@ def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Chec
     low, high = ndtr(np.quantile(z, [0.025, 0.975], axis=0))
     off = np.abs(high - low - 0.95)
     worst = int(np.argmax(off))
-    advice = (
-        f"the draws of {target.names[worst]!r} are not near normal at this learning rate (eta n is "
-        f"small): their 95 % interval covers {high[worst] - low[worst]:.1%} of a normal law; use "
-        "interval(kind='wald'), or draw at a larger eta"
-    )
     error = np.sqrt(2 * 0.025 * 0.975 / original.ess)
-    room = float(ndtri(1 - 0.0228 / target.p)) * error
-    return judge("shape", off[worst], advice, room=room)
+    details = {"name": target.names[worst], "covered": high[worst] - low[worst]}
+    return judge("shape", off[worst], details, room=float(ndtri(1 - 0.0228 / target.p)) * error)
 
 
 def curvature_agreement(original: Draws, hessian: Array | None) -> tuple[Check, ...]:
@@ -316,13 +339,8 @@ def curvature_agreement(original: Draws, hessian: Array | None) -> tuple[Check, 
         return ()
     implied = linalg.inv(original.eta * hessian, "Hessian")
     value = np.max(np.abs(np.log(relative_eigenvalues(original.covariance(), implied))))
-    advice = (
-        f"the draws' variance is off 1/(eta x Hessian) by up to a factor {np.exp(value):.2g}: "
-        "check eta=, the penalty and the loss; a prior not scaled by eta does this too, and so "
-        "does a posterior far from normal (see shape)"
-    )
     room = 2 * np.sqrt(original.p / original.ess)
-    return (judge("draws against curvature", value, advice, room=room),)
+    return (judge("draws against curvature", value, {"factor": np.exp(value)}, room=room),)
 
 
 def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
@@ -333,11 +351,7 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
         step = linalg.solve(here.hessian, here.gradient, "Hessian")
     except InputError:  # so far off that the loss is flat
         step = np.full(criterion.p, np.inf)
-    advice = (
-        f"the centre does not solve the penalized estimating equation: use {other} (a posterior "
-        "mean is off at small eta, and under a prior that eta does not scale)"
-    )
-    return judge("Newton offset", np.max(np.abs(step) / target.se), advice)
+    return judge("Newton offset", np.max(np.abs(step) / target.se), {"other": other})
 
 
 def few_clusters(target: Target) -> tuple[Check, ...]:
@@ -346,8 +360,7 @@ def few_clusters(target: Target) -> tuple[Check, ...]:
     if count is None or (criterion is not None and "leverage" in criterion.total.traits):
         return ()
     better = "" if criterion is not None else "pass model= or a criterion, which have CR3; "
-    advice = f"{count} clusters are few: {better}keep t quantiles, and trust joint regions least"
-    return (judge("clusters", count, advice),)
+    return (judge("clusters", count, {"better": better}),)
 
 
 def implied_coverage(criterion: Criterion, target: Target) -> tuple[Check, ...]:
@@ -377,19 +390,15 @@ def implied_coverage(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     if worst is None:
         return ()
     value, j, kind, groups, dof = worst
-    if value >= THRESHOLDS["implied coverage"].warn:
-        return (judge("implied coverage", value, ""),)
     carried = ""
-    if groups is not None or "memory" in traits:
+    named = value < THRESHOLDS["implied coverage"].warn
+    if named and (groups is not None or "memory" in traits):
         share = carriers(at, groups, _leverage_of(target, groups), np.eye(p)[j])
         labels = np.arange(len(share)) if groups is None else groups.labels
         most = ", ".join(f"{labels[g]!s} ({share[g]:.0%})" for g in np.argsort(share)[::-1][:3])
         carried = f": {kind}s {most} carry most of its variance"
-    advice = (
-        f"the 95 % interval of {target.names[j]!r} covers about {value:.1%} even if the model is "
-        f"right, for it rests on {dof:.1f} degrees of freedom{carried}; {_remedy(target)}"
-    )
-    return (judge("implied coverage", value, advice),)
+    details: Details = {"name": target.names[j], "dof": dof, "carried": carried}
+    return (judge("implied coverage", value, {**details, "remedy": _remedy(target)}),)
 
 
 def _leverage_of(target: Target, groups: Groups | None) -> str:
@@ -434,11 +443,7 @@ def fine_clusters(criterion: Criterion, target: Target) -> tuple[Check, ...]:
         return ()
     products = LagProducts(int(mixed.sum()))
     products.add(sums[:, mixed])
-    advice = (
-        "totals of neighbouring clusters are correlated: are they parts of larger units (classes "
-        "of schools, say)? Then pass these as clusters="
-    )
-    return (_lagged("neighbouring clusters", products, advice),)
+    return (_lagged("neighbouring clusters", products),)
 
 
 def curvature_noise(
@@ -457,8 +462,7 @@ def curvature_noise(
         directions = inverse / np.sqrt(np.diagonal(inverse))  # columns v_j with v_j' A v_j = 1
         at = target.center, directions, groups
         noise = _predictor_noise(total, *at) if is_linear(total) else _hessian_noise(total, *at)
-    advice = "the Hessian rests on few observations; use a smoother loss or more data"
-    return (judge("curvature noise", noise, advice),)
+    return (judge("curvature noise", noise),)
 
 
 def _predictor_noise(
@@ -528,11 +532,7 @@ def serial_dependence(criterion: Criterion, target: Target) -> tuple[Check, ...]
         scores, products = total.scores(center), LagProducts(criterion.p)
         w = np.ones(total.n) if total.weights is None else total.weights
         products.add((scores - w[:, None] * (scores.sum(axis=0) / total.weight))[w > 0])
-    advice = (
-        "neighbouring rows are correlated: if the order of rows is time or groups, independent "
-        "observations is the wrong assumption; pass clusters=, or dependence=ef.TimeSeries(...)"
-    )
-    return (_lagged("serial dependence", products, advice),)
+    return (_lagged("serial dependence", products),)
 
 
 class LagProducts:
@@ -559,14 +559,14 @@ class LagProducts:
         return self
 
 
-def _lagged(name: str, products: LagProducts, advice: str) -> Check:
+def _lagged(name: str, products: LagProducts) -> Check:
     """Return the check of the largest of p z-scores, as improbable by chance as that of one."""
     from scipy.special import ndtr, ndtri
 
     value = np.max(np.abs(products.lagged) / np.sqrt(np.maximum(products.square, 1e-300)))
     one = THRESHOLDS[name].warn
     room = float(ndtri(1 - (1 - ndtr(one)) / len(products.lagged))) - one
-    return judge(name, value, advice, room=room)
+    return judge(name, value, room=room)
 
 
 def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> tuple[Check, ...]:
@@ -605,11 +605,7 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> tuple[
         off = np.square(d - weights[kept] @ d / weights.sum())
         spread = float(np.sqrt(_squared_weights(total, weights[kept]) @ off))
         smallest = min(smallest, (fit.value - best) / max(spread, 1e-300))
-    advice = (
-        "another minimum fits about as well: the estimate may jump between them, and normal "
-        "intervals know nothing of it; add a penalty or a convex loss"
-    )
-    return (judge("rival mode", smallest, advice),)
+    return (judge("rival mode", smallest),)
 
 
 def fragile_selection(criterion: Criterion, target: Target) -> tuple[Check, ...]:
@@ -618,11 +614,7 @@ def fragile_selection(criterion: Criterion, target: Target) -> tuple[Check, ...]
         return ()
     size = np.where(criterion.penalty.penalized(), np.abs(target.center) / target.se, np.inf)
     weakest = int(size.argmin())
-    advice = (
-        f"{target.names[weakest]!r} is {size[weakest]:.1f} standard errors from zero: another "
-        "sample might not select it, and intervals do not know of that"
-    )
-    return (judge("selection", size[weakest], advice),)
+    return (judge("selection", size[weakest], {"name": target.names[weakest]}),)
 
 
 def smoothing_bias(criterion: Criterion, target: Target) -> tuple[Check, ...]:
@@ -631,11 +623,7 @@ def smoothing_bias(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     if wider is None:
         return ()
     moved = minimise(criterion.with_loss(wider[0]), target.center).theta - target.center
-    advice = (
-        "fits at h and 1.5 h differ: the bias towards the smoothed mode is not small against the "
-        "standard error; take a smaller bandwidth, or target='smoothed'"
-    )
-    return (judge("smoothing bias", np.max(np.abs(moved) / 1.25 / target.se), advice),)
+    return (judge("smoothing bias", np.max(np.abs(moved) / 1.25 / target.se)),)
 
 
 def prior_weight(posterior: GeneralizedPosterior | None, target: Target) -> tuple[Check, ...]:
@@ -649,8 +637,4 @@ def prior_weight(posterior: GeneralizedPosterior | None, target: Target) -> tupl
     slope = prior.gradient(target.center, n) / posterior.eta
     move = np.max(np.abs(linalg.solve(hessian, slope, "Hessian")) / target.se)
     bend = relative_eigenvalues(prior.hessian(target.center, n) / posterior.eta, hessian)
-    advice = (
-        "the log prior is not weak against eta times the loss: the posterior's own mode moves with "
-        "eta; the calibration targets the penalized estimator and uses the draws for shape only"
-    )
-    return (judge("unscaled prior", max(move, np.max(np.abs(bend))), advice),)
+    return (judge("unscaled prior", max(move, np.max(np.abs(bend)))),)

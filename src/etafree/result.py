@@ -102,7 +102,7 @@ class Calibration:
 
     Examples
     --------
-    >>> import numpy as np, etafree as ef
+    >>> import pathlib, tempfile, numpy as np, etafree as ef
     >>> rng, school = np.random.default_rng(1), np.repeat(np.arange(40), 5)
     >>> X = rng.standard_normal((40, 2))[school]
     >>> y = X @ [1.0, 2.0] + rng.standard_normal(40)[school] + rng.standard_normal(200)
@@ -121,11 +121,18 @@ class Calibration:
     cluster
     12          5     5.0      0.32   0.33
     15          5     5.0      0.21   0.51
+    >>> result.interval(kind="wald").round(2)
+       lower  upper
+    a   0.38   1.36
+    b   2.04   2.90
+    >>> result.test("b - a = 1"), result.region().contains([1.0, 2.0])
+    (WaldTest(F = 2.397 on F(1, 39), p = 0.1297), True)
     >>> result.wild_bootstrap("a", draws=999).p_value < 0.01
     True
+    >>> float(result.of(lambda t: t["a"] + t["b"]).estimate.round(2)), result.paper().J.shape
+    (3.34, (2, 2))
     >>> len(result.plot(["a", "b"]).axes), result.to_arviz()["posterior"]["a"].shape
     (2, (1, 4000))
-    >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     page = result.report(pathlib.Path(folder, "report.html"))
     ...     same = ef.Calibration.load(result.save(pathlib.Path(folder, "result.npz")))
@@ -207,16 +214,6 @@ class Calibration:
         -------
         DataFrame
             With columns lower and upper; a parameter that is exactly zero has none.
-
-        Examples
-        --------
-        >>> import etafree as ef
-        >>> draws = np.random.default_rng(0).standard_normal((500, 2))
-        >>> r = ef.calibrate(draws, ef.Target([1.0, 2.0], np.eye(2), ["a", "b"]))
-        >>> r.interval(kind="wald").round(2)
-           lower  upper
-        a  -0.96   2.96
-        b   0.04   3.96
         """
         import pandas as pd
 
@@ -259,14 +256,6 @@ class Calibration:
 
         Marginal quantiles of the draws make no joint region: a box of intervals covers less. An
         `InputError` if degrees of freedom are fewer than parameters.
-
-        Examples
-        --------
-        >>> import etafree as ef
-        >>> draws = np.random.default_rng(0).standard_normal((500, 2))
-        >>> r = ef.calibrate(draws, ef.Target([1.0, 2.0], np.eye(2), ["a", "b"]))
-        >>> r.region().contains([1.0, 4.4]), r.region().contains([1.0, 4.5])
-        (True, False)
         """
         return Region.of(self.map.offset, self.target, self._level(level))
 
@@ -290,14 +279,6 @@ class Calibration:
         ------
         InputError
             A name is no parameter, rows depend on each other, or degrees of freedom are too few.
-
-        Examples
-        --------
-        >>> import etafree as ef
-        >>> draws = np.random.default_rng(0).standard_normal((500, 2))
-        >>> r = ef.calibrate(draws, ef.Target([1.0, 2.0], np.eye(2), ["a", "b"]))
-        >>> r.test("b - a = 3")
-        WaldTest(F = 2 on F(1, inf), p = 0.1573)
         """
         return inference.wald_test(self.map.offset, self.target, contrast, value)
 
@@ -336,11 +317,6 @@ class Calibration:
         ------
         InputError
             There is no criterion, no one-way clusters, or several contrasts.
-
-        References
-        ----------
-        Kline, P. and Santos, A. (2012). A score based approach to wild bootstrap inference. J.
-        Econometric Methods 1, 23-41.
         """
         groups = None if self.dependence is None else self.dependence.clusters
         if self.criterion is None or groups is None:
@@ -550,14 +526,6 @@ class Calibration:
         ------
         InputError
             The function asks for other parameters, or does not return a value per draw.
-
-        Examples
-        --------
-        >>> import etafree as ef
-        >>> draws = np.random.default_rng(0).standard_normal((500, 2))
-        >>> r = ef.calibrate(draws, ef.Target([1.0, 2.0], np.eye(2), ["a", "b"]))
-        >>> float(r.of(lambda t: t["a"] + t["b"]).estimate)
-        3.0
         """
         label = str(getattr(function, "__name__", "functional") if name is None else name)
         arrays = self.center, self.draws.array, self.original.array
@@ -576,14 +544,6 @@ class Calibration:
 
         Per unit of effective scale: :math:`A/s_n`, :math:`B/s_n`, :math:`(s_nS)^{-1}`,
         :math:`s_nA^{-1}BA^{-1}`. An `InputError` if the target was given as a covariance.
-
-        Examples
-        --------
-        >>> import numpy as np, etafree as ef
-        >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((4, 1)), np.arange(4.0)))
-        >>> d = ef.sample(ef.GeneralizedPosterior(c, eta=1.0), draws=100, seed=0)
-        >>> ef.calibrate(d, c).paper().J
-        array([[1.]])
         """
         t, size = self.target, self.target.size
         if t.hessian is None or t.meat is None or size is None:
@@ -642,24 +602,19 @@ class Calibration:
         return as_kind(tree, "DataTree" if self.fit is None else self.fit.kind)
 
     def report(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
-        """Write a self-contained HTML page about this calibration; return its path.
+        """Write a self-contained HTML page about this calibration.
 
         Parameters
         ----------
         path : str or path
             In a folder that exists.
         force : bool
-            Replace a file that is there already.
+            Replace a file that is there already; else that is an `InputError`.
 
         Returns
         -------
         Path
             Where it is.
-
-        Raises
-        ------
-        InputError
-            The file exists, or its folder does not.
         """
         from etafree.report.calibration import calibration_page
 

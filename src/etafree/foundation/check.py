@@ -15,6 +15,8 @@ import numpy as np
 from etafree.foundation.threads import own_settings
 
 T = TypeVar("T")
+Details = Mapping[str, float | str]
+NOTHING: Details = {}
 #: Verdicts, the worst first.
 VERDICTS = ("fail", "unknown", "warn", "ok")
 
@@ -24,7 +26,7 @@ class Finding(NamedTuple):
 
     name: str
     value: float
-    details: Mapping[str, float | str] = {}
+    details: Details = NOTHING
 
 
 def find(name: str, function: Callable[[], float]) -> Finding:

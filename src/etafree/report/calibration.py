@@ -1,11 +1,11 @@
-r"""The page of a calibration: intervals, densities, diagnostics, provenance, a slider over η.
+"""The page of a calibration: intervals, densities, diagnostics, provenance, a slider over η.
 
-A posterior drawn afresh at other learning rates, before and after calibration.
+For the slider the posterior is drawn afresh at other learning rates and calibrated again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -38,17 +38,16 @@ DRAWS, SEED = 2000, 0
 BUDGET = 1e10
 
 
-class Sweep(NamedTuple):
-    """Intervals of a posterior drawn afresh at several learning rates.
+class Redrawn(NamedTuple):
+    """Limits at a learning rate, or the reason why there are none.
 
-    `before` and `after` have (3, k) lower limits, middles and upper limits of the k variables that
-    the result shows per learning rate, None where drawing failed for the reason given.
+    `limits` (2, 3, k): before and after calibration, of the k variables that a result shows the
+    lower limits, middles and upper limits.
     """
 
-    etas: tuple[float, ...]
-    before: tuple[Array | None, ...]
-    after: tuple[Array | None, ...]
-    reasons: tuple[str, ...]
+    eta: float
+    limits: Array | None
+    reason: str = ""
 
 
 def learning_rates(
@@ -64,8 +63,7 @@ def learning_rates(
     if c is None or why:
         return [], why
     if wanted is not None:
-        grid = {as_positive(eta, "etas") for eta in wanted}
-        return sorted(grid | ({own} if own else set())), ""
+        return sorted({as_positive(eta, "etas") for eta in (*wanted, *([own] if own else []))}), ""
     terms = max(c.n, c.size) if c.total.weights is None else c.n  # size: the number of pairs
     if terms * c.p * DRAWS * len(FACTORS) > BUDGET:
         return [], "drawing the posterior again at every learning rate would take long"
@@ -86,59 +84,58 @@ def _not_drawable(result: Calibration) -> str:
     return ""
 
 
-def sweep(result: Calibration, etas: Sequence[float]) -> Sweep:
+def sweep(result: Calibration, etas: Sequence[float]) -> list[Redrawn]:
     """Draw the posterior at each learning rate and calibrate to the same target again.
 
     Fresh draws everywhere, with one seed; nothing is interpolated. The result needs a criterion.
     """
-    posterior, tail = result.posterior, 0.5 * (1 - result.settings["level"])
-    criterion = result.criterion if posterior is None else posterior.criterion
-    prior = None if posterior is None else posterior.log_prior
-    assert criterion is not None
-    before: list[Array | None] = []
-    after: list[Array | None] = []
-    reasons = []
-    how = Map(**{key: result.settings[key] for key in ("root", "kind", "working")})
+    steps = []
     for eta in etas:
         try:
-            made = _draws(GeneralizedPosterior(criterion, eta, prior))
-            made = made.select(result.target.names)
-            mapping, values = move_draws(made, result.target, how, np.random.default_rng(SEED))
+            limits = _limits(result, eta)
         except EtafreeError as error:
-            old, new, reason = None, None, str(error)
-        else:
-            with np.errstate(over="ignore", invalid="ignore"):  # the exp of a wide posterior
-                flat = values.reshape(-1, values.shape[-1])  # chain after chain
-                points = np.concatenate([made.array, flat, mapping.offset[None]])
-                parts = np.split(_variables(result, points), [len(made), 2 * len(made)])
-                old = _limits(parts[0], parts[0].mean(axis=0), tail)
-                new = _limits(parts[1], parts[2][0], tail)
-            reason = "" if np.isfinite([old, new]).all() else "limits there are not finite"
-        before.append(None if reason else old)
-        after.append(None if reason else new)
-        reasons.append(reason)
-    return Sweep(tuple(etas), tuple(before), tuple(after), tuple(reasons))
+            steps.append(Redrawn(eta, None, str(error)))
+            continue
+        finite = bool(np.isfinite(limits).all())
+        steps.append(
+            Redrawn(eta, limits) if finite else Redrawn(eta, None, "limits there are not finite")
+        )
+    return steps
+
+
+def _limits(result: Calibration, eta: float) -> Array:
+    """Return lower limits, middles and upper limits before and after calibration, (2, 3, k)."""
+    posterior, settings = result.posterior, result.settings
+    criterion = result.criterion if posterior is None else posterior.criterion
+    assert criterion is not None
+    prior = None if posterior is None else posterior.log_prior
+    draws = _draws(GeneralizedPosterior(criterion, eta, prior)).select(result.target.names)
+    how = Map(settings["root"], settings["kind"], settings["working"])
+    mapping, moved = move_draws(draws, result.target, how, np.random.default_rng(SEED))
+    tail = 0.5 * (1 - settings["level"])
+    with np.errstate(over="ignore", invalid="ignore"):  # the exp of a wide posterior
+        flat = moved.reshape(-1, moved.shape[-1])  # chain after chain
+        points = np.concatenate([draws.array, flat, mapping.offset[None]])
+        before, after, center = np.split(_variables(result, points), [len(draws), 2 * len(draws)])
+        middles = before.mean(axis=0), center[0]
+        ends = [np.quantile(values, [tail, 1 - tail], axis=0) for values in (before, after)]
+    return np.array([[low, mid, high] for mid, (low, high) in zip(middles, ends, strict=True)])
 
 
 def _draws(posterior: GeneralizedPosterior) -> Draws:
-    """Draw, from a model that is not linear only where importance sampling does: chains are slow.
+    """Draw by chains from linear models only, where they are fast; else by importance sampling.
 
-    Raises an error where the posterior is too far from normal for that.
+    An error where the posterior is too far from normal for that.
     """
     if posterior.criterion.p == 1 or has_design(posterior.criterion.total):
         return sample(posterior, DRAWS, SEED)
-    made = sample(posterior, DRAWS, SEED, "importance")
-    if not trustworthy(made):
+    draws = sample(posterior, DRAWS, SEED, "importance")
+    if not trustworthy(draws):
         raise ConvergenceError(
             "the posterior is too far from normal for quick draws (Pareto k = "
-            f"{made.info['pareto_k']:.2f}, {made.info['weights_ess']:.0f} of {DRAWS} effective)"
+            f"{draws.info['pareto_k']:.2f}, {draws.info['weights_ess']:.0f} of {DRAWS} effective)"
         )
-    return made
-
-
-def _limits(values: Array, middle: Array, tail: float) -> Array:
-    low, high = np.quantile(values, [tail, 1 - tail], axis=0)
-    return np.array([low, middle, high])
+    return draws
 
 
 def _variables(result: Calibration, theta: Array) -> Array:
@@ -151,30 +148,14 @@ def _variables(result: Calibration, theta: Array) -> Array:
 
 #: Parameters that are drawn; the table has them all.
 DRAWN = 50
-#: Columns of the summary that are not in the parameter's units.
-UNITLESS = ("se_error", "dof", "ratio")
 SLIDER = "Other learning rates"
-FITS = (
-    "η multiplies the model's log-likelihood and prior. The posterior is drawn on the scale on "
-    "which it is calibrated, without the Jacobian of the model's constraints: at this fit's η it "
-    "need not be quite that of the draws above."
-)
 
 
 def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None) -> str:
-    """Return a calibration as one self-contained HTML page.
+    """Return a calibration as one self-contained HTML page; every name in it is escaped.
 
-    Parameters
-    ----------
-    result : Calibration
-    etas : sequence of float, optional
-        Learning rates of the slider, besides the fit's own; by default 13 from a hundredth to a
-        hundred times it, where a criterion is known and drawing is cheap. ``()`` leaves it out.
-
-    Returns
-    -------
-    str
-        The page. It loads nothing, and every name in it is escaped.
+    `etas` are learning rates of the slider besides the fit's own; by default 13 from a hundredth to
+    a hundred times it, where a criterion is known and drawing is cheap. ``()`` leaves it out.
 
     Examples
     --------
@@ -219,59 +200,64 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
         sections.insert(1, _slider(result, table, sweep(result, grid), level))
     elif why:
         sections.insert(1, Section(SLIDER, [f"No slider over the learning rate: {why}."]))
-    title = f"Calibrated {level} intervals of {_listed(map(str, table.index))}"
+    first, *rest = map(str, table.index)
+    listed = (
+        ", ".join([first, *rest]) if len(rest) <= 3 else f"{first} and {len(rest)} more parameters"
+    )
+    title = f"Calibrated {level} intervals of {listed}"
     return render(title, _lead(result, table), sections, f"Made by etafree {__version__}.")
 
 
-def _slider(result: Calibration, table: pd.DataFrame, made: Sweep, level: str) -> Section:
-    kept = [k for k, reason in enumerate(made.reasons) if not reason]
+def _slider(
+    result: Calibration, table: pd.DataFrame, redrawn: list[Redrawn], level: str
+) -> Section:
     names = [name for name, _ in _drawn(table) if name in result.shown.names]
-    if not kept or not names:
-        why = "none of the parameters drawn here has an interval" if kept else made.reasons[0]
-        return Section(SLIDER, [f"No slider over the learning rate: {why}."])
     columns = [result.shown.names.index(name) for name in names]
-    before = np.array([made.before[k] for k in kept])[:, :, columns]  # (eta, 3, k)
-    after = np.array([made.after[k] for k in kept])[:, :, columns]
+    limits = {k: r.limits[:, :, columns] for k, r in enumerate(redrawn) if r.limits is not None}
+    if not limits or not names:
+        why = "none of the parameters drawn here has an interval" if limits else redrawn[0].reason
+        return Section(SLIDER, [f"No slider over the learning rate: {why}."])
+    before, after = np.swapaxes([*limits.values()], 0, 1)  # (eta, 3, k)
     scales = [Scale.around(after[:, :, j], before[:, :, j]) for j in range(len(names))]
-    units = result.shown.se[columns]
+    units, own = result.shown.se[columns], result.original.eta
     steps: list[dict[str, Any]] = []
-    for k, (eta, reason) in enumerate(zip(made.etas, made.reasons, strict=True)):
-        step = (
-            {"said": f"No draws here: {reason}."}
-            if reason
-            else _step(scales, before[kept.index(k)], after[kept.index(k)], units)
-        )
-        own = " (this fit's)" if eta == result.original.eta else ""
-        steps.append({"label": f"η = {eta:.3g}{own}", **step})
-    start = min(kept, key=lambda k: abs(np.log(made.etas[k] / (result.original.eta or 1.0))))
+    for k, (eta, _, reason) in enumerate(redrawn):
+        label = f"η = {eta:.3g} (this fit's)" if eta == own else f"η = {eta:.3g}"
+        failed = {"said": f"No draws here: {reason}."}
+        step = _step(scales, limits[k], units) if k in limits else failed
+        steps.append({"label": label, **step})
+    start = min(limits, key=lambda k: abs(np.log(redrawn[k].eta / (own or 1.0))))
     shown_first = zip(names, scales, steps[start]["before"], steps[start]["after"], strict=True)
-    return Section(
-        SLIDER,
-        [
-            f"At each learning rate η the posterior is drawn afresh ({DRAWS} draws, one seed) and "
-            f"calibrated to the same target: {level} intervals. Calibrated ones move by Monte "
-            "Carlo error, and at small η by the posterior's shape. An arrow means that an interval "
-            "goes on.",
-            *([] if result.fit is None else [FITS]),
-            *_more(table),
-        ],
-        rows=[Row(*parts) for parts in shown_first],
-        slider={"steps": steps, "start": start},
-    )
+    paragraphs = [
+        f"At each learning rate η the posterior is drawn afresh ({DRAWS} draws, one seed) and "
+        f"calibrated to the same target: {level} intervals. Calibrated ones move by Monte "
+        "Carlo error, and at small η by the posterior's shape. An arrow means that an interval "
+        "goes on."
+    ]
+    if result.fit is not None:
+        paragraphs.append(
+            "η multiplies the model's log-likelihood and prior. The posterior is drawn on the "
+            "scale on which it is calibrated, without the Jacobian of the model's constraints: at "
+            "this fit's η it need not be quite that of the draws above."
+        )
+    rows = [Row(*row) for row in shown_first]
+    slider = {"steps": steps, "start": start}
+    return Section(SLIDER, [*paragraphs, *_more(table)], rows=rows, slider=slider)
 
 
-def _step(scales: list[Scale], old: Array, new: Array, units: Array) -> dict[str, Any]:
-    """Return what the slider says and shows of intervals (3, k) at one learning rate."""
+def _step(scales: list[Scale], limits: Array, units: Array) -> dict[str, Any]:
+    """Return what the slider says and shows of intervals (2, 3, k) at one learning rate."""
+    old, new = limits
     width, calibrated = old[2] - old[0], new[2] - new[0]
+    times = between(width / calibrated)
     return {
-        "said": f"As they come, intervals are {between(width / calibrated)} times as wide "
-        "as calibrated.",
+        "said": f"As they come, intervals are {times} times as wide as calibrated.",
         "before": [s.bar(*b)._asdict() for s, *b in zip(scales, old.T, width / 4, strict=True)],
         "after": [s.bar(*b)._asdict() for s, *b in zip(scales, new.T, units, strict=True)],
     }
 
 
-def _row(result: Calibration, name: str, row: Any) -> Row:
+def _row(result: Calibration, name: str, row: pd.Series) -> Row:
     """Return a parameter's intervals and densities before and after."""
     if name in result.inactive:
         return Row(name, note="No interval: exactly zero at this penalty.")
@@ -281,12 +267,12 @@ def _row(result: Calibration, name: str, row: Any) -> Row:
     new = row[["lower", "estimate", "upper"]].astype(float).to_numpy()
     scale = Scale.covering(min(old[0], new[0]), max(old[2], new[2]), 0.25)
     draws = result.shown.columns([name])
-    outlines = [scale.outline(*density(some[name], 120)) for some in draws]
+    outlines = [scale.outline(*density(columns[name], 120)) for columns in draws]
     unit = _unit(row)
     return Row(name, scale, scale.bar(old, unit), scale.bar(new, unit), outlines=outlines)
 
 
-def _drawn(table: pd.DataFrame) -> Iterator[tuple[str, Any]]:
+def _drawn(table: pd.DataFrame) -> Iterator[tuple[str, pd.Series]]:
     return ((str(name), row) for name, row in table.iloc[:DRAWN].iterrows())
 
 
@@ -296,7 +282,7 @@ def _more(table: pd.DataFrame) -> list[str]:
     return [f"The first {DRAWN} of {len(table)} parameters; all are in the table of numbers."]
 
 
-def _unit(row: Any) -> float:
+def _unit(row: pd.Series) -> float:
     """Return the smaller spread of the two, so that numbers of both have digits enough."""
     return float(min(row["se"], row["sd_before"]))
 
@@ -304,23 +290,23 @@ def _unit(row: Any) -> float:
 def _numbers(table: pd.DataFrame) -> pd.DataFrame:
     """Return the summary as text: as many digits as a row's standard errors are worth."""
 
-    def text(row: Any, column: str) -> str:
+    def text(row: pd.Series, column: str) -> str:
         value = row[column]
         if isinstance(value, str):
             return value
         if not np.isfinite(value):
             return "normal" if value == np.inf and column == "dof" else "–"
-        return f"{value:.3g}" if column in UNITLESS else shown(value, _unit(row))
+        unitless = column in ("se_error", "dof", "ratio")
+        return f"{value:.3g}" if unitless else shown(value, _unit(row))
 
-    rows = [[text(row, column) for column in table.columns] for _, row in table.iterrows()]
-    columns = [str(column).replace("_", " ") for column in table.columns]
-    made = table.set_axis(columns, axis=1).astype(object)
-    made[:] = rows
-    return made.rename_axis(None).rename_axis("parameter", axis=1)
+    texts = table.astype(object)
+    texts[:] = [[text(row, column) for column in table.columns] for _, row in table.iterrows()]
+    texts.columns = [str(column).replace("_", " ") for column in table.columns]
+    return texts.rename_axis(None).rename_axis("parameter", axis=1)
 
 
 def _lead(result: Calibration, table: pd.DataFrame) -> str:
-    """Return in plain words what is covered and what calibration did."""
+    """Say what is covered and what calibration did."""
     off = [c.name for c in result.checks if c.verdict != "ok"]
     checks = f"Checks to look at: {', '.join(off)}." if off else "All checks passed."
     return (
@@ -352,10 +338,3 @@ def _facts(result: Calibration) -> list[tuple[str, str]]:
         **{str(key): str(value) for key, value in s.items() if key != "version"},
     }
     return [(term, text) for term, text in facts.items() if text]
-
-
-def _listed(names: Iterable[str]) -> str:
-    first, *rest = names
-    if len(rest) > 3:
-        return f"{first} and {len(rest)} more parameters"
-    return ", ".join([first, *rest])

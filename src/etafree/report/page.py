@@ -1,4 +1,4 @@
-"""One self-contained HTML page for every report: no network, readable on a phone."""
+"""One self-contained HTML page for every report: it loads nothing and is readable on a phone."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from etafree.report.plots import AFTER, BEFORE
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: How many widths of the intervals it is about a scale reaches beyond them.
-REACH = 1.5
 
 
 class Bar(NamedTuple):
@@ -49,9 +46,9 @@ class Scale(NamedTuple):
     def around(cls, kept: Array, cut: Array) -> Scale:
         """Return a scale that shows all of `kept`, and of `cut` what is not far away."""
         low, high = float(kept.min()), float(kept.max())
-        room = REACH * (high - low)
-        least = np.clip(cut.min(), low - room, low)
-        return cls.covering(float(least), float(np.clip(cut.max(), high, high + room)), 0.03)
+        room = 1.5 * (high - low)
+        least, most = np.clip([cut.min(), cut.max()], [low - room, high], [low, high + room])
+        return cls.covering(float(least), float(most), 0.03)
 
     def at(self, value: Array) -> Array:
         """Return values in per cent of the width."""
@@ -62,8 +59,10 @@ class Scale(NamedTuple):
         low, mid, high = (float(v) for v in values)
         ends = self.at(np.array([low, mid, high]))
         left, middle, right = (round(float(x), 2) for x in ends.clip(0, 100))
-        cut = (bool(ends[0] < 0), bool(ends[2] > 100))
-        text = f"{shown(low, unit)} to {shown(high, unit)}"
+        cut, text = (
+            (bool(ends[0] < 0), bool(ends[2] > 100)),
+            f"{shown(low, unit)} to {shown(high, unit)}",
+        )
         return Bar(left, middle, right, cut, text, (low, mid, high))
 
     def ticks(self) -> list[tuple[float, str]]:
@@ -78,11 +77,8 @@ class Scale(NamedTuple):
         power = 10.0 ** np.floor(np.log10(rough))
         step = power * min((1, 2, 5, 10), key=lambda m: abs(np.log(m * power / rough)))
         values = step * np.arange(np.ceil(self.low / step), np.floor(self.high / step) + 1)
-        return [
-            (round(float(self.at(v)), 2), shown(v, 10 * step))
-            for v in values
-            if 6 <= self.at(v) <= 94
-        ]
+        places = zip(self.at(values), values, strict=True)
+        return [(round(float(x), 2), shown(v, 10 * step)) for x, v in places if 6 <= x <= 94]
 
     def outline(self, grid: Array, height: Array) -> str:
         """Return the path of a curve over a grid: per cent across, 1 at the bottom, 0 on top."""
@@ -120,7 +116,7 @@ class Section(NamedTuple):
 
 
 def shown(value: float, unit: float) -> str:
-    """Return a number to a tenth of `unit`, roughly its standard error.
+    """Return a number as text, to a tenth of `unit`, roughly its standard error.
 
     Examples
     --------
@@ -160,10 +156,7 @@ def render(title: str, lead: str, sections: Sequence[Section], footer: str = "")
     """Return the page; every text is escaped, control characters are written out."""
     import jinja2
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True
-    )
-    page = environment.get_template("page.html.j2").render(
-        title=title, lead=lead, sections=sections, footer=footer, colours=(BEFORE, AFTER)
-    )
-    return plain(page)
+    folder = jinja2.FileSystemLoader(Path(__file__).parent)
+    template = jinja2.Environment(loader=folder, autoescape=True).get_template("page.html.j2")
+    texts = {"title": title, "lead": lead, "footer": footer}
+    return plain(template.render(**texts, sections=sections, colours=(BEFORE, AFTER)))

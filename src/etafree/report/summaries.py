@@ -33,16 +33,10 @@ STEP = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """Variables by name with their estimates and draws.
+    """k variables by name with their estimates (k,) and draws (draw, k).
 
-    Attributes
-    ----------
-    names : tuple of str
-    estimate, se, dof : (k,) arrays
-    before, after : (draw, k) arrays
-    se_error : (k,) array or None
-        Relative Monte Carlo error of `se`; of the parameters that a variable depends on the
-        largest.
+    `se_error` is the relative Monte Carlo error of `se`, the largest of the parameters that a
+    variable depends on.
     """
 
     names: tuple[str, ...]
@@ -54,7 +48,7 @@ class Shown:
     se_error: Array | None = None
 
     def limits(self, level: float, kind: str) -> tuple[Array, Array]:
-        """Return equal-tailed limits, quantiles of the draws or "wald"."""
+        """Return equal-tailed limits, quantiles of the "draws" or "wald"."""
         as_choice(kind, "kind", ("draws", "wald"))
         tail = 0.5 * (1 - level)
         if kind == "wald":
@@ -64,7 +58,7 @@ class Shown:
         return lower, upper
 
     def columns(self, names: Sequence[str] | None) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the draws before and after of some variables by name, of all for None."""
+        """Return the draws before and after of the variables of these names, of all for None."""
         if names is None:
             names = self.names
         elif isinstance(names, str) or not isinstance(names, Sequence) or not names:
@@ -73,36 +67,31 @@ class Shown:
         for name in chosen:
             if name not in self.names:
                 raise InputError("names", f"has {name!r}", f"with an interval: {list(self.names)}")
-        where = {name: self.names.index(name) for name in chosen}
-        before = {name: self.before[:, j] for name, j in where.items()}
-        return before, {name: self.after[:, j] for name, j in where.items()}
+        before, after = (dict(zip(self.names, a.T, strict=True)) for a in (self.before, self.after))
+        return {name: before[name] for name in chosen}, {name: after[name] for name in chosen}
 
 
 def summary_table(shown: Shown, level: float, kind: str) -> pd.DataFrame:
     """Return a row per variable: estimate, se, limits and what they were before."""
     import pandas as pd
 
-    tail = 0.5 * (1 - level)
-    before = np.quantile(shown.before, [tail, 1 - tail], axis=0)
+    tail, before = 0.5 * (1 - level), shown.before
+    low, high = np.quantile(before, [tail, 1 - tail], axis=0)
     lower, upper = shown.limits(level, kind)
-    table = pd.DataFrame(
-        {
-            "estimate": shown.estimate,
-            "se": shown.se,
-            "lower": lower,
-            "upper": upper,
-            "dof": shown.dof,
-            "mean_before": shown.before.mean(axis=0),
-            "sd_before": shown.before.std(axis=0, ddof=1),
-            "lower_before": before[0],
-            "upper_before": before[1],
-            "ratio": (upper - lower) / (before[1] - before[0]),
-        },
-        index=pd.Index(shown.names, name="parameter"),
-    )
-    if shown.se_error is not None:
-        table.insert(2, "se_error", shown.se_error)
-    return table
+    columns = {
+        "estimate": shown.estimate,
+        "se": shown.se,
+        **({} if shown.se_error is None else {"se_error": shown.se_error}),
+        "lower": lower,
+        "upper": upper,
+        "dof": shown.dof,
+        "mean_before": before.mean(axis=0),
+        "sd_before": before.std(axis=0, ddof=1),
+        "lower_before": low,
+        "upper_before": high,
+        "ratio": (upper - lower) / (high - low),
+    }
+    return pd.DataFrame(columns, index=pd.Index(shown.names, name="parameter"))
 
 
 def flat_variables(fit: Fit, theta: Array) -> tuple[tuple[str, ...], Array, Mapping[str, Array]]:
@@ -115,8 +104,8 @@ def flat_variables(fit: Fit, theta: Array) -> tuple[tuple[str, ...], Array, Mapp
     whole = {name: np.asarray(v) for name, v in fit.constrain(theta).items() if name in posterior}
     shown = [name for name in whole if is_shown(fit, name)]
     names = tuple(entry for name in shown for entry in flat_names(name, posterior[name]))
-    parts = [whole[name].reshape(*theta.shape[:-1], -1) for name in shown]
-    return names, np.concatenate(parts, axis=-1), whole
+    entries = [whole[name].reshape(*theta.shape[:-1], -1) for name in shown]
+    return names, np.concatenate(entries, axis=-1), whole
 
 
 def is_shown(fit: Fit, name: str) -> bool:
@@ -137,31 +126,23 @@ def constrained(fit: Fit, center: Array, target: Target, before: Array, after: A
 
     `before` and `after` are parameters (draw, p) on the calibrated scale.
     """
-    names, was, _ = flat_variables(fit, before)
-    now = flat_variables(fit, after)[1]
-    near = flat_variables(fit, neighbours(center, target.se))[1]
+    points = before, after, neighbours(center, target.se)
+    (names, old, _), (_, new, _), (_, near, _) = (flat_variables(fit, theta) for theta in points)
     estimate, above, below = np.split(near, [1, 1 + len(center)])
-    estimate, slope = estimate[0], (above - below).T
-    slope /= 2 * STEP * target.se  # (k, p)
+    slope = (above - below).T / (2 * STEP * target.se)  # (k, p)
     variance = np.einsum("ki,ij,kj->k", slope, target.covariance, slope)
-    moving = np.flatnonzero((np.ptp(was, axis=0) > 0) & (variance > 0))
-    error = None
+    moving = np.flatnonzero((np.ptp(old, axis=0) > 0) & (variance > 0))
+    se, dof, error = np.sqrt(variance), np.full(len(moving), target.dof.min()), None
     if target.se_error is not None:
-        reach = np.abs(slope) * target.se > 1e-6 * np.sqrt(variance)[:, None]
+        reach = np.abs(slope) * target.se > 1e-6 * se[:, None]
         error = np.max(np.where(reach, target.se_error, 0.0), axis=1)[moving]
-    return Shown(
-        tuple(names[j] for j in moving),
-        estimate[moving],
-        np.sqrt(variance[moving]),
-        np.full(len(moving), target.dof.min()),
-        was[:, moving],
-        now[:, moving],
-        error,
-    )
+    kept = tuple(names[j] for j in moving)
+    shown = estimate[0][moving], se[moving], dof, old[:, moving], new[:, moving]
+    return Shown(kept, *shown, error)
 
 
 def headline(result: Calibration) -> list[str]:
-    """Return in lines what a Calibration did, what it covers and what to beware of."""
+    """Return lines that say what a Calibration did, what it covers and what to beware of."""
     s, t, fit = result.settings, result.target, result.fit
     center = "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind
     eta = "unknown eta" if result.original.eta is None else f"eta = {result.original.eta:g}"
@@ -190,17 +171,16 @@ def headline(result: Calibration) -> list[str]:
 
 def record(result: Calibration) -> dict[str, object]:
     """Return how a Calibration was made, as attributes that any file format takes."""
-    t, told = result.target, {f"calibration_{k}": v for k, v in result.settings.items()}
-    told["calibrated_by"] = f"etafree {told.pop('calibration_version')}"
-    told |= {
+    t, draws = result.target, result.original
+    attributes = {f"calibration_{k}": v for k, v in result.settings.items()}
+    attributes["calibrated_by"] = f"etafree {attributes.pop('calibration_version')}"
+    attributes |= {
         "calibration_target": t.describe(),
         "calibration_covers": t.estimand,
         "calibration_correction": t.correction,
         "calibration_center": t.center_kind,
         "calibration_diagnostics": result.flags(),
     }
-    if "seed" in result.original.info:
-        told["draws_seed"] = result.original.info["seed"]
-    if result.original.eta is not None:
-        told["calibration_eta"] = float(result.original.eta)
-    return told
+    attributes |= {"draws_seed": draws.info["seed"]} if "seed" in draws.info else {}
+    attributes |= {} if draws.eta is None else {"calibration_eta": float(draws.eta)}
+    return attributes
