@@ -165,6 +165,8 @@ def test_what_fails_on_the_way_is_said_and_takes_nothing_down():
     made = checks_of(goal)["quadrature"]
     assert made.verdict == "unknown"
     assert made.advice == "could not be computed: ZeroDivisionError: division by zero"
+    (again,) = run_checks([("ratio", lambda: judge("shape", 1 / 0))])
+    assert again[3:] == ("above", "unknown", made.advice)
 
 
 def test_a_check_does_not_swallow_an_interruption():

@@ -10,7 +10,7 @@ from conftest import checks_of, refused
 from etafree import diagnostics
 from etafree.data.groups import Groups
 from etafree.dependence.clusters import carriers, concentration, contrast_laws, point_of
-from etafree.inference import Region, student_quantile
+from etafree.inference import Region, student_quantile, student_tail
 
 RNG = np.random.default_rng(0)
 N = 40
@@ -306,3 +306,9 @@ def test_what_cannot_be_drawn_again_is_refused():
     refused("replicates", "copies", check(copies))
     refused("replicates", "meat=", check(ef.target(criterion, meat=np.eye(6))))
     refused("replicates", "at least 50", check(criterion, 10))
+
+
+def test_infinite_degrees_of_freedom_are_the_normal_law():
+    dof = np.array([4.0, np.inf])
+    np.testing.assert_allclose(student_quantile(0.975, dof), [2.776445, 1.959964], rtol=1e-6)
+    np.testing.assert_allclose(student_tail(student_quantile(0.975, dof), dof), 0.025)

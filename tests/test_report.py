@@ -15,7 +15,8 @@ from conftest import refused
 from etafree.fits import Fit
 from etafree.report import calibration as module
 from etafree.report.calibration import DRAWN, FACTORS, calibration_page, sweep
-from etafree.report.page import Scale, shown
+from etafree.report.page import Scale, between, shown
+from etafree.report.plots import density
 from test_active import sparse
 
 ATTACK = "</script><script>alert('1')</script>&\"<b>"
@@ -107,6 +108,22 @@ def test_intervals_stand_in_the_text_with_the_digits_they_are_worth(result, page
         assert f"○ as it came {before} ■ calibrated {after}" in drawn[drawn.index(f" {name} ") :]
         assert abs(float(shown(row["lower"], unit)) - row["lower"]) <= 0.05 * row["se"]
         assert f"{row['ratio']:.3g}" in text
+
+
+def test_numbers_have_the_digits_of_their_unit() -> None:
+    assert shown(1234.5678, 0.3) == "1234.57"
+    assert shown(1234.5678, 40.0) == "1235"
+    assert shown(1.5e-9, 1e-10) == "1.5e-09"
+    assert shown(0.0, 0.0) == "0"
+    assert between([2.0, 1.0, 1.2345]) == "1 to 2"
+    assert between([3.0]) == "3"
+    assert Scale(0.0, 1.0).ticks() == [(20.0, "0.2"), (40.0, "0.4"), (60.0, "0.6"), (80.0, "0.8")]
+
+
+def test_densities_reach_a_little_beyond_the_draws() -> None:
+    grid, height = density(np.linspace(-1.0, 1.0, 101), points=5)
+    np.testing.assert_allclose(grid, [-1.2, -0.6, 0.0, 0.6, 1.2], atol=0.01)
+    assert height.max() == 1.0
 
 
 def test_bars_stand_where_their_values_are() -> None:

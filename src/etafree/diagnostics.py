@@ -150,15 +150,7 @@ LAWS = 4e9
 def judge(
     name: str, value: float, details: Details = NOTHING, *, kind: str = "", room: float = 0.0
 ) -> Check:
-    """Return the check of a value by the threshold and the advice of its name, or its `kind`.
-
-    Examples
-    --------
-    >>> judge("Newton offset", 0.3, {"other": "center='map'"}).verdict
-    'warn'
-    >>> judge("clusters", 30.0, {"better": ""})[2:5]
-    (40.0, 'below', 'warn')
-    """
+    """Return the check of a value by the threshold and the advice of its name, or its `kind`."""
     warn, fail, below = THRESHOLDS[kind or name]
     beyond, failed = (value < warn, False) if below else (value > warn + room, value > fail + room)
     verdict, advice = "fail" if failed else "warn" if beyond else "ok", ""

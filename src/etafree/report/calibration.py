@@ -156,14 +156,6 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
 
     `etas` are learning rates of the slider besides the fit's own; by default 13 from a hundredth to
     a hundred times it, where a criterion is known and drawing is cheap. ``()`` leaves it out.
-
-    Examples
-    --------
-    >>> import etafree as ef
-    >>> c = ef.Criterion(ef.losses.Squared(), data=(np.ones((9, 1)), np.arange(9.0)), names=["mu"])
-    >>> r = ef.calibrate(ef.sample(ef.GeneralizedPosterior(c, eta=1.0), seed=0), c)
-    >>> "<h3>mu</h3>" in calibration_page(r, etas=())
-    True
     """
     grid, why = learning_rates(result, etas)
     table, level = result.summary(), f"{100 * result.settings['level']:g} %"

@@ -66,13 +66,7 @@ class Scale(NamedTuple):
         return Bar(left, middle, right, cut, text, (low, mid, high))
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return two to five round values away from the edges, as places and labels.
-
-        Examples
-        --------
-        >>> Scale(0.0, 1.0).ticks()
-        [(20.0, '0.2'), (40.0, '0.4'), (60.0, '0.6'), (80.0, '0.8')]
-        """
+        """Return two to five round values away from the edges, as places and labels."""
         rough = (self.high - self.low) / 4
         power = 10.0 ** np.floor(np.log10(rough))
         step = power * min((1, 2, 5, 10), key=lambda m: abs(np.log(m * power / rough)))
@@ -116,13 +110,7 @@ class Section(NamedTuple):
 
 
 def shown(value: float, unit: float) -> str:
-    """Return a number as text, to a tenth of `unit`, roughly its standard error.
-
-    Examples
-    --------
-    >>> shown(1234.5678, 0.3), shown(1234.5678, 40.0), shown(1.5e-9, 1e-10), shown(0.0, 0.0)
-    ('1234.57', '1235', '1.5e-09', '0')
-    """
+    """Return a number as text, to a tenth of `unit`, roughly its standard error."""
     if not 1e-6 < unit < 1e9:
         return f"{value:.4g}"
     decimals = max(0, 1 - int(np.floor(np.log10(unit))))
@@ -131,13 +119,7 @@ def shown(value: float, unit: float) -> str:
 
 
 def between(values: ArrayLike) -> str:
-    """Return the range of some numbers to three digits.
-
-    Examples
-    --------
-    >>> between([2.0, 1.0, 1.2345]), between([3.0])
-    ('1 to 2', '3')
-    """
+    """Return the range of numbers to three digits, as text."""
     low, high = f"{np.min(values):.3g}", f"{np.max(values):.3g}"
     return low if low == high else f"{low} to {high}"
 

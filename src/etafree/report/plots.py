@@ -66,14 +66,7 @@ def before_after(
 
 
 def density(values: Array, points: int = 300) -> tuple[Array, Array]:
-    """Return a grid and the kernel density of draws (D,) there, scaled to its peak.
-
-    Examples
-    --------
-    >>> grid, height = density(np.linspace(-1.0, 1.0, 101), points=5)
-    >>> grid.round(1), float(height.max())
-    (array([-1.2, -0.6, 0. , 0.6, 1.2]), 1.0)
-    """
+    """Return a grid and the kernel density of draws (D,) there, scaled to its peak."""
     from scipy.stats import gaussian_kde
 
     thinned = values if len(values) <= 5000 else values[:: len(values) // 5000 + 1]
