@@ -99,8 +99,7 @@ ADVICE = {
     "unscaled prior": "the log prior is not weak against eta times the loss: the posterior's own "
     "mode moves with eta; the calibration targets the penalized estimator and uses the draws for "
     "shape only",
-    "quadrature": "the integral over a group effect is not exact: it has heavy tails or several "
-    "modes",
+    "quadrature": "the integral over a group effect is not exact: heavy tails or several modes",
     "implied coverage": "the 95 % interval of {name!r} covers about {value:.1%} even if the model "
     "is right, for it rests on {dof:.1f} degrees of freedom{carried}; {remedy}",
     "clusters": "{value:.0f} clusters are few: {better}keep t quantiles, and trust joint regions "
@@ -186,14 +185,15 @@ def every_check(
             ("selection", lambda: fragile_selection(c, t)),
             ("smoothing bias", lambda: smoothing_bias(c, t)),
         ]
-    planned += [(found.name, partial(judged, found, original)) for found in t.findings]
+    planned += [(finding.name, partial(judged, finding, original)) for finding in t.findings]
     planned += [
         ("jackknife", lambda: jackknife_error(original, t.se_error)),
         ("clusters", lambda: few_clusters(t)),
         ("shape", lambda: shape(mapping(original.array), t, offset, original)),
         ("draws against curvature", lambda: curvature_agreement(original, t.hessian)),
         ("draws: needed over effective", lambda: effective_draws(original)),
-        ("draws: R-hat", lambda: convergence(original)),
+        ("draws: Pareto k", lambda: if_known("draws: Pareto k", original.info.get("pareto_k"))),
+        ("draws: R-hat", lambda: if_known("draws: R-hat", original.r_hat)),
         ("unscaled prior", lambda: prior_weight(posterior, t)),
     ]
     return run_checks(planned)
@@ -205,9 +205,9 @@ def _coarsest(target: Target) -> Groups | None:
     return min(groups.values(), key=len, default=None)
 
 
-def judged(found: Finding, original: Draws) -> Check:
+def judged(finding: Finding, original: Draws) -> Check:
     """Return the check of a finding."""
-    name, value, details = found
+    name, value, details = finding
     if "failed" in details:
         return unknown(name, f"could not be computed: {details['failed']}", THRESHOLDS[name].warn)
     if name.startswith("left out"):  # is said, not judged
@@ -298,14 +298,9 @@ def effective_draws(original: Draws) -> Check:
     return judge("draws: needed over effective", need / ess, {"ess": ess, "need": need})
 
 
-def convergence(original: Draws) -> tuple[Check, ...]:
-    """Return the checks of importance weights' tail and of R-hat, of draws that have any."""
-    pareto_k = original.info.get("pareto_k")
-    found = {
-        "draws: Pareto k": None if pareto_k is None else max(pareto_k, 0.0),
-        "draws: R-hat": original.r_hat,
-    }
-    return tuple(judge(name, value) for name, value in found.items() if value is not None)
+def if_known(name: str, value: float | None) -> tuple[Check, ...]:
+    """Return the check of a number of the draws if they have it; below zero it counts as zero."""
+    return () if value is None else (judge(name, max(value, 0.0)),)
 
 
 def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Check:
@@ -382,9 +377,8 @@ def implied_coverage(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     if worst is None:
         return ()
     value, j, kind, groups, dof = worst
-    carried = ""
-    named = value < THRESHOLDS["implied coverage"].warn
-    if named and (groups is not None or "memory" in traits):
+    carried, warns = "", value < THRESHOLDS["implied coverage"].warn
+    if warns and (groups is not None or "memory" in traits):
         share = carriers(at, groups, _leverage_of(target, groups), np.eye(p)[j])
         labels = np.arange(len(share)) if groups is None else groups.labels
         most = ", ".join(f"{labels[g]!s} ({share[g]:.0%})" for g in np.argsort(share)[::-1][:3])

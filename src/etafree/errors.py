@@ -57,12 +57,9 @@ class InputError(EtafreeError, ValueError):
 
     Parameters
     ----------
-    argument : str
-        Name of the argument as the caller wrote it.
-    problem : str
-        What was wrong, with the offending value.
-    advice : str, optional
-        What to do about it.
+    argument, problem, advice : str
+        Name of the argument as the caller wrote it, what was wrong, with the offending value, and
+        what to do about it.
 
     See Also
     --------
@@ -88,12 +85,10 @@ class NotPositiveDefiniteError(InputError):
 
     Parameters
     ----------
-    argument : str
-        Name of the matrix.
+    argument, advice : str
+        Name of the matrix, and what to do about it.
     eigenvalue : float
         Its smallest eigenvalue.
-    advice : str, optional
-        What to do about it.
 
     See Also
     --------
@@ -136,10 +131,8 @@ class MissingExtraError(EtafreeError, ImportError):
 
     Parameters
     ----------
-    extra : str
-        Name of the extra to install.
-    purpose : str
-        What it is for.
+    extra, purpose : str
+        Name of the extra to install, and what it is for.
 
     See Also
     --------

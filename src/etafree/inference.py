@@ -48,10 +48,8 @@ class WildBootstrap:
     ----------
     estimate, lower, upper : float
         Estimate of the contrast and its interval; a side without rejected values is infinite.
-    level : float
-        Confidence level.
-    p_value : float
-        Of the hypothesis that the contrast has the given value.
+    level, p_value : float
+        Of the interval, and of the hypothesis.
     draws, clusters : int
         Bootstrap draws, and clusters that were weighted.
 
@@ -238,16 +236,10 @@ class Region:
 
     Attributes
     ----------
-    center : (p,) array
-        :math:`c`.
-    covariance : (p, p) array
-        :math:`V`.
-    radius_squared : float
-        :math:`r^2`.
-    level : float
-        Confidence level.
-    dof : float
-        :math:`\nu`, infinite for the normal.
+    center, covariance : (p,) and (p, p) array
+        :math:`c` and :math:`V`.
+    radius_squared, level, dof : float
+        :math:`r^2`, the confidence level and :math:`\nu`, infinite for the normal.
     names : tuple of str
         Parameter names.
 
@@ -281,6 +273,8 @@ class Region:
     def of(cls, center: Array, target: Target, level: float) -> Region:
         """Return the region of a target around a centre.
 
+        An `InputError` if there are no more degrees of freedom than p - 1.
+
         Parameters
         ----------
         center : (p,) array
@@ -290,12 +284,6 @@ class Region:
         Returns
         -------
         Region
-            Of all parameters.
-
-        Raises
-        ------
-        InputError
-            There are no more degrees of freedom than p - 1.
 
         Examples
         --------
@@ -334,12 +322,11 @@ class Region:
         i, j : int or str
             Two parameters, by position or name; others are an `InputError`.
         points : int
-            How many points.
+            How many points the closed curve has.
 
         Returns
         -------
         (points, 2) array
-            A closed curve.
         """
         pair = [self._position(i, "i"), self._position(j, "j")]
         if pair[0] == pair[1]:
@@ -374,10 +361,8 @@ class WaldTest:
         Numerator and denominator degrees of freedom, the latter infinite for the normal.
     p_value : float
         Probability of a larger F if the hypotheses are true.
-    estimate : (q,) array
-        The contrasts minus their hypothesised values.
-    se : (q,) array
-        Standard errors of the contrasts.
+    estimate, se : (q,) array
+        The contrasts minus their hypothesised values, and their standard errors.
 
     See Also
     --------

@@ -72,10 +72,8 @@ class Calibration:
 
     Attributes
     ----------
-    draws : Draws
-        Calibrated: centred at the estimate, with the sandwich's spread and t tails.
-    original : Draws
-        As they came.
+    draws, original : Draws
+        Calibrated, centred at the estimate with the sandwich's spread and t tails; as they came.
     target : Target
         The centre and covariance that they were moved to.
     map : LocationScaleMap
@@ -273,12 +271,8 @@ class Calibration:
         Returns
         -------
         WaldTest
-            Statistic, degrees of freedom, p-value, estimate and standard error.
-
-        Raises
-        ------
-        InputError
-            A name is no parameter, rows depend on each other, or degrees of freedom are too few.
+            Statistic, degrees of freedom, p-value, estimate and standard error; an `InputError` if
+            a name is no parameter, rows depend on each other, or degrees of freedom are too few.
         """
         return inference.wald_test(self.map.offset, self.target, contrast, value)
 
@@ -311,12 +305,7 @@ class Calibration:
         Returns
         -------
         WildBootstrap
-            Estimate, limits and p-value.
-
-        Raises
-        ------
-        InputError
-            There is no criterion, no one-way clusters, or several contrasts.
+            Estimate, limits and p-value; an `InputError` without a criterion and one-way clusters.
         """
         groups = None if self.dependence is None else self.dependence.clusters
         if self.criterion is None or groups is None:
@@ -339,10 +328,8 @@ class Calibration:
         ----------
         level : float, optional
             Default: the level the calibration was asked for, 0.95.
-        draws : int
-            Bootstrap draws of the wild bootstrap, at least 99.
-        seed : int, SeedSequence or Generator
-            Of the wild bootstrap.
+        draws, seed : int
+            Of the wild bootstrap, as for `wild_bootstrap`.
 
         Returns
         -------
@@ -350,12 +337,8 @@ class Calibration:
             A row per coefficient and correction: standard error, degrees of freedom, limits and the
             p-value of no effect. "HC3, Satterthwaite" and its like take quantiles of
             :math:`t_\nu/\sqrt\kappa`, the law that few rows or clusters leave a coefficient. The
-            wild bootstrap, for one-way clusters, has limits and a p-value only.
-
-        Raises
-        ------
-        InputError
-            There is no criterion: the jackknife and covariances of your own have no others.
+            wild bootstrap, for one-way clusters, has limits and a p-value only. An `InputError`
+            without a criterion: the jackknife and covariances of your own have no others.
 
         References
         ----------
@@ -436,13 +419,9 @@ class Calibration:
         -------
         DataFrame
             A row per parameter: coverage, its Monte Carlo error, the shares of intervals that lie
-            below and above, and how many data sets there were; some may have no minimiser.
-
-        Raises
-        ------
-        InputError
-            There is no criterion over a linear predictor in memory, or rows depend on each other in
-            another way than by one-way clusters.
+            below and above, and how many data sets there were; some may have no minimiser. An
+            `InputError` without a criterion over a linear predictor in memory, or if rows depend on
+            each other in another way than by one-way clusters.
 
         References
         ----------
@@ -520,12 +499,8 @@ class Calibration:
         Returns
         -------
         Functional
-            ``estimate``, ``draws`` and ``interval()`` of the function.
-
-        Raises
-        ------
-        InputError
-            The function asks for other parameters, or does not return a value per draw.
+            ``estimate``, ``draws`` and ``interval()`` of the function; an `InputError` if it asks
+            for other parameters, or does not return a value per draw.
         """
         label = str(getattr(function, "__name__", "functional") if name is None else name)
         arrays = self.center, self.draws.array, self.original.array
@@ -755,17 +730,11 @@ def unpack(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)  # said when it was calibrated
         target = _target(arrays, meta)
-        result = kind(
-            draws,
-            original,
-            target,
-            LocationScaleMap(
-                arrays["map_mean"], arrays["map_offset"], arrays["map_scale"], target.names
-            ),
-            meta["settings"],
-            recorded=tuple(_check(*values) for values in meta["checks"]),
-            fit=unpack_variables(own, meta["own"], original, draws) if "own" in meta else None,
-        )
+        mean, offset, scale = (arrays[f"map_{part}"] for part in ("mean", "offset", "scale"))
+        moved = LocationScaleMap(mean, offset, scale, target.names)
+        checks = tuple(_check(*values) for values in meta["checks"])
+        fit = unpack_variables(own, meta["own"], original, draws) if "own" in meta else None
+        result = kind(draws, original, target, moved, meta["settings"], recorded=checks, fit=fit)
         _check_settings(result)
         _check_target(target)
         _check_map(result)

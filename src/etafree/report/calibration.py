@@ -47,7 +47,7 @@ class Redrawn(NamedTuple):
 
     eta: float
     limits: Array | None
-    reason: str = ""
+    reason: str
 
 
 def learning_rates(
@@ -89,17 +89,14 @@ def sweep(result: Calibration, etas: Sequence[float]) -> list[Redrawn]:
 
     Fresh draws everywhere, with one seed; nothing is interpolated. The result needs a criterion.
     """
-    steps = []
+    steps, limits = [], None
     for eta in etas:
         try:
             limits = _limits(result, eta)
+            reason = "" if np.isfinite(limits).all() else "limits there are not finite"
         except EtafreeError as error:
-            steps.append(Redrawn(eta, None, str(error)))
-            continue
-        finite = bool(np.isfinite(limits).all())
-        steps.append(
-            Redrawn(eta, limits) if finite else Redrawn(eta, None, "limits there are not finite")
-        )
+            reason = str(error)
+        steps.append(Redrawn(eta, None if reason else limits, reason))
     return steps
 
 
@@ -192,11 +189,10 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
         sections.insert(1, _slider(result, table, sweep(result, grid), level))
     elif why:
         sections.insert(1, Section(SLIDER, [f"No slider over the learning rate: {why}."]))
-    first, *rest = map(str, table.index)
-    listed = (
-        ", ".join([first, *rest]) if len(rest) <= 3 else f"{first} and {len(rest)} more parameters"
-    )
-    title = f"Calibrated {level} intervals of {listed}"
+    names = list(map(str, table.index))
+    if len(names) > 4:
+        names = [f"{names[0]} and {len(names) - 1} more parameters"]
+    title = f"Calibrated {level} intervals of {', '.join(names)}"
     return render(title, _lead(result, table), sections, f"Made by etafree {__version__}.")
 
 
@@ -316,9 +312,9 @@ def _facts(result: Calibration) -> list[tuple[str, str]]:
         "centre": "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind,
         "spread": t.describe(),
         "correction": t.correction,
-        "clusters": "" if t.clusters is None else f"{t.clusters}",
+        "clusters": str(t.clusters or ""),
         "degrees of freedom": "normal" if np.isinf(t.dof).all() else between(t.dof),
-        "rows": "" if t.n is None else f"{t.n}",
+        "rows": str(t.n or ""),
         "effective scale": "" if t.size is None else f"{t.size:g}",
         "taken as known": ", ".join(f"{k} = {v:.4g}" for k, v in t.plug_ins.items()),
         "without interval": ", ".join(result.inactive),
