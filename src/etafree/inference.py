@@ -186,8 +186,13 @@ class Functional:
 
     def interval(self, level: float | None = None) -> Array:
         """Return equal-tailed limits at `level` of the calibrated draws, (2,) or (2, k)."""
-        tail = 0.5 * (1 - as_level(self.level if level is None else level))
-        return np.quantile(self.draws, [tail, 1 - tail], axis=0)
+        return equal_tails(self.draws, as_level(self.level if level is None else level))
+
+
+def equal_tails(draws: Array, level: float) -> Array:
+    """Return the quantiles (2, ...) of draws (draw, ...) that leave out equal tails."""
+    tail = 0.5 * (1 - level)
+    return np.quantile(draws, [tail, 1 - tail], axis=0)
 
 
 def image(

@@ -648,8 +648,8 @@ OWN = re.compile(r"own_(near|chain|draw|\d+_(before|after|near|dim\d+))")
 MATRICES, POINTS = 1e-3, 1e-6
 
 
-def _is_stored(name: str) -> bool:
-    return name in ARRAYS or OWN.fullmatch(name) is not None
+def _is_stored(array: str) -> bool:
+    return array in ARRAYS or OWN.fullmatch(array) is not None
 
 
 def pack(result: Calibration) -> tuple[dict[str, Array], dict[str, object]]:

@@ -15,6 +15,7 @@ from etafree.draws import Draws
 from etafree.errors import ConvergenceError, EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_array, as_positive
 from etafree.foundation.check import VERDICTS
+from etafree.inference import equal_tails
 from etafree.map import Map, move_draws
 from etafree.penalties import ActivePenalty
 from etafree.posterior import GeneralizedPosterior
@@ -109,21 +110,17 @@ def _limits(result: Calibration, eta: float) -> Array:
     draws = _draws(GeneralizedPosterior(criterion, eta, prior)).select(result.target.names)
     how = Map(settings["root"], settings["kind"], settings["working"])
     mapping, moved = move_draws(draws, result.target, how, np.random.default_rng(SEED))
-    tail = 0.5 * (1 - settings["level"])
     with np.errstate(over="ignore", invalid="ignore"):  # the exp of a wide posterior
         flat = moved.reshape(-1, moved.shape[-1])  # chain after chain
         points = np.concatenate([draws.array, flat, mapping.offset[None]])
         before, after, center = np.split(_variables(result, points), [len(draws), 2 * len(draws)])
         middles = before.mean(axis=0), center[0]
-        ends = [np.quantile(values, [tail, 1 - tail], axis=0) for values in (before, after)]
+        ends = [equal_tails(values, settings["level"]) for values in (before, after)]
     return np.array([[low, mid, high] for mid, (low, high) in zip(middles, ends, strict=True)])
 
 
 def _draws(posterior: GeneralizedPosterior) -> Draws:
-    """Draw by chains from linear models only, where they are fast; else by importance sampling.
-
-    An error where the posterior is too far from normal for that.
-    """
+    """Draw; chains are fast for linear models, others must be near normal or raise an error."""
     if posterior.criterion.p == 1 or has_design(posterior.criterion.total):
         return sample(posterior, DRAWS, SEED)
     draws = sample(posterior, DRAWS, SEED, "importance")
@@ -249,10 +246,10 @@ def _row(result: Calibration, name: str, row: pd.Series) -> Row:
     """Return a parameter's intervals and densities before and after."""
     if name in result.inactive:
         return Row(name, note="No interval: exactly zero at this penalty.")
-    if not np.isfinite(row[["lower", "upper", "lower_before", "upper_before"]].astype(float)).all():
+    old = row[["lower_before", "mean_before", "upper_before"]].to_numpy(np.float64)
+    new = row[["lower", "estimate", "upper"]].to_numpy(np.float64)
+    if not np.isfinite([old, new]).all():
         return Row(name, note="No picture: its limits are not finite.")
-    old = row[["lower_before", "mean_before", "upper_before"]].astype(float).to_numpy()
-    new = row[["lower", "estimate", "upper"]].astype(float).to_numpy()
     scale = Scale.covering(min(old[0], new[0]), max(old[2], new[2]), 0.25)
     draws = result.shown.columns([name])
     outlines = [scale.outline(*density(columns[name], 120)) for columns in draws]
@@ -271,7 +268,7 @@ def _more(table: pd.DataFrame) -> list[str]:
 
 
 def _unit(row: pd.Series) -> float:
-    """Return the smaller spread of the two, so that numbers of both have digits enough."""
+    """Return the smaller of the standard errors before and after, which both's digits go by."""
     return float(min(row["se"], row["sd_before"]))
 
 

@@ -18,7 +18,7 @@ from etafree.errors import InputError
 from etafree.fits import Fit
 from etafree.fits.trees import flat_names
 from etafree.foundation.arguments import Array, as_choice, as_names
-from etafree.inference import student_quantile
+from etafree.inference import equal_tails, student_quantile
 from etafree.target import Target
 
 if TYPE_CHECKING:
@@ -49,12 +49,10 @@ class Shown:
 
     def limits(self, level: float, kind: str) -> tuple[Array, Array]:
         """Return equal-tailed limits, quantiles of the "draws" or "wald"."""
-        as_choice(kind, "kind", ("draws", "wald"))
-        tail = 0.5 * (1 - level)
-        if kind == "wald":
-            half = student_quantile(1 - tail, self.dof) * self.se
+        if as_choice(kind, "kind", ("draws", "wald")) == "wald":
+            half = student_quantile(1 - 0.5 * (1 - level), self.dof) * self.se
             return self.estimate - half, self.estimate + half
-        lower, upper = np.quantile(self.after, [tail, 1 - tail], axis=0)
+        lower, upper = equal_tails(self.after, level)
         return lower, upper
 
     def columns(self, names: Sequence[str] | None) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -75,9 +73,8 @@ def summary_table(shown: Shown, level: float, kind: str) -> pd.DataFrame:
     """Return a row per variable: estimate, se, limits and what they were before."""
     import pandas as pd
 
-    tail, before = 0.5 * (1 - level), shown.before
-    low, high = np.quantile(before, [tail, 1 - tail], axis=0)
-    lower, upper = shown.limits(level, kind)
+    before, (lower, upper) = shown.before, shown.limits(level, kind)
+    low, high = equal_tails(before, level)
     columns = {
         "estimate": shown.estimate,
         "se": shown.se,
