@@ -532,8 +532,8 @@ class Calibration:
         """The diagnostics as tuples."""
         if self.recorded is not None:
             return self.recorded
-        parts = self._before, self.target, self.map, self.map.offset, self.posterior
-        return tuple(every_check(*parts))
+        offset = self.map.offset
+        return tuple(every_check(self._before, self.target, self.map, offset, self.posterior))
 
     def diagnostics(self) -> pd.DataFrame:
         """Return the table of checks: value, threshold, the side that warns, verdict and advice.
@@ -752,11 +752,11 @@ def _check(
 
 def _target(arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> Target:
     values: dict[str, Any] = {name: arrays.get(name) for name in TARGET_ARRAYS}
-    parts = [arrays[name] for name in ARRAYS if name.startswith("satterthwaite") and name in arrays]
+    names = [name for name in ARRAYS if name.startswith("satterthwaite") and name in arrays]
     return Target(
         names=arguments.as_names(meta["names"], None),
         plug_ins={str(key): float(value) for key, value in meta["plug_ins"].items()},
-        satterthwaite=Satterthwaite(*parts) if parts else None,
+        satterthwaite=Satterthwaite(*(arrays[name] for name in names)) if names else None,
         **values,
         **meta["target"],
     )
@@ -828,12 +828,19 @@ def _check_settings(result: Calibration) -> None:
 
 
 def _check_target(target: Target) -> None:
-    """Refuse a covariance that is none, or not the sandwich of the matrices beside it."""
+    """Refuse a covariance, or Satterthwaite's matrices, that do not fit Hessian and meat."""
+    one, satterthwaite = np.eye(target.p), target.satterthwaite
     linalg.check_covariance(target.covariance, "covariance", target.p)
     if target.se_error is not None and np.any(target.se_error < 0):
         raise ValueError("an error of a standard error is negative")
-    if target.satterthwaite is not None:
-        _check_satterthwaite(target, target.satterthwaite)
+    if satterthwaite is not None:
+        if not np.allclose([satterthwaite.dof(row) for row in one], target.dof, rtol=MATRICES):
+            raise ValueError("degrees of freedom are not Satterthwaite's")
+        if not np.allclose(satterthwaite.total, satterthwaite.total.T, atol=1e-8):
+            raise ValueError("Satterthwaite's total is not symmetric")
+        whiten, unit = satterthwaite.whiten, one if target.hessian is None else target.hessian
+        if not np.allclose(whiten @ unit @ whiten.T, one, atol=MATRICES):
+            raise ValueError("Satterthwaite's coordinates are not the Hessian's")
     if (target.hessian is None) != (target.meat is None):
         raise ValueError("of Hessian and meat there is one only")
     if target.hessian is not None and target.meat is not None:
@@ -843,18 +850,6 @@ def _check_target(target: Target) -> None:
         ratios = linalg.relative_eigenvalues(sandwich, target.covariance)
         if np.any(np.abs(ratios - 1) > MATRICES):
             raise ValueError("the covariance is not the sandwich of Hessian and meat")
-
-
-def _check_satterthwaite(target: Target, parts: Satterthwaite) -> None:
-    """Refuse parts that do not make the degrees of freedom, or belong to another Hessian."""
-    dof = np.array([parts.dof(row) for row in np.eye(target.p)])
-    if not np.allclose(dof, target.dof, rtol=MATRICES):
-        raise ValueError("degrees of freedom are not Satterthwaite's")
-    if not np.allclose(parts.total, parts.total.T, atol=1e-8):
-        raise ValueError("Satterthwaite's total is not symmetric")
-    unit = np.eye(target.p) if target.hessian is None else target.hessian
-    if not np.allclose(parts.whiten @ unit @ parts.whiten.T, np.eye(target.p), atol=MATRICES):
-        raise ValueError("Satterthwaite's coordinates are not the Hessian's")
 
 
 def _check_map(result: Calibration) -> None:
