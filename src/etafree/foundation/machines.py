@@ -10,30 +10,35 @@ import importlib
 import logging
 import os
 import pkgutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from etafree._version import __version__
 from etafree.errors import EtafreeError, InputError, MissingExtraError
 from etafree.foundation import terminal
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from distributed import Client
+
 #: Seconds that a scheduler has to answer.
 PATIENCE = 10.0
-#: Seconds between looks at the workers, and seconds after which a wait is told.
+#: Seconds between looks at the workers, and seconds after which a wait is announced.
 LOOK, SILENCE = 1.0, 10.0
 #: The environment variable with the seconds to wait for a worker that can run, and their default.
 TIMEOUT, SECONDS = "ETAFREE_WORKER_TIMEOUT", 600.0
 #: Results that come home together: fewer messages.
 TOGETHER = 5
 
-T = TypeVar("T")
 Say = Callable[[str], None]
 
 
 def say(line: str) -> None:
-    """Tell of a wait."""
+    """Announce a wait."""
     terminal.say(f"etafree: {line}", error=True)
 
 
@@ -44,20 +49,24 @@ def connected(scheduler: object, seconds: float = PATIENCE) -> Iterator[Any]:
     In the block, a cluster that goes away is an `EtafreeError`.
     """
     distributed = _distributed()
-    theirs = isinstance(scheduler, distributed.Client)
-    client = _usable(scheduler) if theirs else _opened(scheduler, seconds)
+    borrowed = isinstance(scheduler, distributed.Client)
+    client: Any = scheduler if borrowed else _opened(scheduler, seconds)
+    if client.status != "running" or client.asynchronous:
+        state = "asynchronous" if client.status == "running" else client.status
+        advice = "pass a new distributed.Client or an address"
+        raise InputError("scheduler", f"is a client that is {state}", advice)
     try:
-        with _silent("distributed.client"):  # a lost scheduler is told in one line
+        with _silent("distributed.client"):  # a lost scheduler is reported in one line
             yield client
     except EtafreeError:
         raise
     except Exception as error:
-        reason = _reason(error, client)
+        reason = failure(error, client)
         if reason is None:
             raise
         raise EtafreeError(reason) from None
     finally:
-        if not theirs:
+        if not borrowed:
             with contextlib.suppress(Exception), _silent("distributed"):
                 client.close()
 
@@ -69,20 +78,10 @@ def _distributed() -> ModuleType:
         raise MissingExtraError("dask", "Dask clusters") from None
 
 
-def _usable(client: Any) -> Any:
-    if client.status != "running" or client.asynchronous:
-        state = "asynchronous" if client.status == "running" else client.status
-        raise InputError(
-            "scheduler",
-            f"is a client that is {state}",
-            "pass a new distributed.Client or an address",
-        )
-    return client
-
-
-def _opened(address: object, seconds: float) -> Any:
+def _opened(address: object, seconds: float) -> Client:
     try:
-        return _distributed().Client(address, timeout=seconds, set_as_default=False)
+        client: Client = _distributed().Client(address, timeout=seconds, set_as_default=False)
+        return client
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             "scheduler",
@@ -94,7 +93,7 @@ def _opened(address: object, seconds: float) -> Any:
 
 @contextlib.contextmanager
 def _silent(name: str) -> Iterator[None]:
-    """Keep a library's log to itself."""
+    """Switch a library's log off."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -104,7 +103,7 @@ def _silent(name: str) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _reason(error: Exception, client: Any) -> str | None:
+def failure(error: Exception, client: Client) -> str | None:
     """Return what an error says about the cluster, None if it is about something else."""
     distributed = _distributed()
     lost = (
@@ -113,11 +112,10 @@ def _reason(error: Exception, client: Any) -> str | None:
         distributed.comm.CommClosedError,
     )
     kind = type(error).__name__
-    if isinstance(error, lost) or client.status != "running":
-        return (
-            f"the cluster lost a part of the work ({kind}): is the scheduler there, and do its "
-            "workers have memory enough?"
-        )
+    if client.status != "running":
+        return f"the scheduler went away ({kind})"
+    if isinstance(error, lost):
+        return f"the cluster lost a part of the work ({kind}): do its workers have memory enough?"
     if isinstance(error, ModuleNotFoundError):
         return f"a worker has no module {error.name!r}: install on all workers what is used here"
     if "deserialization of the task graph" in str(error):
@@ -128,34 +126,31 @@ def _reason(error: Exception, client: Any) -> str | None:
     return None
 
 
-def check_workers(client: Any, say: Say = say) -> None:
+def check_workers(client: Client, say: Say = say) -> None:
     """Wait for a worker that can run, and refuse a cluster whose workers have another etafree."""
     watch = Watch(client, say)
     while not watch.anyone():
         time.sleep(LOOK)
     # a function that every Python has: this package may not be there
-    found = client.run(pkgutil.resolve_name, "etafree:__version__", on_error="return")
-    for worker, version in found.items():
+    versions = client.run(pkgutil.resolve_name, "etafree:__version__", on_error="return")
+    for worker, version in versions.items():
         if isinstance(version, OSError):
             continue  # it is leaving
         problem = f"cannot import etafree ({type(version).__name__}: {version})"
         if isinstance(version, str):
             problem = f"has etafree {version}, and here is {__version__}"
         if version != __version__:
-            raise InputError(
-                "scheduler",
-                f"its worker {worker} {problem}",
-                "install the same version on all workers",
-            )
+            advice = "install the same version on all workers"
+            raise InputError("scheduler", f"its worker {worker} {problem}", advice)
 
 
 class Watch:
     """Look whether a cluster has anyone who can work; say what is waited for, and give up."""
 
-    def __init__(self, client: Any, say: Say) -> None:
+    def __init__(self, client: Client, say: Say) -> None:
         self.client, self.say, self.limit = client, say, _limit()
         self.since: float | None = None
-        self.told = False
+        self.announced = False
 
     def anyone(self) -> bool:
         """Return whether a worker can run; raise when none could for too long."""
@@ -168,22 +163,19 @@ class Watch:
             return True
         now = time.monotonic()
         self.since = now if self.since is None else self.since
-        waited = now - self.since
-        which = (
+        waited, address = now - self.since, info["address"]
+        idle = (
             f"all {len(states)} are {', '.join(sorted(set(states)))}" if states else "it has none"
         )
         if waited >= self.limit:
             raise EtafreeError(
-                f"the scheduler {self.client.scheduler.address} has had no worker that can run for "
-                f"{waited:.0f} s ({which}): start one with `dask worker`, or set {TIMEOUT} to more "
-                "seconds"
+                f"the scheduler {address} has had no worker that can run for {waited:.0f} s "
+                f"({idle}): start one with `dask worker`, or set {TIMEOUT} to more seconds"
             )
-        if waited >= min(SILENCE, self.limit / 2) and not self.told:
-            self.told = True
-            self.say(
-                f"waiting for a worker of {self.client.scheduler.address} that can run "
-                f"({which}), for at most {self.limit:.0f} s"
-            )
+        if waited >= min(SILENCE, self.limit / 2) and not self.announced:
+            self.announced = True
+            limit = f"for at most {self.limit:.0f} s"
+            self.say(f"waiting for a worker of {address} that can run ({idle}), {limit}")
         return False
 
 
@@ -199,29 +191,71 @@ def _limit() -> float:
     return seconds
 
 
-def awaited(client: Any, futures: list[T], *, every: bool, say: Say = say) -> list[T]:
-    """Return the futures that are done, after waiting for the first or for every one."""
-    distributed = _distributed()
-    watch = Watch(client, say)
-    when = "ALL_COMPLETED" if every else "FIRST_COMPLETED"
-    while True:
-        try:
-            with client.as_current():
-                done = distributed.wait(futures, timeout=LOOK, return_when=when).done
-        except TimeoutError:
-            watch.anyone()
-        else:
-            return [future for future in futures if future in done]
-
-
-def in_order(client: Any, futures: list[object], say: Say = say) -> Iterator[Any]:
+def in_order(client: Client, futures: list[object], say: Say = say) -> Iterator[Any]:
     """Yield results as they are needed; Dask gives the work of a lost worker to others."""
+    distributed, watch = _distributed(), Watch(client, say)
     try:
         while futures:
-            done = awaited(client, futures[:TOGETHER], every=True, say=say)
-            results = client.gather(done)
-            del done, futures[:TOGETHER]  # the workers may forget them
+            first = futures[:TOGETHER]
+            try:
+                with client.as_current():
+                    distributed.wait(first, timeout=LOOK)
+            except TimeoutError:
+                watch.anyone()
+                continue
+            results = client.gather(first)
+            del first, futures[:TOGETHER]  # the workers may forget them
             yield from results
     finally:
         with contextlib.suppress(Exception):  # nobody may be there any more
             client.cancel(futures)
+
+
+@contextlib.contextmanager
+def watched(client: Client, say: Say = say) -> Iterator[None]:
+    """Cancel the work in the block, with an error, once no worker could run for too long."""
+    watch, over, failures = Watch(client, say), threading.Event(), list[EtafreeError]()
+
+    def look() -> None:
+        with contextlib.suppress(Exception):  # a lost scheduler is the block's own error
+            while not over.wait(LOOK):
+                try:
+                    watch.anyone()
+                except EtafreeError as error:
+                    failures.append(error)
+                    future = _distributed().Future
+                    client.cancel([future(key, client) for key in list(client.futures)])
+                    return
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    except Exception:
+        if failures:
+            raise failures[0] from None
+        raise
+    finally:
+        over.set()
+        thread.join()
+
+
+def joblib_backend(client: Client) -> object:
+    """Return joblib's Dask backend, made to use clusters of one thread and to report lost work."""
+    from joblib._dask import DaskDistributedBackend
+
+    class Backend(DaskDistributedBackend):  # type: ignore[misc]
+        def effective_n_jobs(self, n_jobs: int) -> int:
+            cores: int = super().effective_n_jobs(n_jobs)
+            return max(2, cores)  # joblib would run a single job here, not there
+
+        def submit(self, func: object, callback: Callable[[object], None]) -> object:
+            def report(job: Future[object]) -> None:  # joblib itself does not, of killed workers
+                if job.exception() is not None:
+                    callback(job.exception())
+
+            future = super().submit(func, callback)
+            future.add_done_callback(report)
+            return future
+
+    return Backend(client=client)

@@ -8,26 +8,30 @@ from __future__ import annotations
 import collections
 import contextlib
 import hashlib
-import importlib
 import json
 import os
 import pickle
 import re
+import signal
 import sys
+import threading
 import time
+import traceback
+import warnings
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import EtafreeError, InputError
 from etafree.foundation import terminal
 from etafree.foundation.arguments import Array
-from etafree.foundation.machines import awaited, check_workers, connected
+from etafree.foundation.machines import check_workers, connected, failure, joblib_backend, watched
 from etafree.foundation.storage import (
     load_arrays,
     made_with,
@@ -36,226 +40,37 @@ from etafree.foundation.storage import (
     sweep,
     whole_file,
 )
-from etafree.foundation.terminal import say
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
-
     import pandas as pd
+    from distributed import Client
     from matplotlib.figure import Figure
     from rich.progress import Progress
 
-
-def coverage(low: Array, high: Array, truth: Array) -> tuple[float, float]:
-    """Return the share of intervals that hold the truth, and its Monte Carlo error, never zero.
-
-    Examples
-    --------
-    >>> coverage(np.zeros(4), np.ones(4), np.array([0.5, 0.5, 0.5, 2.0]))[0]
-    0.75
-    """
-    many = len(low)
-    share = float(((low <= truth) & (truth <= high)).mean())
-    return share, float(np.sqrt(max(share * (1 - share), 0.5 / many) / many))
-
-
-def write_outputs(
-    out: Path | str,
-    name: str,
-    table: pd.DataFrame,
-    picture: Figure,
-    page: Callable[[bytes, dict[str, object]], str],
-    settings: Mapping[str, object],
-    *,
-    digits: str | None = "%.6g",
-    formats: Sequence[str] = ("png",),
-) -> None:
-    """Write ``name.csv``, the picture and ``report.html`` into a folder, and print their names.
-
-    `page` makes the page from the picture as PNG and the settings, which stand in the pictures too
-    (as their description), with the versions; ``study.json`` beside the table has them all.
-    `digits` is how numbers are written.
-    """
-    import matplotlib as mpl
-
-    folder, files = Path(out), [f"{name}.csv", *(f"{name}.{kind}" for kind in formats)]
-    told = {**settings, "made with": made_with()}
-    about = f"{name}: " + ", ".join(f"{key} = {value}" for key, value in told.items())
-    with whole_file(folder / files[0]) as file:
-        file.write(table.to_csv(index=False, float_format=digits).encode())
-    for kind, where in zip(formats, files[1:], strict=True):
-        metadata = {"Description": about} | ({"Date": None} if kind == "svg" else {})
-        with whole_file(folder / where) as file, mpl.rc_context({"svg.hashsalt": name}):
-            picture.savefig(file, format=kind, dpi=110, metadata=metadata)
-    with whole_file(folder / "report.html") as file:
-        file.write(page((folder / f"{name}.png").read_bytes(), told).encode())
-    say("files: " + ", ".join(str(folder / where) for where in (*files, "report.html")))
-
-
-Arrays: TypeAlias = dict[str, NDArray[Any]]
-Work: TypeAlias = Callable[[Mapping[str, Any], np.random.SeedSequence], Mapping[str, NDArray[Any]]]
+Arrays: TypeAlias = dict[str, NDArray[np.generic]]
+#: A cell's parameters, as JSON gives them back.
+Parameters: TypeAlias = Mapping[str, Any]
+Work: TypeAlias = Callable[[Parameters, np.random.SeedSequence], Mapping[str, NDArray[np.generic]]]
 #: What a worker is sent: the function, the cell's key, its parameters as JSON and the seed.
 Task: TypeAlias = tuple[Work, str, str, int]
-Outcomes: TypeAlias = Generator[tuple[str, Arrays | BaseException], None, None]
+Outcome: TypeAlias = tuple[str, Arrays | BaseException]
 
 #: How often cells are handed out again after a worker died.
 RESTARTS = 2
-BLAS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+#: Seconds between lines of progress where there is no terminal.
+PAUSE = 5.0
 
 
 class StudyError(EtafreeError, RuntimeError):
     """A study stopped before its end; the cells that had finished are kept."""
 
 
-def cell_seed(seed: int, key: str) -> np.random.SeedSequence:
-    """Return the random numbers of a cell, which depend on the seed and its key alone."""
-    words = np.frombuffer(hashlib.sha256(key.encode()).digest(), dtype="<u4")
-    return np.random.SeedSequence([seed, *words.tolist()])
+class How(TypedDict, total=False):
+    """Where a study runs and what it shows: keywords of `run_study`."""
 
-
-def run_cell(work: Work, key: str, text: str, seed: int) -> Arrays:
-    """Return a cell's arrays, ready to be saved; the errors it raises can be pickled."""
-    from threadpoolctl import threadpool_limits
-
-    try:
-        with threadpool_limits(limits=1):  # more threads add in another order
-            found = work(json.loads(text), cell_seed(seed, key))
-        arrays = {name: np.array(array) for name, array in found.items()}
-        for name, array in arrays.items():
-            if name in ("file", "allow_pickle") or not name.isidentifier() or array.dtype.hasobject:
-                raise TypeError(f"{name!r} of what work returned cannot be saved as an array")
-        return arrays
-    except (Exception, SystemExit) as error:
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
-        raise
-
-
-@contextlib.contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    """Set variables that libraries read when they are loaded, and put them back."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ.update({} if value is None else {name: value})
-
-
-def in_process(tasks: Sequence[Task]) -> Outcomes:
-    """Yield the outcomes of tasks run here."""
-    with _environment(**BLAS):
-        for task in tasks:
-            try:
-                yield task[1], run_cell(*task)
-            except (Exception, SystemExit) as error:
-                yield task[1], error
-
-
-def _start_worker() -> None:
-    """Leave Ctrl-C to the main process, and end when it is gone."""
-    import multiprocessing
-    import signal
-    import threading
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def on_processes(tasks: Sequence[Task], workers: int | None) -> Outcomes:
-    """Yield the outcomes of tasks on processes, which are started again when one dies."""
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = min(workers or usable or 1, len(tasks))
-    spawn = multiprocessing.get_context("spawn")  # numba and OpenMP do not survive a fork
-    waiting = collections.deque(tasks)
-    for _ in range(RESTARTS + 1):
-        pool = ProcessPoolExecutor(workers, spawn, _start_worker)
-        flying: dict[Future[Arrays], Task] = {}
-        try:
-            yield from _on_pool(pool, waiting, flying, 4 * workers)
-            return
-        except BrokenProcessPool:
-            waiting.extendleft(reversed(flying.values()))
-        finally:
-            processes = list((pool._processes or {}).values())
-            pool.shutdown(wait=not flying, cancel_futures=True)
-            for process in processes if flying else ():
-                process.kill()
-                process.join()
-    advice = "is there memory enough, and does the script start under if __name__ == '__main__'?"
-    yield (
-        "",
-        StudyError(
-            f"worker processes died {RESTARTS + 1} times, cell {waiting[0][1]!r} "
-            f"among those they ran: {advice}"
-        ),
-    )
-
-
-def _on_pool(
-    pool: ProcessPoolExecutor,
-    waiting: collections.deque[Task],
-    flying: dict[Future[Arrays], Task],
-    most: int,
-) -> Outcomes:
-    """Yield the outcomes of waiting tasks, `most` of them flying; raise where the pool breaks."""
-    from concurrent.futures import FIRST_COMPLETED, wait
-    from concurrent.futures.process import BrokenProcessPool
-
-    while waiting or flying:
-        while waiting and len(flying) < most:
-            with _environment(NUMBA_NUM_THREADS="1", **BLAS):  # submitting starts workers
-                flying[pool.submit(run_cell, *waiting[0])] = waiting[0]
-            waiting.popleft()
-        done = wait(flying, 0.5, FIRST_COMPLETED).done
-        for future in sorted(done, key=lambda f: f.exception() is not None):
-            error = future.exception()
-            if isinstance(error, BrokenProcessPool):
-                raise error
-            yield flying.pop(future)[1], error or future.result()
-
-
-def on_dask(tasks: Sequence[Task], client: Any, say: Callable[[str], None]) -> Outcomes:
-    """Yield the outcomes of tasks on a cluster, which gives those of a lost worker to others."""
-    killed = importlib.import_module("distributed").scheduler.KilledWorker
-    flying: dict[Any, Task] = {}
-    waiting, lost = collections.deque(tasks), collections.Counter[str]()
-    try:
-        while waiting or flying:
-            many = max(256, 4 * sum(client.nthreads().values()))  # others may join later
-            while waiting and len(flying) < many:
-                future = client.submit(run_cell, *waiting[0], pure=False, retries=RESTARTS)
-                flying[future] = waiting.popleft()
-            for future in awaited(client, list(flying), every=False, say=say):
-                task, failed = flying.pop(future), future.exception()
-                lost[task[1]] += isinstance(failed, killed)
-                if isinstance(failed, killed) and lost[task[1]] <= RESTARTS:
-                    waiting.append(task)
-                else:
-                    yield task[1], failed or future.result()
-    except EtafreeError as error:
-        yield "", StudyError(str(error))
-    except Exception as error:  # it is not a cell that failed
-        yield "", StudyError(f"the scheduler went away ({type(error).__name__})")
-
-
-#: Seconds between lines of progress where there is no terminal.
-PAUSE = 5.0
+    workers: int | None
+    scheduler: str | None
+    progress: bool | None
 
 
 @dataclass(frozen=True)
@@ -272,7 +87,7 @@ class Cell:
     """
 
     key: str
-    parameters: Mapping[str, Any]
+    parameters: Parameters
 
     def __post_init__(self) -> None:
         if not isinstance(self.key, str) or not re.fullmatch(r"[A-Za-z0-9._=-]{1,200}", self.key):
@@ -327,44 +142,132 @@ def run_study(
     begun = _begun(folder, facts)
     results = _finished(folder, cells, facts["seed"], quiet) if begun else {}
     texts = {c.key: _json("parameters", c.parameters) for c in cells if c.key not in results}
-    tasks: list[Task] = [(work, key, text, facts["seed"]) for key, text in texts.items()]
+    tasks = [(work, key, text, facts["seed"]) for key, text in texts.items()]
     try:
         with contextlib.ExitStack() as stack:
-            outcomes = _started(tasks, workers, scheduler, stack, quiet)
+            client = None
+            if tasks and scheduler is not None:
+                client = stack.enter_context(connected(scheduler))
+                check_workers(client, quiet)
             if not begun:
                 _begin(folder, facts)
             advance = stack.enter_context(_shown(name, len(cells), len(results), progress, quiet))
-            stack.enter_context(contextlib.closing(outcomes))
+            outcomes = stack.enter_context(
+                contextlib.closing(_outcomes(tasks, workers, client, quiet))
+            )
             for key, outcome in outcomes:
-                if not isinstance(outcome, BaseException):
-                    meta = {"key": key, "parameters": json.loads(texts[key]), "seed": facts["seed"]}
-                    outcome = _saved(_file(folder, key), outcome, meta)
                 if isinstance(outcome, BaseException):
-                    cause = f"cell {key!r} failed ({type(outcome).__name__}: {outcome})"
-                    cause = str(outcome) if isinstance(outcome, StudyError) else cause
-                    kept = f"{len(results)}/{len(cells)} cells are kept in {str(folder)!r}"
-                    raise StudyError(f"{cause}; {kept} and the same command resumes") from outcome
+                    error = f"{type(outcome).__name__}: {outcome}"
+                    raise StudyError(f"cell {key!r} failed ({error})") from outcome
+                meta = {"key": key, "parameters": json.loads(texts[key]), "seed": facts["seed"]}
+                _save(_file(folder, key), outcome, meta)
                 results[key] = outcome
                 advance()
+    except StudyError as error:
+        kept = f"{len(results)}/{len(cells)} cells are kept in {str(folder)!r}"
+        raise StudyError(f"{error}; {kept} and the same command resumes") from error.__cause__
     except KeyboardInterrupt:
         say(f"stopped: {len(results)}/{len(cells)} cells are saved; the same command resumes")
         raise
     return {cell.key: results[cell.key] for cell in cells}
 
 
-def _started(
-    tasks: Sequence[Task],
-    workers: int | None,
-    scheduler: str | None,
-    stack: contextlib.ExitStack,
-    say: Callable[[str], None],
-) -> Outcomes:
-    """Return the outcomes of tasks on a cluster, here or on processes; `stack` ends the first."""
-    if tasks and scheduler is not None:
-        client = stack.enter_context(connected(scheduler))
-        check_workers(client, say)
-        return on_dask(tasks, client, say)
-    return in_process(tasks) if workers == 1 or not tasks else on_processes(tasks, workers)
+def _outcomes(
+    tasks: Sequence[Task], workers: int | None, client: Client | None, say: Callable[[str], None]
+) -> Generator[Outcome]:
+    """Yield the outcomes of tasks as they finish; those of workers that died are run again."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    died: type[Exception] = BrokenProcessPool
+    if client is not None:
+        from distributed.scheduler import KilledWorker as died  # noqa: N813
+    waiting = {task[1]: task for task in tasks}
+    usable = workers or joblib.cpu_count()
+    jobs = 1 if usable == 1 or not tasks else max(2, min(usable, len(tasks)))
+    for _ in range(RESTARTS + 1):
+        try:
+            with (
+                contextlib.nullcontext() if client is None else watched(client, say),
+                _joblib_results(list(waiting.values()), jobs, client) as results,
+            ):
+                for key, outcome in results:
+                    del waiting[key]
+                    yield key, outcome
+            return
+        except died:
+            continue
+        except Exception as error:
+            if client is None:
+                raise
+            reason = str(error) if isinstance(error, EtafreeError) else failure(error, client)
+            raise StudyError(reason or f"{type(error).__name__}: {error}") from error
+    raise StudyError(
+        f"workers died {RESTARTS + 1} times, cell {next(iter(waiting))!r} among those they ran: "
+        "is there memory enough?"
+    )
+
+
+@contextlib.contextmanager
+def _joblib_results(
+    tasks: Sequence[Task], jobs: int, client: Client | None
+) -> Iterator[Generator[Outcome]]:
+    """Give the outcomes of tasks on processes of one thread each, or on a cluster."""
+    one_thread = {"inner_max_num_threads": 1, "initializer": _start_worker}
+    with (
+        joblib.parallel_config("loky", **one_thread)
+        if client is None
+        else joblib.parallel_config(joblib_backend(client))
+    ):
+        parallel = joblib.Parallel(
+            jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="256 + 4 * n_jobs"
+        )
+    results = parallel(joblib.delayed(run_cell)(*task) for task in tasks)
+    try:
+        yield results
+    finally:
+        with warnings.catch_warnings():  # of joblib, about results that nobody waits for
+            warnings.simplefilter("ignore")
+            results.close()
+
+
+def _start_worker() -> None:
+    """Leave Ctrl-C to the main process, and end when it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def run_cell(work: Work, key: str, text: str, seed: int) -> Outcome:
+    """Return a cell's key with its arrays, ready to be saved, or with an error to be pickled."""
+    from threadpoolctl import threadpool_limits
+
+    try:
+        with threadpool_limits(limits=1):  # more threads add in another order
+            results = work(json.loads(text), cell_seed(seed, key))
+        arrays = {name: np.array(array) for name, array in results.items()}
+        for name, array in arrays.items():
+            if name in ("file", "allow_pickle") or not name.isidentifier() or array.dtype.hasobject:
+                raise TypeError(f"{name!r} of what work returned cannot be saved as an array")
+        return key, arrays
+    except (Exception, SystemExit) as error:
+        error.add_note(traceback.format_exc())  # which does not travel with it
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            return key, RuntimeError(f"{type(error).__name__}: {error}")
+        return key, error
+
+
+def cell_seed(seed: int, key: str) -> np.random.SeedSequence:
+    """Return the random numbers of a cell, which depend on the seed and its key alone."""
+    words = np.frombuffer(hashlib.sha256(key.encode()).digest(), dtype="<u4")
+    return np.random.SeedSequence([seed, *words.tolist()])
 
 
 def _json(argument: str, value: Mapping[str, object]) -> str:
@@ -404,28 +307,14 @@ def _checked(
     repeated = collections.Counter(cell.key.lower() for cell in cells).most_common(1)
     if repeated and repeated[0][1] > 1:  # file names may not tell capitals apart
         raise InputError("cells", f"has {repeated[0][0]!r} twice", "give each cell its own key")
-    _check_work(work, spawned=workers != 1 and scheduler is None)
-    return {
-        "etafree": "study",
-        "name": name,
-        "settings": json.loads(_json("settings", settings)),
-        "seed": int(seed),
-        "made_with": made_with(),
-    }
-
-
-def _check_work(work: Work, spawned: bool) -> None:
-    """Refuse a function that a worker, or a `spawned` process, cannot find by its name."""
-    module = sys.modules.get(getattr(work, "__module__", None) or "")
-    home: object = module
-    for part in getattr(work, "__qualname__", "?").split("."):
-        home = getattr(home, part, None)
+    home: object = sys.modules.get(getattr(work, "__module__", None) or "")
+    for attribute in getattr(work, "__qualname__", "?").split("."):
+        home = getattr(home, attribute, None)
     if home is not work or not callable(work):
         advice = "define it with def at the top of a module and put what varies in the parameters"
         raise InputError("work", f"{work!r:.80} cannot be found by name from a worker", advice)
-    if spawned and work.__module__ == "__main__" and not hasattr(module, "__file__"):
-        advice = "put it in a file, or pass workers=1"
-        raise InputError("work", "is typed in, so that processes cannot load it", advice)
+    facts = {"name": name, "settings": json.loads(_json("settings", settings)), "seed": int(seed)}
+    return {"etafree": "study", **facts, "made_with": made_with()}
 
 
 def _file(folder: Path, key: str) -> Path:
@@ -472,13 +361,11 @@ def _begin(folder: Path, facts: Mapping[str, object]) -> None:
         raise InputError("out", f"{str(folder)!r} cannot be written to ({error})") from None
 
 
-def _saved(path: Path, arrays: Arrays, meta: Mapping[str, object]) -> Arrays | StudyError:
-    """Write a cell's file; return its arrays, or why they could not be saved."""
+def _save(path: Path, arrays: Arrays, meta: Mapping[str, object]) -> None:
     try:
         save_arrays(path, "cell", arrays, meta)
     except InputError as error:
-        return StudyError(error.problem)
-    return arrays
+        raise StudyError(error.problem) from error
 
 
 def _finished(
@@ -491,13 +378,13 @@ def _finished(
     for cell in (cell for cell in cells if _file(folder, cell.key).exists()):
         try:
             arrays, meta = load_arrays(_file(folder, cell.key), "cell")
-            then = _json("parameters", meta["parameters"])
+            parameters = _json("parameters", meta["parameters"])
             if (meta["key"], meta["seed"]) != (cell.key, seed):
                 raise KeyError("key")
         except (InputError, KeyError, zlib.error):
             say(f"cell {cell.key!r} is damaged and runs again")
             continue
-        if then != _json("parameters", cell.parameters):
+        if parameters != _json("parameters", cell.parameters):
             problem = f"{cell.key!r} was run with other parameters in {str(folder)!r}"
             raise InputError("cells", problem, "name another folder, or give it another key")
         results[cell.key] = arrays
@@ -542,3 +429,49 @@ def _shown(
             yield advance
     else:
         yield advance
+
+
+def coverage(low: Array, high: Array, truth: Array) -> tuple[float, float]:
+    """Return the share of intervals that hold the truth, and its Monte Carlo error, never zero.
+
+    Examples
+    --------
+    >>> coverage(np.zeros(4), np.ones(4), np.array([0.5, 0.5, 0.5, 2.0]))[0]
+    0.75
+    """
+    many = len(low)
+    share = float(((low <= truth) & (truth <= high)).mean())
+    return share, float(np.sqrt(max(share * (1 - share), 0.5 / many) / many))
+
+
+def write_outputs(
+    out: Path | str,
+    name: str,
+    table: pd.DataFrame,
+    picture: Figure,
+    page: Callable[[bytes, dict[str, object]], str],
+    settings: Mapping[str, object],
+    *,
+    digits: str | None = "%.6g",
+    formats: Sequence[str] = ("png",),
+) -> None:
+    """Write ``name.csv``, the picture and ``report.html`` into a folder, and print their names.
+
+    `page` makes the page from the picture as PNG and the settings, which stand in the pictures too
+    (as their description), with the versions; ``study.json`` beside the table has them all.
+    `digits` is how numbers are written.
+    """
+    import matplotlib as mpl
+
+    folder, files = Path(out), [f"{name}.csv", *(f"{name}.{kind}" for kind in formats)]
+    settings = {**settings, "made with": made_with()}
+    about = f"{name}: " + ", ".join(f"{key} = {value}" for key, value in settings.items())
+    with whole_file(folder / files[0]) as file:
+        file.write(table.to_csv(index=False, float_format=digits).encode())
+    for kind, where in zip(formats, files[1:], strict=True):
+        metadata = {"Description": about} | ({"Date": None} if kind == "svg" else {})
+        with whole_file(folder / where) as file, mpl.rc_context({"svg.hashsalt": name}):
+            picture.savefig(file, format=kind, dpi=110, metadata=metadata)
+    with whole_file(folder / "report.html") as file:
+        file.write(page((folder / f"{name}.png").read_bytes(), settings).encode())
+    terminal.say("files: " + ", ".join(str(folder / where) for where in (*files, "report.html")))
