@@ -3,8 +3,7 @@ r"""Figure 1 of the paper: coverage, width and bias over twenty learning rates.
 Three posteriors of the same data sets (exact Huber, the appendix's Gibbs, the sampler behind the
 published curves), each calibrated with two meats: ``default`` (centred scores, CR3, t with G - 1)
 and ``printed`` (uncentred, normal; for the published sampler the Hessian at the posterior mean).
-
-The picture and the page of the paper's Figure 1 beside the published curves.
+The picture and the page show them beside the published curves.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from etafree.inference import student_quantile
 from etafree.map import student_factors
 from etafree.optimize import minimise
 from etafree.paper.random_intercept import KINDS, Design, RandomIntercept, pseudo_true
-from etafree.paper.study import Arrays, Cell, run_study, write_outputs
+from etafree.paper.study import Arrays, Cell, How, Parameters, run_study, write_outputs
 from etafree.report.page import Section, picture_data, render, table_html
 from etafree.report.plots import AFTER, BEFORE
 from etafree.samplers.quadrature import distribution, stratified
@@ -33,9 +32,13 @@ from etafree.target import Target
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+ETAS = np.logspace(-2, 2, 20)
+METHODS = ("frequentist", "calibrated", "uncalibrated")
+MEATS = ("default", "printed")
+#: Data sets per cell.
+BLOCK = 10
 PANELS = {
     "coverage": "(a) coverage of 95 % intervals",
     "width": "(b) mean interval width",
@@ -57,12 +60,41 @@ LINES = {
     ("calibrated", "printed"): ("#6aa5d8", "--", "s", "calibrated, printed meat"),
 }
 
+SUMMARY = (
+    "Coverage, width and bias of one slope over twenty learning rates: the posterior as it came "
+    "swings with the learning rate, the calibrated one does not."
+)
+CAPTION = (
+    "Grey bands: the published curves. Orange: posterior as it came. Blue: calibrated. Black: "
+    "frequentist."
+)
+ABOUT_POSTERIORS = [
+    "huber is the generalized posterior exp(−η × penalized Huber loss), exact.",
+    "appendix is the Gibbs sampler that the paper's appendix describes, with a prior that η does "
+    "not scale. Integrating its latent variables gives a normal–Laplace loss, not Huber's, and its "
+    "mode moves with η; calibration uses its draws for shape only.",
+    "published is a third sampler, found by matching the curves: the latent scale is drawn as "
+    "inverse Gaussian with mean |t|/(ηc) and shape 1, and the prior is scaled by η.",
+]
+ABOUT_MEATS = [
+    "default centres scores at observation level, corrects for leverage (CR3), uses t quantiles. "
+    "printed is the paper's uncentred estimate with normal quantiles: under a penalty group scores "
+    "do not sum to zero, which inflates it by about half and makes every interval cover. The "
+    "frequentist interval is also the Wald interval of the calibrated posterior with that meat: "
+    "where it and the draws differ, the posterior's shape is not near normal."
+]
+ABOUT_DEVIATIONS = [
+    "Our published posterior with the printed meat, minus the published curves, in standard errors "
+    "of the difference (both are Monte Carlo estimates)."
+]
+
 
 def figure1_picture(table: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """Return the paper's four panels for each posterior, published curves in the background."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 10.5))
+    curves = dict(iter(table.groupby(["posterior", "method", "meat"])))
     rows = figure.subplots(3, 4, gridspec_kw=GRID)
     for axes, (kind, title) in zip(rows, POSTERIORS.items(), strict=True):
         axes[0].text(-0.16, 1.2, title, fontsize=11, weight="bold", transform=axes[0].transAxes)
@@ -70,40 +102,23 @@ def figure1_picture(table: pd.DataFrame, published: pd.DataFrame) -> Figure:
             for _, curve in published.groupby("method"):
                 ax.plot(curve["eta"], curve[metric], color="0.8", lw=5, solid_capstyle="round")
             ax.plot([], [], color="0.8", lw=5, label="published curves")
-            for (method, meat), style in LINES.items():
-                _line(ax, table, kind, method, meat, metric, style)
+            for (method, meat), (colour, dash, marker, name) in LINES.items():
+                curve = curves[kind, method, meat]
+                style = {"color": colour, "ls": dash, "marker": marker, "ms": 3, "lw": 1.4}
+                ax.plot(curve["eta"], curve[metric], label=name, **style)
             ax.set_xscale("log")
             ax.minorticks_off()
             ax.set_title(label, fontsize=10)
             ax.set_xlabel("learning rate η")
+            ax.spines[["top", "right"]].set_visible(False)
             if metric == "coverage":
                 ax.axhline(0.95, color="0.5", lw=0.8, ls=":")
                 ax.set_ylim(-0.03, 1.03)
             if metric == "width":
                 ax.set_yscale("log")
-            for side in ("top", "right"):
-                ax.spines[side].set_visible(False)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=6, frameon=False, fontsize=9)
     return figure
-
-
-def _line(
-    ax: Axes,
-    table: pd.DataFrame,
-    kind: str,
-    method: str,
-    meat: str,
-    metric: str,
-    style: tuple[str, str, str, str],
-) -> None:
-    colour, dash, marker, label = style
-    curve = table[
-        (table["posterior"] == kind) & (table["method"] == method) & (table["meat"] == meat)
-    ]
-    ax.plot(
-        curve["eta"], curve[metric], color=colour, ls=dash, marker=marker, ms=3, lw=1.4, label=label
-    )
 
 
 def ranges(table: pd.DataFrame) -> pd.DataFrame:
@@ -122,61 +137,17 @@ def figure1_page(
 
     size = z.abs()
     deviation = pd.DataFrame({"largest |z|": size.max(), "mean |z|": size.mean()})
-    return render(
-        "Figure 1 of “Location–scale calibration for generalized posterior”",
-        "Coverage, width and bias of one slope over twenty learning rates: the posterior as it "
-        "came swings with the learning rate, the calibrated one does not.",
-        [
-            Section(
-                "The figure",
-                picture=picture_data(png),
-                caption="Grey bands: the published curves. Orange: posterior as it came. Blue: "
-                "calibrated. Black: frequentist.",
-            ),
-            Section(
-                "Three posteriors",
-                [
-                    "huber is the generalized posterior exp(−η × penalized Huber loss), exact.",
-                    "appendix is the Gibbs sampler that the paper's appendix describes, with a "
-                    "prior that η does not scale. Integrating its latent variables gives a "
-                    "normal–Laplace loss, not Huber's, and its mode moves with η; calibration uses "
-                    "its draws for shape only.",
-                    "published is a third sampler, found by matching the curves: the latent scale "
-                    "is drawn as inverse Gaussian with mean |t|/(ηc) and shape 1, and the prior is "
-                    "scaled by η.",
-                ],
-            ),
-            Section(
-                "Two meats",
-                [
-                    "default centres scores at observation level, corrects for leverage (CR3) and "
-                    "uses t quantiles. printed is the paper's uncentred estimate with normal "
-                    "quantiles: under a penalty group scores do not sum to zero, which inflates it "
-                    "by about half and makes every interval cover. The frequentist interval is "
-                    "also the Wald interval of the calibrated posterior with that meat: where it "
-                    "and the draws differ, the posterior's shape is not near normal."
-                ],
-                table=table_html(ranges(table)),
-            ),
-            Section(
-                "Deviation from the published curves",
-                [
-                    "Our published posterior with the printed meat, minus the published curves, in "
-                    "standard errors of the difference (both are Monte Carlo estimates)."
-                ],
-                table=table_html(deviation, 2),
-            ),
-        ],
-        "Settings: " + ", ".join(f"{k} = {v}" for k, v in settings.items()),
-    )
-
-
-ETAS = np.logspace(-2, 2, 20)
-METHODS = ("frequentist", "calibrated", "uncalibrated")
-MEATS = ("default", "printed")
-METRICS = ("coverage", "width", "bias", "bias_sd")
-#: Data sets per cell.
-BLOCK = 10
+    sections = [
+        Section("The figure", picture=picture_data(png), caption=CAPTION),
+        Section("Three posteriors", ABOUT_POSTERIORS),
+        Section("Two meats", ABOUT_MEATS, table=table_html(ranges(table))),
+        Section(
+            "Deviation from the published curves", ABOUT_DEVIATIONS, table=table_html(deviation, 2)
+        ),
+    ]
+    title = "Figure 1 of “Location–scale calibration for generalized posterior”"
+    made = "Settings: " + ", ".join(f"{k} = {v}" for k, v in settings.items())
+    return render(title, SUMMARY, sections, made)
 
 
 def published_curves() -> pd.DataFrame:
@@ -184,29 +155,24 @@ def published_curves() -> pd.DataFrame:
     import pandas as pd
 
     wide = pd.read_csv(Path(__file__).with_name("published_figure1.csv"), comment="#")
-    parts = [
-        pd.DataFrame(
-            {"method": method, "eta": wide["eta"], **{m: wide[f"{m}_{method}"] for m in METRICS}}
-        )
+    curves = [
+        wide[["eta", *(f"{metric}_{method}" for metric in PANELS)]]
+        .set_axis(["eta", *PANELS], axis=1)
+        .assign(method=method)
         for method in METHODS
     ]
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(curves, ignore_index=True)
 
 
-def work(
-    parameters: Mapping[str, Any], seed: np.random.SeedSequence
-) -> dict[str, NDArray[np.float64]]:
+def work(parameters: Parameters, seed: np.random.SeedSequence) -> dict[str, NDArray[np.float64]]:
     """Run one posterior on a block of data sets at every learning rate.
 
     Returns arrays (data set, eta, 3) of estimate, lower and upper limit, by method and meat.
     """
     design = Design(**parameters["design"])
     etas = np.asarray(parameters["etas"])
-    streams = [
-        np.random.SeedSequence([parameters["data_seed"], parameters["first"] + k])
-        for k in range(parameters["count"])
-    ]
-    models = [design.model(np.random.default_rng(s)) for s in streams]
+    seeds = [[parameters["data_seed"], parameters["first"] + k] for k in range(parameters["count"])]
+    models = [design.model(np.random.default_rng(np.random.SeedSequence(s))) for s in seeds]
     draws = _draws(models, etas, parameters, seed)
     rng = np.random.default_rng(seed.spawn(1)[0])
     out = {
@@ -218,41 +184,42 @@ def work(
             "default": model.target(),
             "printed": model.target(correction="CR0", centered=False),
         }
+        means = draws[i].mean(axis=1)
+        out["uncalibrated"][i] = _rows(means, draws[i])
         for meat, goal in targets.items():
-            out[f"frequentist_{meat}"][i] = _wald(goal)
-        out["uncalibrated"][i] = _rows(draws[i].mean(axis=1), draws[i])
-        for meat, goal in targets.items():
+            half = student_quantile(0.975, goal.dof)[0] * goal.se[0]
+            out[f"frequentist_{meat}"][i] = goal.center[0] + half * np.array([0.0, -1.0, 1.0])
             covariance = np.full(len(etas), goal.covariance[0, 0])
             if meat == "printed" and parameters["posterior"] == "published":
-                covariance = _with_hessians_at(goal, model, draws[i].mean(axis=1))
+                # the Hessian at each posterior mean, as the published code had it
+                hessians = np.array([model.criterion.hessian([mean])[0, 0] for mean in means])
+                assert goal.meat is not None
+                covariance = goal.meat[0, 0] / hessians**2
             out[f"calibrated_{meat}"][i] = _calibrated(draws[i], goal, covariance, rng)
     return out
 
 
 def _draws(
-    models: list[RandomIntercept],
-    etas: Array,
-    parameters: Mapping[str, Any],
-    seed: np.random.SeedSequence,
+    models: list[RandomIntercept], etas: Array, parameters: Parameters, seed: np.random.SeedSequence
 ) -> Array:
     """Return draws (data set, eta, draw) of one posterior."""
     kept = parameters["iterations"] - parameters["burn_in"]
     kind = parameters["posterior"]
     if kind == "huber":
-        rng, made = np.random.default_rng(seed), []
+        rng, samples = np.random.default_rng(seed), []
         for model in models:  # log densities at different learning rates are proportional
             fit = minimise(model.criterion)
             normal = Normal(fit.theta, fit.hessian**-0.5, fit.theta)
             grid, masses = distribution(model.posterior(1.0), normal, etas)
-            made += [stratified(grid, mass, kept, rng) for mass in masses]
-        return np.reshape(made, (len(models), len(etas), kept))
+            samples += [stratified(grid, mass, kept, rng) for mass in masses]
+        return np.reshape(samples, (len(models), len(etas), kept))
     from etafree.samplers.gibbs import gibbs_chains
 
     data = np.repeat(np.arange(len(models)), len(etas))
     eta = np.tile(etas, len(models))
-    c = models[0].criterion
+    first = models[0].criterion
     factor = eta if kind == "published" else np.ones_like(eta)
-    precision = (factor * c.strength * c.size)[:, None, None]
+    precision = (factor * first.strength * first.size)[:, None, None]
     chains = gibbs_chains(
         np.stack([m.criterion.total.X for m in models]),
         np.stack([m.criterion.total.y for m in models]),
@@ -269,23 +236,10 @@ def _draws(
     return chains[:, :, 0].reshape(len(models), len(etas), kept)
 
 
-def _wald(goal: Target) -> list[float]:
-    half = student_quantile(0.975, goal.dof)[0] * goal.se[0]
-    return [goal.center[0], goal.center[0] - half, goal.center[0] + half]
-
-
 def _rows(estimate: Array | float, draws: Array) -> Array:
     """Return estimate and limits (eta, 3) from draws (eta, draw)."""
     limits = np.quantile(draws, [0.025, 0.975], axis=1)
     return np.column_stack([np.broadcast_to(estimate, len(draws)), *limits])
-
-
-def _with_hessians_at(goal: Target, model: RandomIntercept, means: Array) -> Array:
-    """Return variances with the Hessian at each posterior mean, as the published code had it."""
-    assert goal.meat is not None
-    hessians = np.array([model.criterion.hessian([mean])[0, 0] for mean in means])
-    variances: Array = goal.meat[0, 0] / hessians**2
-    return variances
 
 
 def _calibrated(draws: Array, goal: Target, covariance: Array, rng: np.random.Generator) -> Array:
@@ -306,9 +260,7 @@ def run_figure1(
     iterations: int = 1000,
     burn_in: int = 500,
     design: Design | None = None,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    progress: bool | None = None,
+    **how: Unpack[How],
 ) -> pd.DataFrame:
     """Run the study, resuming what `out` already holds, and return the long table.
 
@@ -318,11 +270,8 @@ def run_figure1(
     if not isinstance(datasets, int) or datasets < 2:
         raise InputError("datasets", f"is {datasets!r}", "pass a whole number of at least 2")
     if iterations <= burn_in or burn_in < 0:
-        raise InputError(
-            "iterations",
-            f"is {iterations} with {burn_in} of burn-in",
-            "keep some: iterations > burn-in >= 0",
-        )
+        problem = f"is {iterations} with {burn_in} of burn-in"
+        raise InputError("iterations", problem, "keep some: iterations > burn-in >= 0")
     design = Design() if design is None else design
     shared = {
         "design": asdict(design),
@@ -339,17 +288,7 @@ def run_figure1(
         for kind in KINDS
         for first in range(0, datasets, BLOCK)
     ]
-    results = run_study(
-        "figure1",
-        shared,
-        cells,
-        work,
-        out,
-        seed=seed,
-        workers=workers,
-        scheduler=scheduler,
-        progress=progress,
-    )
+    results = run_study("figure1", shared, cells, work, out, seed=seed, **how)
     return _long_table(cells, results, pseudo_true(design))
 
 
@@ -357,38 +296,34 @@ def _long_table(cells: list[Cell], results: Mapping[str, Arrays], truth: float) 
     """Return a row per posterior, meat, method and eta from the blocks of data sets."""
     import pandas as pd
 
-    rows: list[dict[str, object]] = []
+    summaries = []
     for kind in KINDS:
         blocks = [results[cell.key] for cell in cells if cell.parameters["posterior"] == kind]
         arrays = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
         for meat in MEATS:
             for method in METHODS:
                 name = method if method == "uncalibrated" else f"{method}_{meat}"
-                rows += _summaries(arrays[name], truth, posterior=kind, meat=meat, method=method)
-    return pd.DataFrame(rows)
+                labels = {"posterior": kind, "meat": meat, "method": method}
+                summaries.append(pd.DataFrame({**labels, **_summary(arrays[name], truth)}))
+    return pd.concat(summaries, ignore_index=True)
 
 
-def _summaries(values: Array, truth: float, **labels: str) -> list[dict[str, object]]:
-    """Return a row per eta from (data set, eta, 3) arrays."""
-    n = len(values)
-    covered = (values[:, :, 1] <= truth) & (truth <= values[:, :, 2])
-    width, bias = values[:, :, 2] - values[:, :, 1], values[:, :, 0] - truth
-    share = covered.mean(axis=0)
-    pooled = (covered.sum(axis=0) + 0.5) / (n + 1)
-    return [
-        {
-            **labels,
-            "eta": float(ETAS[j]),
-            "coverage": share[j],
-            "width": width[:, j].mean(),
-            "bias": bias[:, j].mean(),
-            "bias_sd": bias[:, j].std(ddof=1),
-            "replicates": n,
-            "coverage_se": np.sqrt(pooled[j] * (1 - pooled[j]) / n),
-            "width_sd": width[:, j].std(ddof=1),
-        }
-        for j in range(len(ETAS))
-    ]
+def _summary(values: NDArray[np.generic], truth: float) -> dict[str, object]:
+    """Return the columns of the long table from (data set, eta, 3) arrays."""
+    estimate, low, high = np.ascontiguousarray(values.transpose(2, 1, 0))
+    n, covered = len(values), (low <= truth) & (truth <= high)
+    width, bias = high - low, estimate - truth
+    pooled = (covered.sum(axis=1) + 0.5) / (n + 1)
+    return {
+        "eta": ETAS,
+        "coverage": covered.mean(axis=1),
+        "width": width.mean(axis=1),
+        "bias": bias.mean(axis=1),
+        "bias_sd": bias.std(axis=1, ddof=1),
+        "replicates": n,
+        "coverage_se": np.sqrt(pooled * (1 - pooled) / n),
+        "width_sd": width.std(axis=1, ddof=1),
+    }
 
 
 def deviations(
@@ -399,26 +334,22 @@ def deviations(
     Both are Monte Carlo estimates; theirs has 200 data sets. Coverage errors come from the pooled
     proportion (x + 1/2) / (N + 1).
     """
-    theirs = published_curves().set_index(["method", "eta"])
-    chosen = table[(table["posterior"] == posterior) & (table["meat"] == meat)]
-    ours = chosen.set_index(["method", "eta"])
-    # the two grids agree to rounding: line them up by rank within a method
-    ours, theirs = ours.sort_index(), theirs.sort_index()
-    n, m = ours["replicates"].to_numpy(float), 200.0
-    both = 1 / n + 1 / m
-    hits = ours["coverage"].to_numpy() * n + theirs["coverage"].to_numpy() * m
-    pooled = (hits + 0.5) / (n + m + 1)
-    sd = ours["bias_sd"].to_numpy()
-    error = {
-        "coverage": np.sqrt(pooled * (1 - pooled) * both),
-        "width": ours["width_sd"].to_numpy() * np.sqrt(both),
-        "bias": sd * np.sqrt(both),
-        "bias_sd": sd * np.sqrt(0.5 * both),
-    }
     import pandas as pd
 
-    z = {m: (ours[m].to_numpy() - theirs[m].to_numpy()) / error[m] for m in METRICS}
-    return pd.DataFrame(z, index=ours.index)
+    chosen = table[(table["posterior"] == posterior) & (table["meat"] == meat)]
+    # the two grids agree to rounding: line them up by rank within a method
+    ours = chosen.set_index(["method", "eta"]).sort_index()
+    theirs = published_curves().set_index(["method", "eta"]).sort_index().set_axis(ours.index)
+    n, m = ours["replicates"].astype(float), 200.0
+    both = 1 / n + 1 / m
+    pooled = (ours["coverage"] * n + theirs["coverage"] * m + 0.5) / (n + m + 1)
+    error = {
+        "coverage": np.sqrt(pooled * (1 - pooled) * both),
+        "width": ours["width_sd"] * np.sqrt(both),
+        "bias": ours["bias_sd"] * np.sqrt(both),
+        "bias_sd": ours["bias_sd"] * np.sqrt(0.5 * both),
+    }
+    return pd.DataFrame({m: (ours[m] - theirs[m]) / error[m] for m in PANELS})
 
 
 def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
@@ -426,7 +357,6 @@ def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
 
     Ends by printing a short table and where the files are. Options as for `run_figure1`.
     """
-
     table = run_figure1(out, **options)
     z = deviations(table)
     settings = {
@@ -437,18 +367,11 @@ def write_figure1(out: Path | str, **options: Any) -> pd.DataFrame:
         "target": f"{pseudo_true(options.get('design') or Design()):.6f}",
     }
     say(ranges(table).to_string(float_format=lambda v: f"{v:.3f}"))
-    say(
-        f"published curves: largest deviation {z.abs().to_numpy().max():.2f} standard errors, mean "
-        f"{z.abs().to_numpy().mean():.2f}"
-    )
-    write_outputs(
-        out,
-        "figure1",
-        table,
-        figure1_picture(table, published_curves()),
-        lambda png, told: figure1_page(table, z, png, told),
-        settings,
-        digits=None,
-        formats=("png", "svg"),
-    )
+    size = z.abs().to_numpy()
+    largest = f"largest deviation {size.max():.2f} standard errors"
+    say(f"published curves: {largest}, mean {size.mean():.2f}")
+    picture = figure1_picture(table, published_curves())
+    page = lambda png, settings: figure1_page(table, z, png, settings)  # noqa: E731
+    formats = ("png", "svg")
+    write_outputs(out, "figure1", table, picture, page, settings, digits=None, formats=formats)
     return table

@@ -6,11 +6,9 @@ root, :math:`\Sigma_i^{-1/2}v = \sigma^{-1}\{v - \kappa_i\bar v 1\}` with
 :math:`\kappa_i = 1 - \sigma/(\sigma^2+n_i\tau^2)^{1/2}`, so the model is a Huber regression on
 whitened data whose groups are its clusters (section 5 of Tamano and Tomo, arXiv 2511.15320).
 
-The paper's experiment: data of a contaminated random-intercept model, and what is estimated.
-
-Covariates are N(0, 1), intercepts :math:`N(0, \tau^2)`, errors :math:`N(0, \sigma^2)`, and with a
-small probability an error has :math:`N(0, s^2)` added (appendix "Detailed settings" of Tamano and
-Tomo, arXiv 2511.15320).
+In the paper's experiment covariates are N(0, 1), intercepts :math:`N(0, \tau^2)`, errors
+:math:`N(0, \sigma^2)`, and with a small probability an error has :math:`N(0, s^2)` added (appendix
+"Detailed settings").
 """
 
 from __future__ import annotations
@@ -30,15 +28,8 @@ from etafree.data.groups import Groups
 from etafree.data.rows import Rows
 from etafree.draws import Draws
 from etafree.errors import InputError
-from etafree.foundation.arguments import (
-    Array,
-    as_bool,
-    as_choice,
-    as_count,
-    as_number,
-    as_positive,
-    as_seeds,
-)
+from etafree.foundation import arguments
+from etafree.foundation.arguments import Array, as_positive
 from etafree.losses import Huber, NormalLaplace
 from etafree.optimize import minimise
 from etafree.penalties import NoPenalty, Penalty, Ridge
@@ -47,6 +38,10 @@ from etafree.result import Calibration
 from etafree.samplers import sample
 from etafree.sandwich import target
 from etafree.target import Target
+
+KINDS = ("huber", "appendix", "published")
+#: The median absolute value of a standard normal.
+NORMAL_MAD = 0.6744897501960817
 
 
 def whiten(values: Array, groups: Groups, tau2: float, sigma2: float) -> Array:
@@ -63,9 +58,9 @@ def whiten(values: Array, groups: Groups, tau2: float, sigma2: float) -> Array:
     columns = values.reshape(len(values), -1)
     sums = np.zeros((len(groups), columns.shape[1]))
     np.add.at(sums, groups.codes, columns)
-    taken = ((1.0 - keep) / sizes)[:, None] * sums
-    out: Array = (columns - taken[groups.codes]) / np.sqrt(sigma2)
-    return out.reshape(values.shape)
+    shift = ((1.0 - keep) / sizes)[:, None] * sums
+    whitened: Array = (columns - shift[groups.codes]) / np.sqrt(sigma2)
+    return whitened.reshape(values.shape)
 
 
 def _median_variance(size: Array) -> Array:
@@ -85,8 +80,7 @@ def robust_variances(residual: Array, groups: Groups) -> tuple[float, float]:
     normalised median absolute deviation less :math:`\hat\sigma^2v_m`, at least zero.
     """
     order, starts = groups.order()
-    sorted_ = residual if order is None else residual[order]
-    pieces = np.split(sorted_, starts[1:-1])
+    pieces = np.split(residual if order is None else residual[order], starts[1:-1])
     sizes = np.diff(starts).astype(np.float64)
     deviations = [
         (r - np.array([np.median(np.delete(r, j)) for j in range(len(r))]))
@@ -96,16 +90,13 @@ def robust_variances(residual: Array, groups: Groups) -> tuple[float, float]:
     ]
     if not deviations:
         raise InputError("groups", "has no group of two or more", "pass tau2= and sigma2=")
-    sigma2 = (float(np.median(np.abs(np.concatenate(deviations)))) / 0.6744897501960817) ** 2
+    sigma2 = (float(np.median(np.abs(np.concatenate(deviations)))) / NORMAL_MAD) ** 2
     if not sigma2 > 0:
         raise InputError("sigma2", "is estimated as zero", "pass tau2= and sigma2=")
     medians = np.array([np.median(r) for r in pieces])
-    spread = (float(np.median(np.abs(medians - np.median(medians)))) / 0.6744897501960817) ** 2
+    spread = (float(np.median(np.abs(medians - np.median(medians)))) / NORMAL_MAD) ** 2
     tau2 = max(0.0, spread - sigma2 * float(np.median(_median_variance(sizes))))
     return tau2, sigma2
-
-
-KINDS = ("huber", "appendix", "published")
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -174,9 +165,9 @@ class RandomIntercept:
 
     def __init__(
         self,
-        X: Any,
-        y: Any,
-        groups: Any,
+        X: object,
+        y: object,
+        groups: object,
         *,
         c: float = 1.345,
         tau2: float | None = None,
@@ -185,20 +176,20 @@ class RandomIntercept:
         names: Sequence[str] | None = None,
     ) -> None:
         plain = Criterion(Huber(as_positive(c, "c"), scale="mad"), (X, y), names=names)
-        self._build(plain, groups, c, tau2, sigma2, penalty, None)
+        self._build(plain, groups, tau2, sigma2, penalty, None)
 
     @classmethod
     def from_formula(
         cls,
         formula: str,
-        data: Any,
-        groups: Any,
+        data: object,
+        groups: object,
         *,
         c: float = 1.345,
         tau2: float | None = None,
         sigma2: float | None = None,
         penalty: Ridge | None = None,
-        context: Mapping[str, Any] | None = None,
+        context: Mapping[str, object] | None = None,
     ) -> RandomIntercept:
         """Return the model of a formula and a DataFrame.
 
@@ -230,51 +221,43 @@ class RandomIntercept:
         >>> ef.RandomIntercept.from_formula("y ~ x", df, "g", tau2=1.0, sigma2=1.0).criterion.names
         ('Intercept', 'x')
         """
-        made = design(formula, data, context)
-        plain = Criterion(
-            Huber(as_positive(c, "c"), scale="mad"), (made.X, made.y), names=made.names
-        )
+        matrices = design(formula, data, context)
+        loss = Huber(as_positive(c, "c"), scale="mad")
+        plain = Criterion(loss, (matrices.X, matrices.y), names=matrices.names)
+        labels = matrices.rows.align(groups, "groups")
         model = cls.__new__(cls)
-        model._build(plain, made.rows.align(groups, "groups"), c, tau2, sigma2, penalty, made)
+        model._build(plain, labels, tau2, sigma2, penalty, matrices)
         return model
 
     def _build(
         self,
         plain: Criterion,
-        labels: Any,
-        c: float,
+        labels: object,
         tau2: float | None,
         sigma2: float | None,
         penalty: Penalty | None,
-        made: ModelMatrices | None,
+        matrices: ModelMatrices | None,
     ) -> None:
+        """Whiten the data of a `plain` Huber regression and set the attributes."""
         if (tau2 is None) != (sigma2 is None):
             raise InputError("tau2", "and sigma2 go together", "give both or none")
         check_penalty(penalty)
-        X, y = plain.total.X, plain.total.y
+        X, y, c = plain.total.X, plain.total.y, float(plain.loss.c)
         groups = Groups.of(Rows(len(y)).align(labels, "groups"), len(y), "groups")
-        known: dict[str, float] = {}
+        plug_ins: dict[str, float] = {}
         if tau2 is None:
-            residual = y - X @ minimise(plain).theta
-            tau2, sigma2 = robust_variances(residual, groups)
-            known = {"tau2": tau2, "sigma2": sigma2}
-        tau2, sigma2 = as_number(tau2, "tau2"), as_positive(sigma2, "sigma2")
+            tau2, sigma2 = robust_variances(y - X @ minimise(plain).theta, groups)
+            plug_ins = {"tau2": tau2, "sigma2": sigma2}
+        tau2, sigma2 = arguments.as_number(tau2, "tau2"), as_positive(sigma2, "sigma2")
         if not (np.isfinite(tau2) and tau2 >= 0):
             raise InputError("tau2", f"is {tau2!r} but must be at least zero")
-        intercept = None if made is None else made.intercept
+        intercept = None if matrices is None else matrices.intercept
         fitted = (penalty or NoPenalty()).fitted_to(X.shape[1], intercept)
         data = (whiten(X, groups, tau2, sigma2), whiten(y, groups, tau2, sigma2))
-        criterion = Criterion(Huber(c), data, fitted, names=plain.names).with_plug_ins(known)
-        rows = criterion.rows if made is None else made.rows
+        criterion = Criterion(Huber(c), data, fitted, names=plain.names).with_plug_ins(plug_ins)
+        rows = criterion.rows if matrices is None else matrices.rows
         criterion = criterion.with_rows(replace(rows, clusters=groups.labels[groups.codes]))
-        for name, value in (
-            ("criterion", criterion),
-            ("groups", groups),
-            ("tau2", tau2),
-            ("sigma2", sigma2),
-            ("c", float(c)),
-        ):
-            object.__setattr__(self, name, value)
+        vars(self).update(criterion=criterion, groups=groups, tau2=tau2, sigma2=sigma2, c=c)
 
     def posterior(
         self, eta: float, kind: str = "huber", *, scaled: bool = False
@@ -301,8 +284,8 @@ class RandomIntercept:
         InputError
             `eta` is not positive, or `kind` has no density.
         """
-        as_choice(kind, "kind", KINDS)
-        as_bool(scaled, "scaled")
+        arguments.as_choice(kind, "kind", KINDS)
+        arguments.as_bool(scaled, "scaled")
         if kind == "huber":
             return GeneralizedPosterior(self.criterion, eta)
         if kind == "published":
@@ -348,10 +331,10 @@ class RandomIntercept:
         Draws
             With the learning rate they were made at.
         """
-        as_choice(kind, "kind", KINDS)
-        draws, chains = as_count(draws, "draws"), as_count(chains, "chains")
-        burn_in = as_count(burn_in, "burn_in", least=0)
-        as_bool(scaled, "scaled")
+        arguments.as_choice(kind, "kind", KINDS)
+        draws, chains = arguments.as_count(draws, "draws"), arguments.as_count(chains, "chains")
+        burn_in = arguments.as_count(burn_in, "burn_in", least=0)
+        arguments.as_bool(scaled, "scaled")
         if kind == "huber":
             return sample(self.posterior(eta), draws, seed)
         from etafree.samplers.gibbs import gibbs_chains
@@ -360,10 +343,9 @@ class RandomIntercept:
         criterion, p = self.criterion, self.criterion.p
         factor = eta if scaled or kind == "published" else 1.0
         precision = factor * criterion.size * criterion.penalty_share(np.zeros(p))
-        pull = (
-            -factor * criterion.size * criterion.strength * criterion.penalty.gradient(np.zeros(p))
-        )
-        made = gibbs_chains(
+        slope = criterion.strength * criterion.penalty.gradient(np.zeros(p))
+        pull = -factor * criterion.size * slope
+        chained = gibbs_chains(
             criterion.total.X[None],
             criterion.total.y[None],
             np.zeros(chains, dtype=np.intp),
@@ -373,16 +355,16 @@ class RandomIntercept:
             np.tile(pull, (chains, 1)),
             draws=-(-draws // chains),
             burn_in=burn_in,
-            seed=as_seeds(seed),
+            seed=arguments.as_seeds(seed),
             rule=kind,
         )
-        return Draws(made, criterion.names, eta, f"Gibbs, {kind}")
+        return Draws(chained, criterion.names, eta, f"Gibbs, {kind}")
 
     def target(self, **options: Any) -> Target:
         """Return the sandwich target; groups are clusters; `options` as for `etafree.target`."""
         return target(self.criterion, **{"clusters": self.groups, **options})
 
-    def calibrate(self, draws: Any, **options: Any) -> Calibration:
+    def calibrate(self, draws: object, **options: Any) -> Calibration:
         """Calibrate draws; the groups are the clusters unless others are given.
 
         Parameters
@@ -411,16 +393,9 @@ class RandomIntercept:
 class Design:
     """Settings of the experiment; the defaults are the paper's.
 
-    Attributes
-    ----------
-    groups, size : int
-        Number of groups and observations in each.
-    beta, tau2, sigma2 : float
-        Slope and variances, for the data and for the working covariance.
-    share, outlier_sd : float
-        Probability and standard deviation of what is added to an error.
-    c, strength : float
-        Huber's threshold and the ridge's strength.
+    Groups of `size` observations; slope `beta`; variances of data and working covariance; the
+    probability `share` and the standard deviation of what is added to an error; Huber's threshold
+    and the ridge's strength.
     """
 
     groups: int = 100
@@ -476,9 +451,8 @@ def pseudo_true(design: Design) -> float:
     from scipy.special import ndtr
 
     m = design.size
-    root = whiten(
-        np.eye(m), Groups(np.zeros(m, dtype=np.intp), np.zeros(1)), design.tau2, design.sigma2
-    )
+    group = Groups(np.zeros(m, dtype=np.intp), np.zeros(1))
+    root = whiten(np.eye(m), group, design.tau2, design.sigma2)
     terms = []  # probability and (slope-free) variance of an observation's whitened residual
     for count in range(m + 1):
         chance = comb(m, count) * design.share**count * (1 - design.share) ** (m - count)
