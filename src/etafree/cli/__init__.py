@@ -7,14 +7,35 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from etafree._version import __version__
+from etafree.cli.commands import calibrate_files, select_file
 from etafree.errors import EtafreeError
+from etafree.foundation.storage import made_with
 from etafree.foundation.terminal import say, silence, stand_in
+from etafree.result import Calibration
 
-__all__ = ["app", "main", "run"]
+#: Exit code when a diagnostic fails outright; files are written all the same.
+FAILED = 3
+Folder = Annotated[Path, Option(help="Folder for the results; a rerun resumes there.")]
+Workers = Annotated[int | None, Option(help="Processes; default: every core.")]
+Scheduler = Annotated[str | None, Option(help="Dask scheduler, tcp://host:port.")]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+def _exit_code(result: object, **_: object) -> None:
+    """Let the shell know of a calibration whose diagnostics fail."""
+    if isinstance(result, Calibration) and any(c.verdict == "fail" for c in result.checks):
+        raise typer.Exit(FAILED)
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    result_callback=_exit_code,
+)
+app.command("calibrate")(calibrate_files)
 
 
 @app.callback()
@@ -29,145 +50,32 @@ def _root() -> None:
 
 
 @app.command()
-def calibrate(
-    fit: Annotated[
-        list[Path],
-        typer.Argument(
-            help="netCDF file, zarr store, or CmdStan CSVs, with "
-            "a log-likelihood of every observation."
-        ),
-    ],
-    clusters: Annotated[
-        list[str],
-        typer.Option(
-            help="Labels of rows that may depend on each other:"
-            " file.csv:column (a row per observation), or a "
-            "name in the fit; repeat for crossed "
-            "clusters."
-        ),
-    ] = [],  # noqa: B006
-    strata: Annotated[
-        str | None,
-        typer.Option(help="Strata of a survey, written like clusters; clusters are then its PSUs."),
-    ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(help="Times of a series, written like clusters, and instead of them."),
-    ] = None,
-    units: Annotated[
-        str | None, typer.Option(help="Units of a panel, written like clusters; with --time.")
-    ] = None,
-    correction: Annotated[
-        str | None,
-        typer.Option(
-            help="Independent rows: HC0, HC1 (default). "
-            "Clusters: CR0, CR1 (default), CR1S (default if "
-            "crossed). Time: EWC (default), Bartlett; DK "
-            "for panels."
-        ),
-    ] = None,
-    var: Annotated[
-        list[str],
-        typer.Option(
-            help="Parameter to report, by name or regular expression; repeatable. Default: all."
-        ),
-    ] = [],  # noqa: B006
-    log_likelihood: Annotated[
-        list[str],
-        typer.Option(
-            help='Which one, if the fit stores several; repeat to add some up, "sum" adds all.'
-        ),
-    ] = [],  # noqa: B006
-    eta: Annotated[
-        float | None, typer.Option(help="Learning rate of the fit, if it was tempered; default 1.")
-    ] = None,
-    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="netCDF file to write, with the calibrated draws."),
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="HTML page to write, with pictures and diagnostics.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
-    conditional: Annotated[
-        bool,
-        typer.Option(
-            "--conditional",
-            help="Accept a log-likelihood that is conditional on "
-            "group effects; refused otherwise, because intervals come out too "
-            "narrow.",
-        ),
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
-) -> None:
-    """Calibrate a stored fit: print its intervals before and after, write the calibrated draws.
-
-    Exit code 0: done; 2: nothing was written, the message says why;
-    3: done, but a diagnostic failed.
-
-    Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc
-
-    Example: etafree calibrate chain-1.csv chain-2.csv --report page.html
-    """
-    from etafree.cli.commands import FAILED, calibrate_files
-
-    made = calibrate_files(
-        fit,
-        clusters=clusters,
-        strata=strata,
-        time=time,
-        units=units,
-        correction=correction,
-        var=var,
-        log_likelihood=log_likelihood,
-        eta=eta,
-        level=level,
-        out=out,
-        report=report,
-        force=force,
-        latent=not conditional,
-        quiet=quiet,
-    )
-    if any(check.verdict == "fail" for check in made.checks):
-        raise typer.Exit(FAILED)
-
-
-@app.command()
 def select(
-    data: Annotated[Path, typer.Argument(help="CSV file with a header.")],
-    formula: Annotated[str, typer.Option(help='For example "y ~ x + C(region)".')],
+    data: Annotated[Path, Argument(help="CSV file with a header.")],
+    formula: Annotated[str, Option(help='For example "y ~ x + C(region)".')],
     loss: Annotated[
         str,
-        typer.Option(
-            help="squared, huber, pseudo-huber, student, median, logistic, poisson or gamma."
-        ),
+        Option(help="squared, huber, pseudo-huber, student, median, logistic, poisson or gamma."),
     ] = "huber",
-    clusters: Annotated[str | None, typer.Option(help="Column of cluster labels.")] = None,
+    clusters: Annotated[str | None, Option(help="Column of cluster labels.")] = None,
     bandwidth: Annotated[
         float | None,
-        typer.Option(
-            help="Smoothing of the median, in units of the response; the median needs it."
-        ),
+        Option(help="Smoothing of the median, in units of the response; the median needs it."),
     ] = None,
     prior_sd: Annotated[
         float | None,
-        typer.Option(
-            help="Standard deviation of a normal prior about"
-            " zero; methods that need a prior are left out "
-            "without."
+        Option(
+            help="Standard deviation of a normal prior about zero; methods that need a prior are "
+            "left out without."
         ),
     ] = None,
-    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="Seed of draws and bootstraps.")] = 1,
+    level: Annotated[float, Option(help="Level of the intervals.")] = 0.95,
+    seed: Annotated[int, Option(help="Seed of draws and bootstraps.")] = 1,
 ) -> None:
     """Print the learning rate that each method chooses, its intervals, and the calibrated ones.
 
     Example: etafree select data.csv --formula "y ~ x" --clusters school
     """
-    from etafree.cli.commands import select_file
-    from etafree.foundation.storage import made_with
-
     table = select_file(
         data,
         formula,
@@ -181,8 +89,8 @@ def select(
     refused = table[table["eta"].isna() & (table.index != "calibrated")]
     shown = table.drop(index=refused.index)
     say(shown.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-"))
-    for method, told in refused["status"].items():
-        say(f"{method}: {told}")
+    for method, reason in refused["status"].items():
+        say(f"{method}: {reason}")
     if table.attrs["dropped"]:
         say(table.attrs["dropped"])
     say(f"seed {seed}, level {level:g}; {made_with()}")
@@ -190,13 +98,13 @@ def select(
 
 @app.command()
 def figure1(
-    out: Annotated[Path, typer.Option(help="Folder for the results; a rerun resumes there.")],
-    datasets: Annotated[int, typer.Option(help="Simulated data sets.")] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of data and samplers.")] = 1,
-    iterations: Annotated[int, typer.Option(help="Gibbs iterations.")] = 1000,
-    burn_in: Annotated[int, typer.Option(help="Discarded Gibbs iterations.")] = 500,
-    workers: Annotated[int | None, typer.Option(help="Processes; default: every core.")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
+    out: Folder,
+    datasets: Annotated[int, Option(help="Simulated data sets.")] = 200,
+    seed: Annotated[int, Option(help="Seed of data and samplers.")] = 1,
+    iterations: Annotated[int, Option(help="Gibbs iterations.")] = 1000,
+    burn_in: Annotated[int, Option(help="Discarded Gibbs iterations.")] = 500,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
 ) -> None:
     """Run the paper's experiment and draw its Figure 1 beside the published curves.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from typer import Argument, Option
 
+from etafree import losses
 from etafree.calibrate import calibrate
 from etafree.cli.csv_table import CsvTable
 from etafree.criterion import Criterion
@@ -24,17 +26,6 @@ from etafree.foundation.arguments import Array, as_choice, as_level, as_positive
 from etafree.foundation.storage import writable
 from etafree.foundation.terminal import say
 from etafree.learning_rates import METHODS, select
-from etafree.losses import (
-    Gamma,
-    Huber,
-    LinearLoss,
-    Logistic,
-    Poisson,
-    PseudoHuber,
-    Quantile,
-    Squared,
-    StudentT,
-)
 from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.result import Calibration
@@ -44,15 +35,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Losses by the name on the command line.
-LOSSES: dict[str, LinearLoss] = {
-    "squared": Squared(),
-    "huber": Huber(1.345, scale="mad"),
-    "pseudo-huber": PseudoHuber(1.345, scale="mad"),
-    "student": StudentT(4.0, scale="mad"),
-    "logistic": Logistic(),
-    "poisson": Poisson(),
-    "gamma": Gamma(),
+LOSSES: dict[str, losses.LinearLoss] = {
+    "squared": losses.Squared(),
+    "huber": losses.Huber(1.345, scale="mad"),
+    "pseudo-huber": losses.PseudoHuber(1.345, scale="mad"),
+    "student": losses.StudentT(4.0, scale="mad"),
+    "logistic": losses.Logistic(),
+    "poisson": losses.Poisson(),
+    "gamma": losses.Gamma(),
 }
+#: Draws of each posterior.
 DRAWS = 4000
 
 
@@ -69,73 +61,45 @@ def select_file(
 ) -> pd.DataFrame:
     """Return a row per method: eta, its status and aim, and every coefficient's interval.
 
-    Its ``attrs["dropped"]`` says how many rows of the file were left out, and why.
-
-    Parameters
-    ----------
-    path : Path
-        CSV file.
-    formula : str
-        Checked word by word before it is evaluated.
-    loss : str
-        One of `LOSSES`, or "median".
-    clusters : str, optional
-        Column of labels.
-    bandwidth : float, optional
-        Of the smoothed median, in units of the response.
-    prior_sd : float, optional
-        Standard deviation of a normal prior about zero; methods that need a prior are left out
-        without one.
+    `loss` is one of `LOSSES` or "median", which needs a `bandwidth`; methods that need a prior are
+    left out without `prior_sd`. ``attrs["dropped"]`` says which rows were left out, and why.
     """
     import pandas as pd
 
     as_choice(loss, "loss", (*LOSSES, "median"))
     level, _ = as_level(level), as_seeds(seed)
     if (loss == "median") != (bandwidth is not None):
-        raise InputError(
-            "bandwidth",
-            "goes with the median, and the median needs one",
-            "pass one in units of the response, about a tenth of its spread",
-        )
-    chosen = LOSSES[loss] if bandwidth is None else Quantile(0.5, bandwidth)
-    table = CsvTable.read(path, "data")
-    frame = table.frame(screened(formula, table.names))
+        advice = "pass one in units of the response, about a tenth of its spread"
+        raise InputError("bandwidth", "goes with the median, and the median needs one", advice)
+    chosen = LOSSES[loss] if bandwidth is None else losses.Quantile(0.5, bandwidth)
+    file = CsvTable.read(path, "data")
+    frame = file.frame(screened(formula, file.names))
     criterion = Criterion.from_formula(formula, frame, chosen)
-    labels = None if clusters is None else table.labels(clusters, "clusters", criterion.rows.kept)
-    p, prior = criterion.p, None
+    labels = None if clusters is None else file.labels(clusters, "clusters", criterion.rows.kept)
+    p, prior, tail = criterion.p, None, 0.5 * (1 - level)
     if prior_sd is not None:
         variance = as_positive(prior_sd, "prior_sd") ** 2
         prior = LogPrior.normal(np.zeros(p), variance * np.eye(p))
     posterior = GeneralizedPosterior(criterion, 1.0, prior)
-    rows: list[dict[str, object]] = []
-    tail = 0.5 * (1 - level)
+    rows: dict[str, dict[str, object]] = {}
     for method in METHODS:
-        row: dict[str, object] = {"method": method}
+        row = rows[method] = dict[str, object]()
         try:
-            rate = select(
-                posterior, method, clusters=labels, seed=seed, **_options(method, criterion, prior)
-            )
+            options = _options(method, criterion, prior)
+            rate = select(posterior, method, clusters=labels, seed=seed, **options)
             row |= {"aims at": rate.aim, "eta": rate.eta, "status": rate.status}
-            made = sample(GeneralizedPosterior(criterion, rate.eta, prior), DRAWS, seed)
-            row |= _intervals(criterion.names, np.quantile(made.array, [tail, 1 - tail], axis=0))
+            draws = sample(GeneralizedPosterior(criterion, rate.eta, prior), DRAWS, seed)
+            row |= _intervals(criterion.names, np.quantile(draws.array, [tail, 1 - tail], axis=0))
         except EtafreeError as error:
             alone = prior is None and getattr(error, "argument", "") == "log_prior"
-            row |= {"status": "needs a prior: pass --prior-sd" if alone else str(error)}
-        rows.append(row)
-    draws = sample(GeneralizedPosterior(criterion, 1.0, prior), DRAWS, seed)
-    result = calibrate(draws, criterion, clusters=labels, level=level)
+            row["status"] = "needs a prior: pass --prior-sd" if alone else str(error)
+    result = calibrate(sample(posterior, DRAWS, seed), criterion, clusters=labels, level=level)
     limits = result.interval(level)[["lower", "upper"]].to_numpy().T
-    rows.append(
-        {
-            "method": "calibrated",
-            "aims at": "coverage",
-            "status": result.flags(),
-            **_intervals(criterion.names, limits),
-        }
-    )
-    methods = pd.DataFrame(rows).set_index("method")
-    methods.attrs["dropped"] = table.dropped(frame, criterion.rows.kept)
-    return methods
+    rows["calibrated"] = {"aims at": "coverage", "status": result.flags()}
+    rows["calibrated"] |= _intervals(criterion.names, limits)
+    table = pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name="method"))
+    table.attrs["dropped"] = file.dropped(frame, criterion.rows.kept)
+    return table
 
 
 def _options(
@@ -147,9 +111,9 @@ def _options(
     """
     if method != "kl_to_bayes":
         return {}
-    if isinstance(criterion.loss, Squared) or not hasattr(criterion.loss, "scale"):
+    if isinstance(criterion.loss, losses.Squared) or not hasattr(criterion.loss, "scale"):
         raise InputError("reference", "none is obvious for this loss", "use ef.select in Python")
-    normal = criterion.with_loss(Squared())
+    normal = criterion.with_loss(losses.Squared())
     variance = 2 * minimise(normal).value / (criterion.n - criterion.p)
     return {"reference": GeneralizedPosterior(normal, 1 / variance, prior)}
 
@@ -160,78 +124,111 @@ def _intervals(names: tuple[str, ...], limits: Array) -> dict[str, str]:
     }
 
 
-#: Exit code of the command line when a diagnostic fails outright; files are written all the same.
-FAILED = 3
-
-
 def calibrate_files(
-    fit: Sequence[Path],
-    *,
-    clusters: Sequence[str] = (),
-    strata: str | None = None,
-    time: str | None = None,
-    units: str | None = None,
-    correction: str | None = None,
-    var: Sequence[str] = (),
-    log_likelihood: Sequence[str] = (),
-    eta: float | None = None,
-    level: float = 0.95,
-    out: Path | None = None,
-    report: Path | None = None,
-    force: bool = False,
-    latent: bool = True,
-    quiet: bool = False,
+    fit: Annotated[
+        list[Path],
+        Argument(help="netCDF file, zarr store, or CmdStan CSVs, with every row's log-likelihood."),
+    ],
+    clusters: Annotated[
+        list[str],
+        Option(
+            help="Labels of rows that may depend on each other: file.csv:column (a row per "
+            "observation), or a name in the fit; repeat for crossed clusters."
+        ),
+    ] = [],  # noqa: B006
+    strata: Annotated[
+        str | None,
+        Option(help="Strata of a survey, written like clusters; clusters are then its PSUs."),
+    ] = None,
+    time: Annotated[
+        str | None, Option(help="Times of a series, written like clusters, and instead of them.")
+    ] = None,
+    units: Annotated[
+        str | None, Option(help="Units of a panel, written like clusters; with --time.")
+    ] = None,
+    correction: Annotated[
+        str | None,
+        Option(
+            help="Independent rows: HC0, HC1 (default). Clusters: CR0, CR1 (default), CR1S "
+            "(default if crossed). Time: EWC (default), Bartlett; DK for panels."
+        ),
+    ] = None,
+    var: Annotated[
+        list[str],
+        Option(
+            help="Parameter to report, by name or regular expression; repeatable. Default: all."
+        ),
+    ] = [],  # noqa: B006
+    log_likelihood: Annotated[
+        list[str],
+        Option(help='Which one, if the fit stores several; repeat to add some up, "sum" adds all.'),
+    ] = [],  # noqa: B006
+    eta: Annotated[
+        float | None, Option(help="Learning rate of the fit, if it was tempered; default 1.")
+    ] = None,
+    level: Annotated[float, Option(help="Level of the intervals.")] = 0.95,
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="netCDF file to write, with the calibrated draws.")
+    ] = None,
+    report: Annotated[
+        Path | None, Option(help="HTML page to write, with pictures and diagnostics.")
+    ] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite existing files.")] = False,
+    conditional: Annotated[
+        bool,
+        Option(
+            "--conditional",
+            help="Accept a log-likelihood that is conditional on group effects; refused "
+            "otherwise, because intervals come out too narrow.",
+        ),
+    ] = False,
+    quiet: Annotated[bool, Option("--quiet", help="No progress on stderr.")] = False,
 ) -> Calibration:
-    """Calibrate a stored fit, print before and after, write a netCDF file and a page.
+    """Calibrate a stored fit: print its intervals before and after, write the calibrated draws.
 
-    Parameters
-    ----------
-    fit : paths
-        A netCDF file, a zarr store, or CSV files of CmdStan.
-    clusters, strata, time, units : str
-        ``data.csv:school`` is a column of a file with a row per observation; a bare name is a
-        variable or coordinate of the fit. Several clusters are several ways.
-    var : str
-        Names of variables, or regular expressions that match all of a name.
-    log_likelihood : str
-        Stored variables to add up.
-    out, report : path, optional
-        netCDF file and HTML page to write. Existing files are refused unless `force`.
-    latent : bool
-        Refuse a log-likelihood that is conditional on group effects.
+    Exit code 0: done; 2: nothing was written, the message says why;
+    3: done, but a diagnostic failed.
+
+    Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc
+
+    Example: etafree calibrate chain-1.csv chain-2.csv --report page.html
     """
     for path, option in ((out, "out"), (report, "report")):
-        _check_output(path, option, force)
+        if path is not None and writable(path, argument=option).exists() and not force:
+            raise InputError(option, f"{str(path)!r} exists", "pass --force to overwrite it")
     places = [path.resolve() for path in (*fit, out, report) if path is not None]
     if len(set(places)) < len(places):
-        raise InputError(
-            "out" if out is not None else "report",
-            "names one file twice",
-            "fit, --out and --report are different files",
-        )
+        option, advice = "report" if out is None else "out", "--out, --report and fit must differ"
+        raise InputError(option, "names one file twice", advice)
+
+    def progress(text: str) -> None:
+        if not quiet:
+            say(text, error=True)
+
     dependence = structure_of(clusters, strata, time, units)
-    options: dict[str, Any] = {"eta": eta, "latent": "auto" if latent else None, "losses": True}
     csv = all(path.suffix == ".csv" for path in fit)
     if len(fit) > 1 and not csv:
         raise InputError("fit", f"is {len(fit)} files", "only CSV files of CmdStan come as several")
-    _say(quiet, f"reading {', '.join(map(str, fit))}")
+    progress(f"reading {', '.join(map(str, fit))}")
     source = read_stan_csv([str(path) for path in fit]) if csv else read_tree(fit[0])
-    if var:
-        options["var_names"] = matching(var, list(source.children["posterior"].data_vars))
-    if log_likelihood:
-        options["log_likelihood"] = list(log_likelihood)
-    _say(quiet, "calibrating")
-    made = calibrate(
-        from_arviz(source, **options), dependence=dependence, correction=correction, level=level
+    progress("calibrating")
+    stored = from_arviz(
+        source,
+        eta=eta,
+        latent=None if conditional else "auto",
+        losses=True,
+        var_names=matching(var, list(source.children["posterior"].data_vars)) if var else None,
+        log_likelihood=list(log_likelihood) or None,
     )
-    say(made)
+    result = calibrate(stored, dependence=dependence, correction=correction, level=level)
+    say(result)
     if out is not None:
-        _say(quiet, f"writing {out}")
-        write_netcdf(made.to_arviz(), out)
+        progress(f"writing {out}")
+        write_netcdf(result.to_arviz(), out)
     if report is not None:
-        _say(quiet, f"writing {report}")
-        made.report(report, force=force)
-    return made
+        progress(f"writing {report}")
+        result.report(report, force=force)
+    return result
 
 
 def structure_of(
@@ -246,36 +243,24 @@ def structure_of(
     """
     if units is not None and time is None:
         raise InputError("units", "are the units of a panel and need --time", "pass --time too")
-    for option, given in (("clusters", clusters), ("strata", strata)):
-        if time is not None and given:
+    for option, names in (("clusters", clusters), ("strata", strata)):
+        if time is not None and names:
             raise InputError(option, "cannot be combined with --time", "for a panel pass --units")
     if time is not None:
         periods = column(time, "time")
         return TimeSeries(periods) if units is None else Panel(column(units, "units"), periods)
-    found = {name.rpartition(":")[2]: column(name, "clusters") for name in clusters}
-    if len(found) < len(clusters):
+    ways = {name.rpartition(":")[2]: column(name, "clusters") for name in clusters}
+    if len(ways) < len(clusters):
         raise InputError("clusters", "has two ways of the same name", "rename one")
-    labels = next(iter(found.values()), None) if len(found) < 2 else found
+    labels = next(iter(ways.values()), None) if len(ways) < 2 else ways
     if strata is None:
         return None if labels is None else Clusters(labels)
-    if len(found) > 1:
+    if len(ways) > 1:
         raise InputError("clusters", "has several ways", "a survey design has one set of PSUs")
     return Survey(labels, column(strata, "strata"))
 
 
-def _say(quiet: bool, text: str) -> None:
-    if not quiet:
-        say(text, error=True)
-
-
-def _check_output(path: Path | None, option: str, force: bool) -> None:
-    if path is None:
-        return
-    if writable(path, argument=option).exists() and not force:
-        raise InputError(option, f"{str(path)!r} exists", "pass --force to overwrite it")
-
-
-def column(name: str, option: str) -> str | NDArray[Any]:
+def column(name: str, option: str) -> str | NDArray[np.generic]:
     """Return a column ``file.csv:column`` as written, or a bare name for the fit to look up.
 
     Lines of a file stand in the order of the observations: their numbers are no index to go by.
@@ -290,8 +275,8 @@ def column(name: str, option: str) -> str | NDArray[Any]:
     if not colon:
         return name
     table = CsvTable.read(Path(file), option)
-    found = table.times(label, option) if option == "time" else table.labels(label, option)
-    return found.to_numpy()
+    labels = table.times(label, option) if option == "time" else table.labels(label, option)
+    return labels.to_numpy()
 
 
 def matching(patterns: Sequence[str], names: Sequence[Hashable]) -> list[str]:

@@ -34,17 +34,9 @@ MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "#n/a", "."})
 
 @dataclass(frozen=True, eq=False)
 class CsvTable:
-    """The fields of a CSV file with a header, as text.
+    """The fields of a CSV file with a header, as text, and the line on which each row starts.
 
-    Attributes
-    ----------
-    path : Path
-    option : str
-        What errors are about.
-    fields : dict of str to list of str
-        Each column's fields, as written.
-    lines : list of int
-        The line of the file on which each row starts.
+    Errors are about `option`.
 
     Examples
     --------
@@ -70,22 +62,15 @@ class CsvTable:
         check_room(str(path), path.stat().st_size, option, "keep the columns that are used")
         try:
             with open(path, encoding="utf-8-sig", newline="") as file:
-                header, rows, lines = _records(
-                    csv.reader(lines_of(file, path, option), strict=True), path, option
-                )
+                reader = csv.reader(lines_of(file, path, option), strict=True)
+                header, rows, lines = _records(reader, path, option)
         except UnicodeDecodeError as error:
-            raise InputError(
-                option,
-                f"{str(path)!r} cannot be read as CSV: it is not UTF-8 (byte {error.start})",
-                "save it as UTF-8",
-            ) from None
+            problem = f"cannot be read as CSV: it is not UTF-8 (byte {error.start})"
+            raise InputError(option, f"{str(path)!r} {problem}", "save it as UTF-8") from None
         twice = sorted({name for name in header if header.count(name) > 1})
         if twice:
-            raise InputError(
-                option,
-                f"{str(path)!r} has several columns named {twice}",
-                "rename them in its first line",
-            )
+            problem = f"{str(path)!r} has several columns named {twice}"
+            raise InputError(option, problem, "rename them in its first line")
         if not rows:
             raise InputError(option, f"{str(path)!r} has no rows", "it has a header only")
         columns = map(list, zip(*rows, strict=True))
@@ -102,50 +87,48 @@ class CsvTable:
     def column(self, name: str, option: str) -> list[str]:
         """Return the fields of a column as written."""
         if name not in self.names:
-            raise InputError(
-                option, f"{str(self.path)!r} has no column {name!r}", f"it has {self.names}"
-            )
+            problem = f"{str(self.path)!r} has no column {name!r}"
+            raise InputError(option, problem, f"it has {self.names}")
         return self.fields[name]
 
     def labels(
         self, name: str, option: str = "", used: NDArray[np.intp] | None = None
     ) -> pd.Series[Any]:
-        """Return a column's labels as written; an empty one in a row in `use` is refused."""
+        """Return a column's labels as written; an empty one in a row that is `used` is refused."""
         import pandas as pd
 
-        fields = self.column(name, option or self.option)
+        option = option or self.option
+        fields = self.column(name, option)
         rows = range(len(self)) if used is None else used
         empty = [int(row) for row in rows if not fields[row].strip()]
         if empty:
-            raise InputError(
-                option or self.option,
-                f"column {name!r} of {str(self.path)!r} has {len(empty)} "
-                f"empty labels, the first on line {self.lines[empty[0]]}",
-                "drop these rows or give each its own label",
-            )
+            where = f"{len(empty)} empty labels, the first on line {self.lines[empty[0]]}"
+            problem = f"column {name!r} of {str(self.path)!r} has {where}"
+            raise InputError(option, problem, "drop these rows or give each its own label")
         return pd.Series(fields, dtype=object, name=name)
 
     def numbers(self, name: str, option: str = "") -> Array:
         """Return a column as numbers, NaN where the field is empty, NA, NaN, null or the like."""
-        fields = self.column(name, option or self.option)
-        other = self._first_word(fields)
-        if other is not None:
+        option = option or self.option
+        fields = self.column(name, option)
+        words = (
+            row
+            for row, field in enumerate(fields)
+            if not NUMBER.fullmatch(field) and field.strip().lower() not in MISSING
+        )
+        column, word = f"column {name!r} of {str(self.path)!r} has", next(words, None)
+        if word is not None:
             raise InputError(
-                option or self.option,
-                f"column {name!r} of {str(self.path)!r} has "
-                f"{fields[other]!r:.40} among numbers, on line {self.lines[other]}",
+                option,
+                f"{column} {fields[word]!r:.40} among numbers, on line {self.lines[word]}",
                 "mend it, or leave it empty if it is missing; write C(...) in a formula for labels",
             )
         values = np.array([float(f) if NUMBER.fullmatch(f) else np.nan for f in fields])
         beyond = np.flatnonzero(np.isinf(values))
         if len(beyond):
-            raise InputError(
-                option or self.option,
-                f"column {name!r} of {str(self.path)!r} has "
-                f"{fields[beyond[0]]!r:.40} on line {self.lines[beyond[0]]}, which is beyond "
-                "floating point",
-                "use another unit",
-            )
+            where = f"{fields[beyond[0]]!r:.40} on line {self.lines[beyond[0]]}"
+            problem = f"{column} {where}, which is beyond floating point"
+            raise InputError(option, problem, "use another unit")
         return values
 
     def times(self, name: str, option: str) -> pd.Series[Any]:
@@ -197,30 +180,17 @@ class CsvTable:
             f"{self.lines[out[0]]}"
         )
 
-    @staticmethod
-    def _first_word(fields: list[str]) -> int | None:
-        """Return where the first field is that is neither a number nor missing."""
-        return next(
-            (
-                row
-                for row, field in enumerate(fields)
-                if not NUMBER.fullmatch(field) and field.strip().lower() not in MISSING
-            ),
-            None,
-        )
-
     def _check_apart(self, name: str, values: Array) -> None:
         """Refuse a column that is used as numbers and as labels, if two labels are one number."""
         seen: dict[float, str] = {}
         for field, value in zip(self.fields[name], values.tolist(), strict=True):
             other = seen.setdefault(value, field)
             if value == value and other != field:
-                raise InputError(
-                    "formula",
-                    f"uses column {name!r} as numbers and as labels, and "
-                    f"{other!r} and {field!r} are one number",
-                    "store the labels as a column of their own",
+                problem = (
+                    f"uses column {name!r} as numbers and as labels, and {other!r} and {field!r}"
                 )
+                advice = "store the labels as a column of their own"
+                raise InputError("formula", f"{problem} are one number", advice)
 
 
 def _records(
@@ -231,42 +201,32 @@ def _records(
     rows: list[list[str]] = []
     lines: list[int] = []
     blank, line = 0, 1
+    unreadable, advice = f"{str(path)!r} cannot be read as CSV", "write it with a header and commas"
     try:
         for row in reader:
             empty = not row or (len(header) > 1 and len(row) == 1 and not row[0].strip())
             if empty:
                 blank = blank or line
             elif blank:
-                raise InputError(
-                    option,
-                    f"line {blank} of {str(path)!r} is empty, and others follow",
-                    "delete it, or write its commas",
-                )
+                problem = f"line {blank} of {str(path)!r} is empty, and others follow"
+                raise InputError(option, problem, "delete it, or write its commas")
             elif not header:
                 header = row
             elif len(row) != len(header):
                 raise InputError(
                     option,
                     f"line {line} of {str(path)!r} has {len(row)} fields for {len(header)} columns",
-                    "write one field per column, and quote one that has "
-                    "a comma; a comma at the end of a line begins another field",
+                    "write one field per column, and quote one that has a comma; a comma at the "
+                    "end of a line begins another field",
                 )
             else:
                 rows.append(row)
                 lines.append(line)
             line = reader.line_num + 1
     except csv.Error as error:
-        raise InputError(
-            option,
-            f"{str(path)!r} cannot be read as CSV: line {line}, {error}",
-            "write it with a header and commas",
-        ) from None
+        raise InputError(option, f"{unreadable}: line {line}, {error}", advice) from None
     if not header:
-        raise InputError(
-            option,
-            f"{str(path)!r} cannot be read as CSV: it is empty",
-            "write it with a header and commas",
-        )
+        raise InputError(option, f"{unreadable}: it is empty", advice)
     return header, rows, lines
 
 
@@ -274,7 +234,7 @@ def _categories(fields: list[str]) -> pd.Categorical:
     """Return labels as a categorical, in the order of their numbers if all are numbers."""
     import pandas as pd
 
-    found = sorted({field for field in fields if field.strip()})
-    if all(NUMBER.fullmatch(label) for label in found):
-        found.sort(key=float)
-    return pd.Categorical([f if f.strip() else None for f in fields], categories=found)
+    labels = sorted({field for field in fields if field.strip()})
+    if all(NUMBER.fullmatch(label) for label in labels):
+        labels.sort(key=float)
+    return pd.Categorical([f if f.strip() else None for f in fields], categories=labels)
