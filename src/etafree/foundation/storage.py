@@ -3,11 +3,9 @@ r"""Save and load named arrays with a description, as one file written whole or 
 Each array has its SHA-256 digest in the description, and the description has one beside it: a file
 that was changed after it was saved is refused by the name of what is not as it was.
 
-How much a file claims to hold, compared with its own size and with the memory there is.
-
-Arrays that were never written and compressed zeros let a file of some kilobytes ask for terabytes.
-Real draws and data hardly compress, so what a whole file claims is bounded by its size; what is
-small against the machine's memory passes however dense it is.
+Compressed zeros let a file of some kilobytes ask for terabytes. Real draws and data hardly
+compress, so what a file claims to hold is bounded by its size; what is small against the machine's
+memory passes however dense it is.
 """
 
 from __future__ import annotations
@@ -39,6 +37,15 @@ REWRITE = "if it is what you meant, write it again without compression"
 ASSUMED = 1 << 34
 #: Characters of one line of a text file: a million columns fit.
 LONGEST_LINE = 1 << 27
+#: Seconds after which a file that nobody writes to is taken for one of a killed process.
+STALE = 3600.0
+#: What is under a name that can be opened but is no file to replace, or to read from the start.
+SPECIAL: dict[Callable[[int], bool], str] = {
+    stat.S_ISFIFO: "a FIFO (named pipe)",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a character device",
+    stat.S_ISBLK: "a block device",
+}
 #: Where Linux says how much memory there is, and how much a container may take.
 MEMINFO, CONTAINER = "/proc/meminfo", "/sys/fs/cgroup/memory.max"
 
@@ -110,11 +117,8 @@ def check_claim(
 you meant, write it again without compression (see fits)
     """
     if claimed > max(DENSEST * size, memory()[0] // SHARE):
-        raise InputError(
-            argument,
-            f"{str(path)!r} has {amount(size)} and claims to hold {amount(claimed)}",
-            advice,
-        )
+        problem = f"{str(path)!r} has {amount(size)} and claims to hold {amount(claimed)}"
+        raise InputError(argument, problem, advice)
 
 
 def check_room(what: object, needed: int, argument: str, advice: str) -> None:
@@ -129,23 +133,9 @@ def lines_of(file: TextIO, path: object, argument: str) -> Iterator[str]:
     """Yield the lines of a text file; refuse one that no table has, before memory is full."""
     while line := file.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
-            raise InputError(
-                argument,
-                f"{str(path)!r} has a line of more than {LONGEST_LINE:,} characters",
-                "is it a table?",
-            )
+            problem = f"{str(path)!r} has a line of more than {LONGEST_LINE:,} characters"
+            raise InputError(argument, problem, "is it a table?")
         yield line
-
-
-#: Seconds after which a file that nobody writes to is taken for one of a killed process.
-STALE = 3600.0
-#: What is under a name that can be opened but is no file to replace, or to read from the start.
-SPECIAL: dict[Callable[[int], bool], str] = {
-    stat.S_ISFIFO: "a FIFO (named pipe)",
-    stat.S_ISSOCK: "a socket",
-    stat.S_ISCHR: "a character device",
-    stat.S_ISBLK: "a block device",
-}
 
 
 @functools.cache
@@ -167,44 +157,40 @@ def save_arrays(
     """Write arrays and JSON-able metadata to an ``.npz`` file, whole or not at all."""
     target = writable(path, ".npz")
     members = {name: np.asarray(value) for name, value in arrays.items()}
-    known = {"etafree": kind, "made_with": made_with(), "digests": _digests(members)}
-    members["__meta__"] = np.array(json.dumps({**known, **meta}, default=str))
+    about = {"etafree": kind, "made_with": made_with(), "digests": _digests(members), **meta}
+    members["__meta__"] = np.array(json.dumps(about, default=str))
     members["__digest__"] = np.array(_digest(members["__meta__"]))
     with whole_file(target) as file:
         np.savez(file, allow_pickle=False, **members)
     return target
 
 
-def _digest(array: NDArray[Any]) -> str:
+def _digest(array: NDArray[np.generic]) -> str:
     """Return the SHA-256 digest of an array's type, shape and entries, whatever their layout."""
     kind = f"{array.dtype.newbyteorder('<').str} {array.shape} "
     entries = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     return hashlib.sha256(kind.encode() + entries).hexdigest()
 
 
-def _digests(arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+def _digests(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, str]:
     return {name: _digest(array) for name, array in sorted(arrays.items())}
 
 
-def _refuse_changes(arrays: dict[str, NDArray[Any]], meta: dict[str, Any], path: str) -> None:
+def _refuse_changes(
+    arrays: dict[str, NDArray[np.generic]], meta: dict[str, Any], path: str
+) -> None:
     """Refuse arrays, or a description, that are not what was saved; take out what is ours."""
     description, signature = arrays.pop("__meta__"), arrays.pop("__digest__", None)
     if signature is None:
-        raise InputError(
-            "path",
-            f"{path!r} has no checksum: another version of etafree wrote it",
-            "save the result again",
-        )
-    then, now = meta.pop("digests", {}), _digests(arrays)
-    changed = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
+        problem = f"{path!r} has no checksum: another version of etafree wrote it"
+        raise InputError("path", problem, "save the result again")
+    saved, read = meta.pop("digests", {}), _digests(arrays)
+    changed = sorted(name for name in {*saved, *read} if saved.get(name) != read.get(name))
     if str(signature) != _digest(description):
         changed.append("the description")
     if changed:
-        raise InputError(
-            "path",
-            f"{path!r} was changed after it was saved: {', '.join(changed)}",
-            "copy it again, or save the result again",
-        )
+        problem = f"{path!r} was changed after it was saved: {', '.join(changed)}"
+        raise InputError("path", problem, "copy it again, or save the result again")
 
 
 class Place(NamedTuple):
@@ -219,8 +205,7 @@ class Place(NamedTuple):
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write that appears under its name only when it is complete.
 
-    Where the system has files without a name (Linux), a process that is killed leaves nothing
-    behind.
+    On Linux it has no name until then, so that a process that is killed leaves nothing behind.
     """
     with _replacing(path) as place:
         with contextlib.ExitStack() as stack:
@@ -264,8 +249,8 @@ def _replacing(path: Path) -> Iterator[Place]:
                 part.unlink()
         if isinstance(error, OSError):
             reason = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
-            advice = "make room or name another place; nothing was changed"
             problem = f"{str(path)!r} cannot be written ({reason})"
+            advice = "make room or name another place; nothing was changed"
             raise InputError("path", problem, advice) from None
         raise
 
@@ -322,10 +307,7 @@ def _name(nameless: str, path: Path, part: Path) -> None:
 
 
 def refuse_special(path: Any, argument: str, *, inside: bool = False) -> None:
-    """Refuse the name of a FIFO, socket or device: they are no files, and reading one may hang.
-
-    With `inside`, those in a folder too.
-    """
+    """Refuse a FIFO, socket or device, or one `inside` a folder: reading it may hang."""
     for at, _, names in os.walk(path) if inside else ():
         for name in names:
             refuse_special(os.path.join(at, name), argument)
@@ -348,10 +330,8 @@ def writable(path: Any, suffix: str = "", argument: str = "path") -> Path:
             raise InputError(argument, f"{str(target)!r} is a folder", "name a file")
         folder = Path(os.path.realpath(target)).parent  # of what a link points to
         if not target.parent.is_dir() or not folder.is_dir():
-            missing = folder if target.parent.is_dir() else target.parent
-            raise InputError(
-                argument, f"the folder {str(missing)!r} does not exist", "make it first"
-            )
+            missing = str(folder if target.parent.is_dir() else target.parent)
+            raise InputError(argument, f"the folder {missing!r} does not exist", "make it first")
         refuse_special(target, argument)
         os.stat(target)
     except FileNotFoundError:
@@ -369,9 +349,8 @@ def damaged(path: object) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise InputError(
-            "path", f"{str(path)!r} is damaged ({error})", "copy it again, or save it again"
-        ) from None
+        problem = f"{str(path)!r} is damaged ({error})"
+        raise InputError("path", problem, "copy it again, or save it again") from None
 
 
 def load_arrays(
@@ -391,15 +370,14 @@ def load_arrays(
     try:
         # our own handle: numpy leaves its open when the file is truncated
         with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
-            _check_size(sum(member.file_size for member in file.zip.infolist()), path)
+            claimed = sum(member.file_size for member in file.zip.infolist())
+            check_claim(path, claimed, os.path.getsize(path), "path")
+            check_room(path, claimed, "path", "load it on a machine with more memory")
             meta: dict[str, Any] = json.loads(str(file["__meta__"]))
-            found, _ = meta.pop("etafree"), meta.pop("made_with", None)
-            if found != kind:
-                raise InputError(
-                    "path",
-                    f"{path!r} holds a {found}, not a {kind}",
-                    "use the load() of what was saved",
-                )
+            stored, _ = meta.pop("etafree"), meta.pop("made_with", None)
+            if stored != kind:
+                problem = f"{path!r} holds a {stored}, not a {kind}"
+                raise InputError("path", problem, "use the load() of what was saved")
             _check_names(file.zip.namelist(), path, known)
             arrays = {name: file[name] for name in file.files}
         _refuse_changes(arrays, meta, path)
@@ -408,18 +386,9 @@ def load_arrays(
     except FileNotFoundError:
         raise InputError("path", f"there is no file {path!r}") from None
     except Exception as error:  # zip, zlib, numpy and JSON each have errors of their own
-        raise InputError(
-            "path",
-            f"{path!r} is not a file saved by etafree ({type(error).__name__})",
-            "pass what save() wrote",
-        ) from None
+        problem = f"{path!r} is not a file saved by etafree ({type(error).__name__})"
+        raise InputError("path", problem, "pass what save() wrote") from None
     return arrays, meta
-
-
-def _check_size(claimed: int, path: str) -> None:
-    """Refuse a zip file whose members claim to be endless, or more than there is memory for."""
-    check_claim(path, claimed, os.path.getsize(path), "path")
-    check_room(path, claimed, "path", "load it on a machine with more memory")
 
 
 def _check_names(members: Sequence[str], path: str, known: Callable[[str], bool] | None) -> None:
@@ -429,9 +398,5 @@ def _check_names(members: Sequence[str], path: str, known: Callable[[str], bool]
     odd = {name for name in arrays if known is not None and not known(name)}
     odd |= {name for name, many in Counter(names).items() if many > 1}
     if odd:
-        raise InputError(
-            "path",
-            f"{path!r} is not a file saved by etafree: no save has the array {min(odd)!r}, or has "
-            "it twice",
-            "pass what save() wrote",
-        )
+        problem = f"{path!r} is not a file saved by etafree: no save has the array {min(odd)!r}"
+        raise InputError("path", f"{problem}, or has it twice", "pass what save() wrote")
