@@ -17,11 +17,12 @@ from etafree.errors import EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_count
 from etafree.foundation.terminal import say
 from etafree.learning_rates import METHODS, select
-from etafree.paper.study import Cell, coverage, run_study, write_outputs
+from etafree.paper.study import Cell, run_study, write_outputs
 from etafree.posterior import GeneralizedPosterior
 from etafree.q_posterior import q_posterior
 from etafree.samplers import sample
 from studies.designs import DESIGNS, Comparison
+from studies.problem import coverage
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,13 +19,13 @@ from etafree.foundation.arguments import Array, as_count
 from etafree.foundation.terminal import say
 from etafree.inference import student_quantile
 from etafree.map import Map
-from etafree.paper.study import Cell, coverage, run_study, write_outputs
+from etafree.paper.study import Cell, run_study, write_outputs
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
 from etafree.sandwich import target
 from etafree.target import Target
 from etafree.totals.linear import has_design
-from studies.problem import Problem
+from studies.problem import Problem, coverage
 from studies.scenarios import SCENARIOS, SLOW, simulate
 
 if TYPE_CHECKING:

@@ -203,6 +203,21 @@ def test_workers_that_keep_dying_end_the_study(tmp_path) -> None:
     run(tmp_path / "out", cells(6), workers=1)
 
 
+def test_a_cell_that_kills_workers_of_a_cluster_ends_the_study(tmp_path) -> None:
+    """A cluster of one thread: the cells run there, not in this process."""
+    import dask
+
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}), local_cluster(1) as local:
+        with pytest.raises(StudyError, match=r"died 3 times, cell .* resumes"):
+            run(
+                tmp_path,
+                cells(3)[::-1] + cells(4)[3:],
+                engine_work.die,
+                scheduler=local.scheduler_address,
+            )
+        same(run(tmp_path, cells(3)), run(tmp_path / "here", cells(3)))
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_failed_cell_is_named_and_the_others_are_kept(tmp_path, workers) -> None:
     with pytest.raises(StudyError, match=r"cell 'shift=3' failed .*shift: is 3") as info:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import resource
 import zipfile
 from pathlib import Path
 
@@ -205,14 +206,15 @@ def test_memory_is_what_the_system_and_the_limits_of_the_process_leave(
     known.write_text("MemTotal: 4096 kB\nMemAvailable: 1024 kB\nSwapFree: 512 kB\nPages: 0\n")
     monkeypatch.setattr(claims, "MEMINFO", str(known))
     monkeypatch.setattr(claims, "CONTAINER", str(tmp_path / "none"))
-    monkeypatch.setattr(claims, "_process", lambda: None)
+    limit = resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
     assert claims.memory() == (4 << 20, 1536 << 10)
     (tmp_path / "limit").write_text("2097152\n")
     monkeypatch.setattr(claims, "CONTAINER", str(tmp_path / "limit"))
     assert claims.memory() == (2 << 20, 1536 << 10)
     (tmp_path / "limit").write_text("max\n")
-    monkeypatch.setattr(claims, "_process", lambda: 1 << 20)
+    limit = 1 << 20
     assert claims.memory() == (1 << 20, 1 << 20)
     known.write_text("nothing of the kind\n")
-    monkeypatch.setattr(claims, "_process", lambda: None)
-    assert claims.memory() == (claims._physical(),) * 2
+    limit = resource.RLIM_INFINITY
+    assert claims.memory() == (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),) * 2

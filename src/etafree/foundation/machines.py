@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
-#: Seconds that a scheduler has to answer.
-PATIENCE = 10.0
-#: Seconds between looks at the workers, and seconds after which a wait is announced.
-LOOK, SILENCE = 1.0, 10.0
+#: Seconds that a scheduler has to answer, between looks at the workers, until a wait is announced.
+PATIENCE, LOOK, SILENCE = 10.0, 1.0, 10.0
 #: The environment variable with the seconds to wait for a worker that can run, and their default.
 TIMEOUT, SECONDS = "ETAFREE_WORKER_TIMEOUT", 600.0
 #: Results that come home together: fewer messages.
@@ -48,8 +46,7 @@ def connected(scheduler: object, seconds: float = PATIENCE) -> Iterator[Any]:
 
     In the block, a cluster that goes away is an `EtafreeError`.
     """
-    distributed = _distributed()
-    borrowed = isinstance(scheduler, distributed.Client)
+    borrowed = isinstance(scheduler, _distributed().Client)
     client: Any = scheduler if borrowed else _opened(scheduler, seconds)
     if client.status != "running" or client.asynchronous:
         state = "asynchronous" if client.status == "running" else client.status
@@ -105,13 +102,8 @@ def _silent(name: str) -> Iterator[None]:
 
 def failure(error: Exception, client: Client) -> str | None:
     """Return what an error says about the cluster, None if it is about something else."""
-    distributed = _distributed()
-    lost = (
-        distributed.scheduler.KilledWorker,
-        distributed.CancelledError,
-        distributed.comm.CommClosedError,
-    )
-    kind = type(error).__name__
+    dask, kind = _distributed(), type(error).__name__
+    lost = (dask.scheduler.KilledWorker, dask.CancelledError, dask.comm.CommClosedError)
     if client.status != "running":
         return f"the scheduler went away ({kind})"
     if isinstance(error, lost):
@@ -119,10 +111,8 @@ def failure(error: Exception, client: Client) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         return f"a worker has no module {error.name!r}: install on all workers what is used here"
     if "deserialization of the task graph" in str(error):
-        return (
-            "the scheduler cannot read what it was sent: install etafree in version "
-            f"{__version__} there too, and what else is used here"
-        )
+        needed = f"etafree in version {__version__} there too, and what else is used here"
+        return f"the scheduler cannot read what it was sent: install {needed}"
     return None
 
 
@@ -182,13 +172,11 @@ class Watch:
 def _limit() -> float:
     """Return the seconds to wait for a worker, from the environment."""
     text = os.environ.get(TIMEOUT, "")
-    try:
+    with contextlib.suppress(ValueError):
         seconds = float(text or SECONDS)
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        raise InputError(TIMEOUT, f"is {text!r}", "set it to a number of seconds")
-    return seconds
+        if seconds > 0:
+            return seconds
+    raise InputError(TIMEOUT, f"is {text!r}", "set it to a number of seconds")
 
 
 def in_order(client: Client, futures: list[object], say: Say = say) -> Iterator[Any]:
@@ -258,4 +246,4 @@ def joblib_backend(client: Client) -> object:
             future.add_done_callback(report)
             return future
 
-    return Backend(client=client)
+    return Backend(client=client, wait_for_workers_timeout=0)  # `watched` waits, and says so

@@ -67,40 +67,23 @@ def amount(size: float) -> str:
 
 def memory() -> tuple[int, int]:
     """Return the bytes of memory that there are for this process, and those that are free."""
-    total = free = _physical()
-    try:
-        with open(MEMINFO, encoding="ascii") as file:
-            known = {line.split(":")[0]: int(line.split()[1]) << 10 for line in file}
-        total, free = known["MemTotal"], known["MemAvailable"] + known["SwapFree"]
-    except (OSError, LookupError, ValueError):
-        pass  # another system
-    limits = [limit for limit in (_container(), _process()) if limit is not None]
-    return min([total, *limits]), min([free, *limits])
-
-
-def _physical() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return ASSUMED
-
-
-def _container() -> int | None:
-    try:
-        with open(CONTAINER, encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):  # none, or "max"
-        return None
-
-
-def _process() -> int | None:
-    """Return the memory that ``ulimit`` leaves to this process."""
-    try:
+    total = free = ASSUMED
+    limits: list[int] = []
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        total = free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, LookupError, ValueError):  # Linux only
+        lines = Path(MEMINFO).read_text().splitlines()
+        sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
+        total, free = sizes["MemTotal"], sizes["MemAvailable"] + sizes["SwapFree"]
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max"
+        limits.append(int(Path(CONTAINER).read_text()))
+    with contextlib.suppress(ImportError):  # what ulimit leaves to this process
         import resource
-    except ImportError:
-        return None
-    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=None)
+
+        kinds = resource.RLIMIT_AS, resource.RLIMIT_DATA
+        bounds = [resource.getrlimit(kind)[0] for kind in kinds]
+        limits += [bound for bound in bounds if bound != resource.RLIM_INFINITY]
+    return min([total, *limits]), min([free, *limits])
 
 
 def check_claim(

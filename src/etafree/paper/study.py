@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from etafree.errors import EtafreeError, InputError
 from etafree.foundation import terminal
-from etafree.foundation.arguments import Array
 from etafree.foundation.machines import check_workers, connected, failure, joblib_backend, watched
 from etafree.foundation.storage import (
     load_arrays,
@@ -160,7 +159,10 @@ def run_study(
                     error = f"{type(outcome).__name__}: {outcome}"
                     raise StudyError(f"cell {key!r} failed ({error})") from outcome
                 meta = {"key": key, "parameters": json.loads(texts[key]), "seed": facts["seed"]}
-                _save(_file(folder, key), outcome, meta)
+                try:
+                    save_arrays(_file(folder, key), "cell", outcome, meta)
+                except InputError as error:
+                    raise StudyError(error.problem) from error
                 results[key] = outcome
                 advance()
     except StudyError as error:
@@ -180,7 +182,9 @@ def _outcomes(
 
     died: type[Exception] = BrokenProcessPool
     if client is not None:
-        from distributed.scheduler import KilledWorker as died  # noqa: N813
+        from distributed.scheduler import KilledWorker
+
+        died = KilledWorker
     waiting = {task[1]: task for task in tasks}
     usable = workers or joblib.cpu_count()
     jobs = 1 if usable == 1 or not tasks else max(2, min(usable, len(tasks)))
@@ -361,13 +365,6 @@ def _begin(folder: Path, facts: Mapping[str, object]) -> None:
         raise InputError("out", f"{str(folder)!r} cannot be written to ({error})") from None
 
 
-def _save(path: Path, arrays: Arrays, meta: Mapping[str, object]) -> None:
-    try:
-        save_arrays(path, "cell", arrays, meta)
-    except InputError as error:
-        raise StudyError(error.problem) from error
-
-
 def _finished(
     folder: Path, cells: Sequence[Cell], seed: int, say: Callable[[str], None]
 ) -> dict[str, Arrays]:
@@ -414,34 +411,15 @@ def _shown(
 
     if wanted or (wanted is None and sys.stderr.isatty()):
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+        from rich.progress import MofNCompleteColumn, Progress
 
-        columns = (
-            "{task.description}",
-            BarColumn(),
-            MofNCompleteColumn(),
-            "{task.fields[speed]}",
-            TimeRemainingColumn(),
-        )
         console = Console(file=sys.stderr, force_terminal=True)
-        with Progress(*columns, console=console) as bar:
+        columns = [*Progress.get_default_columns(), MofNCompleteColumn()]
+        with Progress(*columns, "{task.fields[speed]}", console=console) as bar:
             bar.add_task(name, total=total, completed=before, speed="")
             yield advance
     else:
         yield advance
-
-
-def coverage(low: Array, high: Array, truth: Array) -> tuple[float, float]:
-    """Return the share of intervals that hold the truth, and its Monte Carlo error, never zero.
-
-    Examples
-    --------
-    >>> coverage(np.zeros(4), np.ones(4), np.array([0.5, 0.5, 0.5, 2.0]))[0]
-    0.75
-    """
-    many = len(low)
-    share = float(((low <= truth) & (truth <= high)).mean())
-    return share, float(np.sqrt(max(share * (1 - share), 0.5 / many) / many))
 
 
 def write_outputs(
