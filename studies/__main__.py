@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from etafree.cli import run
+from etafree.cli import Folder, Scheduler, Workers, run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -22,13 +21,13 @@ def _root() -> None:
 
 @app.command()
 def coverage(
-    out: Annotated[Path, typer.Option(help="Folder for the results; a rerun resumes there.")],
+    out: Folder,
     replicates: Annotated[int, typer.Option(help="Data sets per scenario.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of data and draws.")] = 1,
     only: Annotated[str | None, typer.Option(help="Scenarios whose name contains this.")] = None,
     quick: Annotated[bool, typer.Option(help="Six data sets per scenario, for a look.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes; default: every core.")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
 ) -> None:
     """Measure how often intervals cover: every kind of loss and dependence, five learning rates.
 
@@ -49,13 +48,13 @@ def coverage(
 
 @app.command()
 def compare(
-    out: Annotated[Path, typer.Option(help="Folder for the results; a rerun resumes there.")],
+    out: Folder,
     datasets: Annotated[int, typer.Option(help="Data sets per design.")] = 500,
     seed: Annotated[int, typer.Option(help="Seed of data and draws.")] = 1,
     only: Annotated[str | None, typer.Option(help="Designs whose name contains this.")] = None,
     quick: Annotated[bool, typer.Option(help="Four data sets per design, for a look.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes; default: every core.")] = None,
-    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
 ) -> None:
     """Compare learning-rate methods with calibration: coverage, width and time on the same data.
 

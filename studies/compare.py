@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etafree.bootstrap import bootstrap, loss_likelihood_bootstrap
 from etafree.calibrate import calibrate
@@ -17,7 +16,7 @@ from etafree.errors import EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_count
 from etafree.foundation.terminal import say
 from etafree.learning_rates import METHODS, select
-from etafree.paper.study import Cell, run_study, write_outputs
+from etafree.paper.study import Arrays, Cell, How, Parameters, run_study, write_outputs
 from etafree.posterior import GeneralizedPosterior
 from etafree.q_posterior import q_posterior
 from etafree.samplers import sample
@@ -54,8 +53,8 @@ def _chosen(method: str, **options: Any) -> Drawn:
         rate = select(posterior, method, clusters=data.clusters, seed=rng, **options)
         if not (np.isfinite(rate.eta) and rate.eta > 0):
             raise InputError("eta", f"is {rate.eta}")
-        made = GeneralizedPosterior(data.criterion, rate.eta, data.prior)
-        return sample(made, DRAWS, rng), rate.eta, rate.status
+        chosen = GeneralizedPosterior(data.criterion, rate.eta, data.prior)
+        return sample(chosen, DRAWS, rng), rate.eta, rate.status
 
     return draw
 
@@ -67,16 +66,16 @@ def _at_one(data: Comparison, rng: np.random.Generator) -> tuple[Draws, float, s
 
 def _calibrated(data: Comparison, rng: np.random.Generator) -> tuple[Draws, float, str]:
     draws = sample(GeneralizedPosterior(data.criterion, 1.0), DRAWS, rng)
-    made = calibrate(draws, data.criterion, clusters=data.clusters, seed=rng)
-    return made.draws, np.nan, "all ok" if made.flags() == "all ok" else "flagged"
+    result = calibrate(draws, data.criterion, clusters=data.clusters, seed=rng)
+    return result.draws, np.nan, "all ok" if result.flags() == "all ok" else "flagged"
 
 
 def _direct(function: Callable[..., Draws]) -> Drawn:
     """Return draws that have no learning rate."""
 
     def draw(data: Comparison, rng: np.random.Generator) -> tuple[Draws, float, str]:
-        made = function(data.criterion, DRAWS, clusters=data.clusters, seed=rng)
-        return made, np.nan, "drawn"
+        draws = function(data.criterion, DRAWS, clusters=data.clusters, seed=rng)
+        return draws, np.nan, "drawn"
 
     return draw
 
@@ -101,7 +100,7 @@ def pace(design: str, way: str) -> str:
     return "fair" if way in RESAMPLED else "cheap"
 
 
-def work(parameters: Mapping[str, Any], seed: np.random.SeedSequence) -> dict[str, NDArray[Any]]:
+def work(parameters: Parameters, seed: np.random.SeedSequence) -> Arrays:
     """Return limits (data set, way, 2, p), etas, seconds and statuses (data set, way), and truth.
 
     NaN where a method refuses the data or fails, as its status then says. The k-th data set of a
@@ -114,11 +113,11 @@ def work(parameters: Mapping[str, Any], seed: np.random.SeedSequence) -> dict[st
     for k, stream in enumerate(streams, start=parameters["first"]):
         key = [parameters["seed"], list(DESIGNS).index(design), k]
         data = function(np.random.default_rng(key), **arguments)
-        made = [
+        outcomes = [
             _one(WAYS[way], data, child)
             for way, child in zip(ways, stream.spawn(len(ways)), strict=True)
         ]
-        for name, values in zip(out, zip(*made, strict=True), strict=False):
+        for name, values in zip(out, zip(*outcomes, strict=True), strict=False):
             out[name].append(values)
         out["truth"].append(data.truth)
     return {name: np.array(values) for name, values in out.items()}
@@ -144,9 +143,7 @@ def run_compare(
     seed: int = 1,
     only: str | None = None,
     quick: bool = False,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    progress: bool | None = None,
+    **how: Unpack[How],
 ) -> pd.DataFrame:
     """Run the study, resuming what `out` holds, and return the long table.
 
@@ -184,35 +181,25 @@ def run_compare(
                 for first in range(0, many[speed] if ways else 0, block)
             ]
     settings = {"datasets": count, "designs": names, "ways": list(WAYS), "draws": DRAWS}
-    first = sorted(cells, key=lambda cell: "slow" not in cell.key)
-    made = run_study(
-        "compare",
-        settings,
-        first,
-        work,
-        out,
-        seed=seed,
-        workers=workers,
-        scheduler=scheduler,
-        progress=progress,
-    )
-    rows: list[dict[str, Any]] = []
+    slow_first = sorted(cells, key=lambda cell: "slow" not in cell.key)
+    results = run_study("compare", settings, slow_first, work, out, seed=seed, **how)
+    rows: list[dict[str, object]] = []
     for cell_design in names:
         for way in WAYS:
-            parts = [
+            blocks = [
                 {
                     key: value[:, cell.parameters["ways"].index(way)] if key != "truth" else value
-                    for key, value in made[cell.key].items()
+                    for key, value in results[cell.key].items()
                 }
                 for cell in cells
                 if cell.parameters["design"] == cell_design and way in cell.parameters["ways"]
             ]
-            arrays = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+            arrays = {key: np.concatenate([block[key] for block in blocks]) for key in blocks[0]}
             rows += _rows(cell_design, way, arrays)
     return pd.DataFrame(rows)
 
 
-def _rows(design: str, way: str, arrays: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+def _rows(design: str, way: str, arrays: Arrays) -> list[dict[str, object]]:
     limits, truth = arrays["limits"], arrays["truth"]
     kinds, many = np.unique(arrays["status"], return_counts=True)
     there = np.isfinite(limits[:, 0, 0])
@@ -258,12 +245,6 @@ def write_compare(out: Path | str, **options: Any) -> pd.DataFrame:
         "data sets": f"{table['datasets'].min()} to {table['datasets'].max()}",
     }
     say(overview(table).to_string(na_rep="-"))
-    write_outputs(
-        out,
-        "compare",
-        table,
-        compare_picture(table),
-        lambda png, told: compare_page(table, png, told),
-        settings,
-    )
+    page = lambda png, settings: compare_page(table, png, settings)  # noqa: E731
+    write_outputs(out, "compare", table, compare_picture(table), page, settings)
     return table

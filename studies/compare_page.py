@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,13 +25,13 @@ def overview(table: pd.DataFrame) -> pd.DataFrame:
     high = table.groupby(["way", "design"], sort=False)["coverage"].max().unstack()
     ways, designs = list(dict.fromkeys(table["way"])), list(dict.fromkeys(table["design"]))
     low, high = low.reindex(ways)[designs], high.reindex(ways)[designs]
-    made = low.map(lambda v: f"{v:.3f}" if v == v else "-").astype(object)
+    texts = low.map(lambda v: f"{v:.3f}" if v == v else "-").astype(object)
     for way in ways:
         for design in designs:
             one, two = low.loc[way, design], high.loc[way, design]
             if one == one and round(one, 3) != round(two, 3):
-                made.loc[way, design] = f"{one:.3f} to {two:.3f}"
-    return made
+                texts.loc[way, design] = f"{one:.3f} to {two:.3f}"
+    return texts
 
 
 def compare_picture(table: pd.DataFrame) -> Figure:
@@ -40,35 +40,35 @@ def compare_picture(table: pd.DataFrame) -> Figure:
 
     designs, ways = list(dict.fromkeys(table["design"])), list(dict.fromkeys(table["way"]))
     columns = min(3, len(designs))
-    rows = -(-len(designs) // columns)
-    figure = Figure(figsize=(4.2 * columns + 1.8, 3.6 * rows + 0.6), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, sharey=True, sharex=True)
+    height = -(-len(designs) // columns)
+    figure = Figure(figsize=(4.2 * columns + 1.8, 3.6 * height + 0.6), layout="constrained")
+    axes = figure.subplots(height, columns, squeeze=False, sharey=True, sharex=True)
     for ax in axes.reshape(-1)[len(designs) :]:
         ax.set_visible(False)
     for ax, design in zip(axes.reshape(-1), designs, strict=False):
-        part = table[table["design"] == design]
+        panel = table[table["design"] == design]
         ax.axvspan(*BAND, color="#d9ead3")
         ax.axvline(0.95, color="0.5", lw=0.8)
-        for k, parameter in enumerate(dict.fromkeys(part["parameter"])):
-            some = part[part["parameter"] == parameter].set_index("way").reindex(ways)
+        for k, parameter in enumerate(dict.fromkeys(panel["parameter"])):
+            rows = panel[panel["parameter"] == parameter].set_index("way").reindex(ways)
             y = len(ways) - np.arange(len(ways)) + 0.22 * (1 - k)
             ours = np.array([way == "location-scale" for way in ways])
             for mine, colour in ((ours, AFTER), (~ours, BEFORE)):
                 ax.errorbar(
-                    some["coverage"][mine],
+                    rows["coverage"][mine],
                     y[mine],
-                    xerr=2 * some["coverage_se"][mine],
+                    xerr=2 * rows["coverage_se"][mine],
                     fmt=MARKS[k % 3],
                     color=colour,
                     ms=4,
                     lw=0.7,
                 )
             for way, place in zip(ways, y, strict=True):
-                if k == 0 and np.isnan(some.loc[way, "coverage"]):
+                if k == 0 and np.isnan(rows.loc[way, "coverage"]):
                     ax.text(
                         0.5,
                         place - 0.3,
-                        str(some.loc[way, "status"]),
+                        str(rows.loc[way, "status"]),
                         fontsize=8,
                         color="0.4",
                         ha="center",
@@ -77,8 +77,7 @@ def compare_picture(table: pd.DataFrame) -> Figure:
         ax.set_yticks(len(ways) - np.arange(len(ways)), ways)
         ax.set_xlim(-0.03, 1.03)
         ax.grid(axis="y", color="0.93", lw=0.6)
-        for side in ("top", "right"):
-            ax.spines[side].set_visible(False)
+        ax.spines[["top", "right"]].set_visible(False)
     for ax in axes[-1]:
         ax.set_xlabel("coverage of 95 % intervals")
     figure.suptitle(
@@ -88,7 +87,7 @@ def compare_picture(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def compare_page(table: pd.DataFrame, png: bytes, settings: dict[str, Any]) -> str:
+def compare_page(table: pd.DataFrame, png: bytes, settings: dict[str, object]) -> str:
     """Return the self-contained page: picture, coverages, learning rates and times, settings."""
     per_way = table.drop_duplicates(["design", "way"]).set_index(["design", "way"])
     ours = table[table["way"] == "location-scale"]

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etafree.calibrate import calibrate
 from etafree.dependence import Survey
@@ -19,7 +18,7 @@ from etafree.foundation.arguments import Array, as_count
 from etafree.foundation.terminal import say
 from etafree.inference import student_quantile
 from etafree.map import Map
-from etafree.paper.study import Cell, run_study, write_outputs
+from etafree.paper.study import Arrays, Cell, How, Parameters, run_study, write_outputs
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
 from etafree.sandwich import target
@@ -45,7 +44,7 @@ SLOW_REPLICATES = 500
 QUICK_REPLICATES = 6
 
 
-def work(parameters: Mapping[str, Any], seed: np.random.SeedSequence) -> dict[str, NDArray[Any]]:
+def work(parameters: Parameters, seed: np.random.SeedSequence) -> Arrays:
     """Return limits (replicate, eta, method, 2, p), fixed limits (replicate, method, 2, p), flags.
 
     NaN where there is no interval: coefficients at a kink, or a posterior that cannot be sampled.
@@ -81,7 +80,7 @@ def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) ->
         sampler = "auto" if has_design(criterion.total) else "importance"
         posterior = GeneralizedPosterior(criterion, eta)
         draws = sample(posterior, draws=DRAWS, seed=rng, sampler=sampler)
-        made = calibrate(draws, criterion, seed=rng, **problem.options)
+        result = calibrate(draws, criterion, seed=rng, **problem.options)
     except EtafreeError as error:
         return np.full((len(METHODS), 2, criterion.p), np.nan), type(error).__name__
     chosen = draws.select(goal.names)
@@ -89,9 +88,9 @@ def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) ->
     open_faced = calibrate(plain, goal, map=Map(kind="scale"), seed=rng).draws
     limits = [
         _limits(_quantiles(d), goal.names, criterion.names)
-        for d in (chosen, open_faced, made.draws.select(goal.names))
+        for d in (chosen, open_faced, result.draws.select(goal.names))
     ]
-    return np.array(limits), made.flags()
+    return np.array(limits), result.flags()
 
 
 def _quantiles(draws: Draws) -> Array:
@@ -129,9 +128,7 @@ def run_coverage(
     seed: int = 1,
     only: str | None = None,
     quick: bool = False,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    progress: bool | None = None,
+    **how: Unpack[How],
 ) -> pd.DataFrame:
     """Run the study, resuming what `out` holds, and return the long table.
 
@@ -158,26 +155,16 @@ def run_coverage(
         ]
     settings = {"replicates": count, "scenarios": names, "etas": list(ETAS), "draws": DRAWS}
     slow_first = sorted(cells, key=lambda cell: cell.parameters["scenario"] not in SLOW)
-    made = run_study(
-        "coverage",
-        settings,
-        slow_first,
-        work,
-        out,
-        seed=seed,
-        workers=workers,
-        scheduler=scheduler,
-        progress=progress,
-    )
-    rows: list[dict[str, Any]] = []
+    results = run_study("coverage", settings, slow_first, work, out, seed=seed, **how)
+    rows: list[dict[str, object]] = []
     for name in names:
-        blocks = [made[cell.key] for cell in cells if cell.parameters["scenario"] == name]
+        blocks = [results[cell.key] for cell in cells if cell.parameters["scenario"] == name]
         arrays = {key: np.concatenate([b[key] for b in blocks]) for key in blocks[0]}
         rows += _rows(name, arrays)
     return pd.DataFrame(rows)
 
 
-def _rows(name: str, arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
+def _rows(name: str, arrays: Mapping[str, Array]) -> list[dict[str, object]]:
     problem = simulate(name, np.random.default_rng(0))
     truth, flags, rows = arrays["truth"], arrays["flags"], []
     raised = [[set(f.split(", ")) - {"all ok"} for f in row] for row in flags.tolist()]
@@ -196,8 +183,8 @@ def _rows(name: str, arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
 
 
 def _summaries(
-    limits: Array, truth: Array, problem: Problem, raised: list[set[str]], **labels: Any
-) -> list[dict[str, Any]]:
+    limits: Array, truth: Array, problem: Problem, raised: list[set[str]], **labels: object
+) -> list[dict[str, object]]:
     """Return a row per parameter; `raised` holds the checks that warn, by data set."""
     rows, counts = [], Counter(name for names in raised for name in names)
     flagged = sum(map(bool, raised)) / len(raised)
@@ -235,12 +222,6 @@ def write_coverage(out: Path | str, **options: Any) -> pd.DataFrame:
         "replicates": int(table["replicates"].max()),
     }
     say(league(table).to_string(float_format=lambda v: f"{v:.3f}", na_rep="-"))
-    write_outputs(
-        out,
-        "coverage",
-        table,
-        coverage_picture(table, BAND),
-        lambda png, told: coverage_page(table, png, told, BAND),
-        settings,
-    )
+    page = lambda png, settings: coverage_page(table, png, settings, BAND)  # noqa: E731
+    write_outputs(out, "coverage", table, coverage_picture(table, BAND), page, settings)
     return table

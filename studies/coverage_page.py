@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,12 +29,12 @@ def league(table: pd.DataFrame) -> pd.DataFrame:
     main = table[table["method"].isin(list(STYLES))]
     worst = main.assign(off=(main["coverage"] - 0.95).abs())
     worst = worst.sort_values("off").groupby(["scenario", "method"], sort=False).tail(1)
-    made = worst.pivot(index="scenario", columns="method", values="coverage")
+    wide = worst.pivot(index="scenario", columns="method", values="coverage")
     order = list(dict.fromkeys(table["scenario"]))
-    made = made.reindex(index=order, columns=[m for m in STYLES if m in made.columns])
+    wide = wide.reindex(index=order, columns=[m for m in STYLES if m in wide.columns])
     draws = main[main["method"] == "location-scale, draws"].groupby("scenario")["flagged"]
-    made["flagged, min"], made["flagged, max"] = draws.min(), draws.max()
-    return made
+    wide["flagged, min"], wide["flagged, max"] = draws.min(), draws.max()
+    return wide
 
 
 def coverage_picture(table: pd.DataFrame, band: tuple[float, float]) -> Figure:
@@ -70,14 +70,13 @@ def coverage_picture(table: pd.DataFrame, band: tuple[float, float]) -> Figure:
     )
     ax.grid(axis="y", color="0.92", lw=0.6)
     ax.set_axisbelow(True)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    ax.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=6, frameon=False)
     return figure
 
 
 def coverage_page(
-    table: pd.DataFrame, png: bytes, settings: dict[str, Any], band: tuple[float, float]
+    table: pd.DataFrame, png: bytes, settings: dict[str, object], band: tuple[float, float]
 ) -> str:
     """Return the self-contained page: picture, league table, what is off, settings."""
     main = table[table["method"].isin(["location-scale, draws", "location-scale, Wald"])]

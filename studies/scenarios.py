@@ -47,14 +47,14 @@ def lognormal(rng: np.random.Generator, groups: int) -> Problem:
 
     Errors are symmetric and nothing is penalized, so the truth is what made the data.
     """
-    x, error, found = Design(groups=groups, beta=0.0).simulate(rng)
-    level = np.exp(rng.standard_normal(groups))[found.codes]
+    x, error, grouping = Design(groups=groups, beta=0.0).simulate(rng)
+    level = np.exp(rng.standard_normal(groups))[grouping.codes]
     X = np.column_stack([np.ones(len(x)), x, level])
     truth = np.array([1.0, 2.0, 0.5])
     model = RandomIntercept(
         X,
         X @ truth + error,
-        found.codes,
+        grouping.codes,
         c=1.0,
         tau2=2.0,
         sigma2=1.0,
@@ -96,7 +96,7 @@ def autoregressive(rng: np.random.Generator, phi: float, periods: int) -> Proble
 
 def crossed(rng: np.random.Generator, first: int, second: int) -> Problem:
     """Return a two-way layout: effects of rows and columns in covariate and error."""
-    i, j = (part.reshape(-1) for part in np.indices((first, second)))
+    i, j = (index.reshape(-1) for index in np.indices((first, second)))
 
     def field_of() -> Array:
         effects = rng.standard_normal(first)[i] + rng.standard_normal(second)[j]
@@ -107,7 +107,7 @@ def crossed(rng: np.random.Generator, first: int, second: int) -> Problem:
     truth = np.array([1.0, 0.5])
     criterion = Criterion(Squared(), (X, X @ truth + field_of()), names=["one", "slope"])
     rivals: dict[str, dict[str, Any]] = {
-        f"by {name} only, CR3": {"clusters": part} for name, part in (("row", i), ("column", j))
+        f"by {name} only, CR3": {"clusters": labels} for name, labels in (("row", i), ("column", j))
     }
     return Problem(criterion, {"clusters": {"row": i, "column": j}}, truth, rivals)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -193,13 +193,7 @@ def calibrate_files(
 
     Example: etafree calibrate chain-1.csv chain-2.csv --report page.html
     """
-    for path, option in ((out, "out"), (report, "report")):
-        if path is not None and writable(path, argument=option).exists() and not force:
-            raise InputError(option, f"{str(path)!r} exists", "pass --force to overwrite it")
-    places = [path.resolve() for path in (*fit, out, report) if path is not None]
-    if len(set(places)) < len(places):
-        option, advice = "report" if out is None else "out", "--out, --report and fit must differ"
-        raise InputError(option, "names one file twice", advice)
+    _check_outputs(fit, {"out": out, "report": report}, force)
 
     def progress(text: str) -> None:
         if not quiet:
@@ -229,6 +223,17 @@ def calibrate_files(
         progress(f"writing {report}")
         result.report(report, force=force)
     return result
+
+
+def _check_outputs(fit: Sequence[Path], outputs: Mapping[str, Path | None], force: bool) -> None:
+    """Refuse, before any work, files that cannot be written, that exist, or that are one file."""
+    places = {option: path for option, path in outputs.items() if path is not None}
+    for option, path in places.items():
+        if writable(path, argument=option).exists() and not force:
+            raise InputError(option, f"{str(path)!r} exists", "pass --force to overwrite it")
+    if len({path.resolve() for path in (*fit, *places.values())}) < len(fit) + len(places):
+        advice = "fit, --out and --report are different files"
+        raise InputError(next(iter(places), "fit"), "names one file twice", advice)
 
 
 def structure_of(

@@ -146,8 +146,8 @@ def figure1_page(
         ),
     ]
     title = "Figure 1 of “Location–scale calibration for generalized posterior”"
-    made = "Settings: " + ", ".join(f"{k} = {v}" for k, v in settings.items())
-    return render(title, SUMMARY, sections, made)
+    footer = "Settings: " + ", ".join(f"{k} = {v}" for k, v in settings.items())
+    return render(title, SUMMARY, sections, footer)
 
 
 def published_curves() -> pd.DataFrame:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.progress import Progress
 
-Arrays: TypeAlias = dict[str, NDArray[np.generic]]
+Arrays: TypeAlias = dict[str, NDArray[Any]]
 #: A cell's parameters, as JSON gives them back.
 Parameters: TypeAlias = Mapping[str, Any]
 Work: TypeAlias = Callable[[Parameters, np.random.SeedSequence], Mapping[str, NDArray[np.generic]]]
@@ -108,28 +108,14 @@ def run_study(
 ) -> dict[str, Arrays]:
     """Run every cell that `out` does not hold yet and return the results of all, in order.
 
-    Parameters
-    ----------
-    name, settings, seed
-        What makes the study; a folder made with others is refused.
-    cells : sequence of Cell
-        The pieces, in the order in which they are started.
-    work : function
-        Defined at the top of a module; takes a cell's parameters and seed, returns named arrays.
-    out : path
-        Folder for ``study.json`` and one file per cell, written as soon as the cell finishes.
-    workers : int, optional
-        Processes: all usable processors unless told; 1 runs here; of no effect with `scheduler`.
-    scheduler : str, optional
-        Address of a Dask scheduler to use instead. Where no worker can run for ten minutes, or for
-        the seconds in the environment variable ETAFREE_WORKER_TIMEOUT, the study stops.
-    progress : bool, optional
-        True for a bar, False for silence; unless told, a bar on a terminal and lines elsewhere.
-
-    Raises
-    ------
-    StudyError
-        A cell raised, or workers keep dying.
+    `work` stands at the top of a module, takes a cell's parameters and seed, and returns named
+    arrays. The folder `out` has ``study.json`` and a file per cell, written as soon as it finishes;
+    one that was made with another name, settings or seed is refused. `workers` are processes, all
+    usable processors by default; 1 runs here. `scheduler` is the address of a Dask scheduler to use
+    instead: where no worker can run for ten minutes, or for the seconds in the environment variable
+    ETAFREE_WORKER_TIMEOUT, the study stops. `progress` is True for a bar and False for silence; by
+    default it is a bar on a terminal and lines elsewhere. A `StudyError` says that a cell raised,
+    or that workers keep dying.
     """
     facts = _checked(name, settings, cells, work, seed, workers, scheduler)
     folder = Path(out)
@@ -311,14 +297,19 @@ def _checked(
     repeated = collections.Counter(cell.key.lower() for cell in cells).most_common(1)
     if repeated and repeated[0][1] > 1:  # file names may not tell capitals apart
         raise InputError("cells", f"has {repeated[0][0]!r} twice", "give each cell its own key")
+    _check_work(work)
+    facts = {"name": name, "settings": json.loads(_json("settings", settings)), "seed": int(seed)}
+    return {"etafree": "study", **facts, "made_with": made_with()}
+
+
+def _check_work(work: Work) -> None:
+    """Refuse a function that a worker cannot find by its name."""
     home: object = sys.modules.get(getattr(work, "__module__", None) or "")
     for attribute in getattr(work, "__qualname__", "?").split("."):
         home = getattr(home, attribute, None)
     if home is not work or not callable(work):
         advice = "define it with def at the top of a module and put what varies in the parameters"
         raise InputError("work", f"{work!r:.80} cannot be found by name from a worker", advice)
-    facts = {"name": name, "settings": json.loads(_json("settings", settings)), "seed": int(seed)}
-    return {"etafree": "study", **facts, "made_with": made_with()}
 
 
 def _file(folder: Path, key: str) -> Path:
