@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from etafree._version import __version__
 from etafree.cli.commands import calibrate_files, select_file
 from etafree.errors import EtafreeError
-from etafree.foundation.storage import made_with
 from etafree.foundation.terminal import say, silence, stand_in
 from etafree.result import Calibration
 
@@ -36,6 +35,7 @@ app = typer.Typer(
     result_callback=_exit_code,
 )
 app.command("calibrate")(calibrate_files)
+app.command("select")(select_file)
 
 
 @app.callback()
@@ -47,53 +47,6 @@ def _root() -> None:
     Your own fit or data: calibrate, select. The paper's experiment: figure1.
     Every command has a --help of its own. In Python: help("etafree.calibrate").
     """
-
-
-@app.command()
-def select(
-    data: Annotated[Path, Argument(help="CSV file with a header.")],
-    formula: Annotated[str, Option(help='For example "y ~ x + C(region)".')],
-    loss: Annotated[
-        str,
-        Option(help="squared, huber, pseudo-huber, student, median, logistic, poisson or gamma."),
-    ] = "huber",
-    clusters: Annotated[str | None, Option(help="Column of cluster labels.")] = None,
-    bandwidth: Annotated[
-        float | None,
-        Option(help="Smoothing of the median, in units of the response; the median needs it."),
-    ] = None,
-    prior_sd: Annotated[
-        float | None,
-        Option(
-            help="Standard deviation of a normal prior about zero; methods that need a prior are "
-            "left out without."
-        ),
-    ] = None,
-    level: Annotated[float, Option(help="Level of the intervals.")] = 0.95,
-    seed: Annotated[int, Option(help="Seed of draws and bootstraps.")] = 1,
-) -> None:
-    """Print the learning rate that each method chooses, its intervals, and the calibrated ones.
-
-    Example: etafree select data.csv --formula "y ~ x" --clusters school
-    """
-    table = select_file(
-        data,
-        formula,
-        loss,
-        clusters=clusters,
-        bandwidth=bandwidth,
-        prior_sd=prior_sd,
-        level=level,
-        seed=seed,
-    )
-    refused = table[table["eta"].isna() & (table.index != "calibrated")]
-    shown = table.drop(index=refused.index)
-    say(shown.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-"))
-    for method, reason in refused["status"].items():
-        say(f"{method}: {reason}")
-    if table.attrs["dropped"]:
-        say(table.attrs["dropped"])
-    say(f"seed {seed}, level {level:g}; {made_with()}")
 
 
 @app.command()

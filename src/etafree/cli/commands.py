@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +23,13 @@ from etafree.fits import from_arviz
 from etafree.fits.stan import read_stan_csv
 from etafree.fits.trees import read_tree, write_netcdf
 from etafree.foundation.arguments import Array, as_choice, as_level, as_positive, as_seeds
-from etafree.foundation.storage import writable
+from etafree.foundation.storage import made_with, writable
 from etafree.foundation.terminal import say
 from etafree.learning_rates import METHODS, select
 from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.result import Calibration
 from etafree.samplers import sample
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Losses by the name on the command line.
 LOSSES: dict[str, losses.LinearLoss] = {
@@ -49,20 +46,30 @@ DRAWS = 4000
 
 
 def select_file(
-    path: Path,
-    formula: str,
-    loss: str,
-    *,
-    clusters: str | None = None,
-    bandwidth: float | None = None,
-    prior_sd: float | None = None,
-    level: float = 0.95,
-    seed: int = 1,
-) -> pd.DataFrame:
-    """Return a row per method: eta, its status and aim, and every coefficient's interval.
+    data: Annotated[Path, Argument(help="CSV file with a header.")],
+    formula: Annotated[str, Option(help='For example "y ~ x + C(region)".')],
+    loss: Annotated[
+        str,
+        Option(help="squared, huber, pseudo-huber, student, median, logistic, poisson or gamma."),
+    ] = "huber",
+    clusters: Annotated[str | None, Option(help="Column of cluster labels.")] = None,
+    bandwidth: Annotated[
+        float | None,
+        Option(help="Smoothing of the median, in units of the response; the median needs it."),
+    ] = None,
+    prior_sd: Annotated[
+        float | None,
+        Option(
+            help="Standard deviation of a normal prior about zero; methods that need a prior are "
+            "left out without."
+        ),
+    ] = None,
+    level: Annotated[float, Option(help="Level of the intervals.")] = 0.95,
+    seed: Annotated[int, Option(help="Seed of draws and bootstraps.")] = 1,
+) -> object:  # a DataFrame, which the command line need not import
+    """Print the learning rate that each method chooses, its intervals, and the calibrated ones.
 
-    `loss` is one of `LOSSES` or "median", which needs a `bandwidth`; methods that need a prior are
-    left out without `prior_sd`. ``attrs["dropped"]`` says which rows were left out, and why.
+    Example: etafree select data.csv --formula "y ~ x" --clusters school
     """
     import pandas as pd
 
@@ -72,7 +79,7 @@ def select_file(
         advice = "pass one in units of the response, about a tenth of its spread"
         raise InputError("bandwidth", "goes with the median, and the median needs one", advice)
     chosen = LOSSES[loss] if bandwidth is None else losses.Quantile(0.5, bandwidth)
-    file = CsvTable.read(path, "data")
+    file = CsvTable.read(data, "data")
     frame = file.frame(screened(formula, file.names))
     criterion = Criterion.from_formula(formula, frame, chosen)
     labels = None if clusters is None else file.labels(clusters, "clusters", criterion.rows.kept)
@@ -99,6 +106,14 @@ def select_file(
     rows["calibrated"] |= _intervals(criterion.names, limits)
     table = pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name="method"))
     table.attrs["dropped"] = file.dropped(frame, criterion.rows.kept)
+    refused = table[table["eta"].isna() & (table.index != "calibrated")]
+    shown = table.drop(index=refused.index)
+    say(shown.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-"))
+    for name, reason in refused["status"].items():
+        say(f"{name}: {reason}")
+    if table.attrs["dropped"]:
+        say(table.attrs["dropped"])
+    say(f"seed {seed}, level {level:g}; {made_with()}")
     return table
 
 
