@@ -249,4 +249,4 @@ def test_what_is_refused():
     )
     refused("fit", "no samples of m", lambda: numpyro_fit({"x": y}, model))
     refused("fit", "shapes", lambda: numpyro_fit({"m": np.zeros((2, 3, 4))}, model))
-    refused("prior", "is not said", lambda: numpyro_fit(good, model, eta=0.5))
+    refused("prior", "is missing", lambda: numpyro_fit(good, model, eta=0.5))

@@ -309,7 +309,7 @@ def test_observations_must_speak_of_every_parameter():
 def test_what_is_refused():
     good = draws_of("m", "s")
     refused("model", "is a int", lambda: pymc_fit(good, 3))
-    refused("prior", "is not said", lambda: pymc_fit(good, simple(), eta=0.5))
+    refused("prior", "is missing", lambda: pymc_fit(good, simple(), eta=0.5))
     refused("prior", "is 'weak'", lambda: pymc_fit(good, simple(), prior="weak"))
     refused("latent", "is 'u'", lambda: pymc_fit(good, simple(), latent="u"))
     refused("log_likelihood", "'x'", lambda: pymc_fit(good, simple(), log_likelihood="x"))

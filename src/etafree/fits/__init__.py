@@ -1,28 +1,34 @@
 r"""Fits of other packages: recognised by the name of their type, so that nothing is imported.
 
 The functions that an adapter makes of a model are closures over compiled graphs, which neither
-pickle nor copy. A `Recipe` holds what made them, and a `FromModel` is one of them by name.
+pickle nor copy. A `Recipe` holds what made them, and a `FromModel` is one of them by its place.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from etafree.criterion import Criterion
 from etafree.dependence.base import Structure
 from etafree.draws import Draws
 from etafree.errors import InputError, MissingExtraError
-from etafree.foundation.arguments import Array, as_choice, as_positive
+from etafree.foundation.arguments import Array, as_choice
 from etafree.foundation.check import Finding
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from etafree.fits.model import ModelOptions
+    from etafree.fits.observations import Observations
 
 __all__ = [
     "Fit",
@@ -49,7 +55,7 @@ class Fit:
         Free parameters on the scale that is calibrated: the unconstrained one where the model is
         known, else the one the draws came in. With R-hat, divergences and such in ``draws.info``.
     tree : xarray.DataTree
-        The fit as it came; groups ``posterior``, ``log_likelihood`` and so on.
+        The fit as it came.
     criterion : Criterion or None
         Exact losses and derivatives on the scale of `draws`, the prior as penalty. None: only
         pointwise losses are known and the infinitesimal jackknife makes the target.
@@ -60,11 +66,10 @@ class Fit:
     every : Draws or None
         All real variables for the slopes of the jackknife, where `draws` are some of them.
     constrain : callable or None
-        Parameters (..., p) to a mapping of the model's own variables ``(..., *shape)``,
-        deterministic ones too; None where the draws are the variables themselves.
+        Parameters (..., p) to the model's own variables by name, deterministic ones too; None where
+        the draws are the variables themselves.
     pointwise : callable or None
-        Parameters (D, p) to a mapping of observed variables to log-likelihoods ``(D, *shape)``, to
-        recompute the group ``log_likelihood`` of calibrated draws.
+        Parameters (D, p) to log-likelihoods of observed variables by name.
     latent : tuple of str
         Group effects that a marginal likelihood integrates out: left as they were.
     findings : tuple of Finding
@@ -93,7 +98,7 @@ class Fit:
     tree: Any = field(repr=False)
     criterion: Criterion | None = None
     losses: Any = field(default=None, repr=False)
-    observations: Any = field(default=None, repr=False)
+    observations: Observations | None = field(default=None, repr=False)
     every: Draws | None = field(default=None, repr=False)
     constrain: Callable[[Array], Mapping[str, Array]] | None = field(default=None, repr=False)
     pointwise: Callable[[Array], Mapping[str, Array]] | None = field(default=None, repr=False)
@@ -116,113 +121,69 @@ class Recipe:
     """What made a model's functions: an adapter, the fit, the model and options."""
 
     adapter: Callable[..., Fit]
-    tree: Any
-    model: Any
-    options: Mapping[str, Any]
+    tree: object
+    model: object
+    options: Mapping[str, object]
 
     @cached_property
-    def functions(self) -> dict[str, Callable[..., Any] | None]:
-        """The functions by name, made again where this comes from a pickle."""
-        return functions_of(self.adapter(self.tree, self.model, **self.options))
+    def fit(self) -> Fit:
+        """The fit with its functions, made again where this comes from a pickle."""
+        return self.adapter(self.tree, self.model, **self.options)
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name != "functions"}
-        if importlib.util.find_spec("cloudpickle") is not None:  # models hold lambdas and partials
-            dumps: Any = importlib.import_module("cloudpickle").dumps
+    def __getstate__(self) -> dict[str, object]:
+        state = {name: value for name, value in self.__dict__.items() if name != "fit"}
+        if find_spec("cloudpickle") is not None:  # models hold lambdas and partials
             try:
-                state["model"] = Stored(dumps(self.model))
+                state["model"] = importlib.import_module("cloudpickle").dumps(self.model)
             except Exception as error:  # whatever the model refers to
-                told = str(error).partition("\n")[0]
-                raise InputError(
-                    "model", f"does not pickle ({told})", "use save() and load()"
-                ) from error
+                problem = f"does not pickle ({str(error).partition(chr(10))[0]})"
+                raise InputError("model", problem, "use save() and load()") from error
         return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         model = state["model"]
-        loaded = pickle.loads(model.text) if isinstance(model, Stored) else model
+        loaded = pickle.loads(model) if isinstance(model, bytes) else model
         self.__dict__.update(state, model=loaded)
 
     def __deepcopy__(self, memo: object) -> Recipe:
         return self  # nothing in it changes
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A pickled model."""
-
-    text: bytes
-
-
 @dataclass(frozen=True, eq=False)
 class FromModel:
-    """One function of a recipe."""
+    """One function of a recipe's fit, by its place there."""
 
     recipe: Recipe
-    name: str
+    place: str
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """Return what the function returns."""
-        function = self.recipe.functions[self.name]
-        assert function is not None
-        return function(*args)
+        return attrgetter(self.place)(self.recipe.fit)(*args)
 
 
-def functions_of(fit: Fit) -> dict[str, Callable[..., Any] | None]:
-    """Return the functions of a model's fit by name."""
-    assert fit.criterion is not None
-    penalty: Any = fit.criterion.penalty
-    return {
-        "losses": fit.criterion.loss.function,
-        "function": penalty.function,
-        "slope": penalty.slope,
-        "curvature": penalty.curvature,
-        "constrain": fit.constrain,
-        "pointwise": fit.pointwise,
-    }
-
-
-def portable(adapter: Callable[..., Fit], fit: object, model: object, **options: Any) -> Fit:
+def portable(adapter: Callable[..., Fit], fit: object, model: object, **options: object) -> Fit:
     """Return the fit that an adapter makes of a model, in a form that pickles and copies."""
-    made = adapter(fit, model, **options)
-    assert made.criterion is not None
-    recipe = Recipe(adapter, made.tree, model, options)
-    recipe.__dict__["functions"] = functions_of(made)
-    ours = {
-        name: None if function is None else FromModel(recipe, name)
-        for name, function in recipe.functions.items()
+    read = adapter(fit, model, **options)
+    assert read.criterion is not None
+    recipe = Recipe(adapter, read.tree, model, options)
+    recipe.__dict__["fit"] = read
+    total, penalty = read.criterion.total, cast("Any", read.criterion.penalty)
+    derivatives = {
+        name: FromModel(recipe, f"criterion.penalty.{name}")
+        for name in ("function", "slope", "curvature")
     }
-    total = made.criterion.total
-    penalty: Any = made.criterion.penalty
+    losses = total.loss.with_function(FromModel(recipe, "criterion.loss.function"))
     criterion = replace(
-        made.criterion,
-        total=replace(total, loss=total.loss.with_function(ours["losses"])),
-        penalty=replace(penalty, **{k: ours[k] for k in ("function", "slope", "curvature")}),
+        read.criterion,
+        total=replace(total, loss=losses),
+        penalty=replace(penalty, **derivatives),
     )
     return replace(
-        made, criterion=criterion, constrain=ours["constrain"], pointwise=ours["pointwise"]
+        read,
+        criterion=criterion,
+        constrain=FromModel(recipe, "constrain"),
+        pointwise=None if read.pointwise is None else FromModel(recipe, "pointwise"),
     )
-
-
-#: Types that are fits or models; others, such as DataArrays, are arrays.
-FITS = {
-    "arviz": ("InferenceData",),
-    "xarray": ("DataTree", "Dataset"),
-    "cmdstanpy": ("CmdStanMCMC",),
-    "stan": ("Fit", "Model"),
-    "numpyro": ("MCMC",),
-    "pymc": ("Model",),
-    "bambi": ("Model",),
-}
-
-#: What fits and models of an extra are called, and the packages that reading them takes.
-NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "arviz": ("InferenceData", ("arviz",)),
-    "bambi": ("Bambi models", ("bambi", "jax")),
-    "numpyro": ("NumPyro models", ("numpyro", "jax")),
-    "pymc": ("PyMC models", ("pymc", "jax")),
-    "stan": ("Stan models", ("httpstan",)),
-}
 
 
 def from_arviz(
@@ -287,22 +248,15 @@ def from_arviz(
 
     _check_choices(var_names, filter_vars, log_likelihood, latent)
     tree, kind = _own_tree(fit)
-    found = arviz_fit(
-        tree,
-        var_names=var_names,
-        filter_vars=filter_vars,
-        log_likelihood=log_likelihood,
-        eta=eta,
-        stored=_reads(tree, log_likelihood) if losses is None else losses,
-    )
-    return replace(found, kind=kind, conditional=latent is None)
+    read = arviz_fit(tree, var_names, filter_vars, log_likelihood, eta, losses)
+    return replace(read, kind=kind, conditional=latent is None)
 
 
 def from_stan(
-    fit: Any,
-    model: Any = None,
+    fit: object,
+    model: object = None,
     *,
-    var_names: Any = None,
+    var_names: object = None,
     filter_vars: str | None = None,
     log_likelihood: str | Sequence[str] | None = None,
     eta: float | None = None,
@@ -348,27 +302,24 @@ def from_stan(
     >>> fit.draws.names, ef.calibrate(fit).target.method
     (('mu',), 'infinitesimal jackknife')
     """
+    from etafree.fits.arviz import arviz_fit
     from etafree.fits.stan import pystan_fit, read_stan_csv
 
-    options: dict[str, Any] = {
-        "var_names": var_names,
-        "filter_vars": filter_vars,
-        "log_likelihood": log_likelihood,
-        "eta": eta,
-    }
-    if _origin(fit) == "stan":
-        _need("stan")
-        _check_choices(var_names, filter_vars, log_likelihood, latent)
-        found = pystan_fit(fit, model, **options, stored=losses)
-        return replace(_shown(found, var_names, filter_vars), conditional=latent is None)
-    if model is not None:
+    asked = (var_names, filter_vars, log_likelihood, eta, losses)
+    _check_choices(var_names, filter_vars, log_likelihood, latent)
+    if ADAPTERS["stan"].recognises(fit):
+        ADAPTERS["stan"].require()
+        read = _shown(pystan_fit(fit, model, *asked), var_names, filter_vars)
+    elif model is not None:
         raise InputError("model", "of Stan goes with a pystan fit", "leave it out")
-    if _origin(fit) != "cmdstanpy" and not _paths(fit):
-        raise InputError(
-            "fit", f"is a {type(fit).__name__}", "pass CSV files, a CmdStanMCMC or a pystan fit"
-        )
-    paths = fit.runset.csv_files if _origin(fit) == "cmdstanpy" else _several(fit)
-    return from_arviz(read_stan_csv(paths), **options, latent=latent, losses=losses)
+    elif ADAPTERS["cmdstanpy"].recognises(fit):
+        read = arviz_fit(read_stan_csv(attrgetter("runset.csv_files")(fit)), *asked)
+    elif paths := _paths(fit):
+        read = arviz_fit(read_stan_csv(paths), *asked)
+    else:
+        advice = "pass CSV files, a CmdStanMCMC or a pystan fit"
+        raise InputError("fit", f"is a {type(fit).__name__}", advice)
+    return replace(read, conditional=latent is None)
 
 
 def from_pymc(
@@ -433,9 +384,9 @@ def from_pymc(
     """
     from etafree.fits.pymc import pymc_fit
 
-    _need("pymc")
-    options = _checked(var_names, filter_vars, log_likelihood, eta, prior, latent)
-    return _modelled(pymc_fit, fit, model, options)
+    ADAPTERS["pymc"].require()
+    options = _checked(log_likelihood, eta, prior, latent)
+    return _modelled(pymc_fit, fit, model, var_names, filter_vars, options)
 
 
 def from_bambi(
@@ -492,18 +443,19 @@ def from_bambi(
     """
     from etafree.fits.bambi import bambi_fit, built
 
-    _need("bambi")
-    options = _checked(var_names, filter_vars, log_likelihood, eta, prior, latent)
-    return _modelled(bambi_fit, fit, built(model), options, bambi_model=model)
+    ADAPTERS["bambi"].require()
+    options = _checked(log_likelihood, eta, prior, latent)
+    read = _modelled(bambi_fit, fit, built(model), var_names, filter_vars, options)
+    return _with_bambi_data(read, model)
 
 
 def from_numpyro(
-    fit: Any,
-    model: Any = None,
+    fit: object,
+    model: object = None,
     *,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    var_names: Any = None,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
+    var_names: object = None,
     filter_vars: str | None = None,
     log_likelihood: str | Sequence[str] | None = None,
     eta: float | None = None,
@@ -553,69 +505,93 @@ def from_numpyro(
     """
     from etafree.fits.numpyro import numpyro_fit
 
-    _need("numpyro")
-    options = _checked(var_names, filter_vars, log_likelihood, eta, prior, latent)
-    called = model
-    if called is None:
-        if _origin(fit) != "numpyro":
+    ADAPTERS["numpyro"].require()
+    options = _checked(log_likelihood, eta, prior, latent)
+    if model is None:
+        if not ADAPTERS["numpyro"].recognises(fit):
             raise InputError("model", "is missing", "pass the function that was sampled")
-        called = fit.sampler.model
-    options |= {"args": tuple(args), "kwargs": dict(kwargs or {})}
-    return _modelled(numpyro_fit, fit, called, options)
+        model = attrgetter("sampler.model")(fit)
+    call = {"args": tuple(args), "kwargs": dict(kwargs or {})}
+    return _modelled(numpyro_fit, fit, model, var_names, filter_vars, options, **call)
 
 
-#: Who reads fits and models of a package.
-ADAPTERS: dict[str, Callable[..., Fit]] = {
-    "arviz": from_arviz,
-    "xarray": from_arviz,
-    "cmdstanpy": from_stan,
-    "stan": from_stan,
-    "pymc": from_pymc,
-    "bambi": from_bambi,
-    "numpyro": from_numpyro,
+@dataclass(frozen=True)
+class Adapter:
+    """How fits and models of a package are recognised and read, and what reading them takes."""
+
+    package: str
+    types: str
+    read: Callable[..., Fit]
+    extra: str = ""
+    purpose: str = ""
+    needs: str = ""
+
+    def recognises(self, obj: object) -> bool:
+        """Return whether an object is a fit or model of the package, by the name of its type."""
+        return any(
+            cls.__module__.split(".")[0] == self.package and cls.__name__ in self.types.split()
+            for cls in type(obj).__mro__
+        )
+
+    def require(self) -> None:
+        """Refuse to go on without the packages that reading takes."""
+        if any(find_spec(name) is None for name in self.needs.split()):
+            raise MissingExtraError(self.extra, self.purpose)
+
+
+#: Who reads fits and models of a package. Other types of it, such as DataArrays, are arrays.
+ADAPTERS = {
+    adapter.package: adapter
+    for adapter in (
+        Adapter("arviz", "InferenceData", from_arviz, "arviz", "InferenceData", "arviz"),
+        Adapter("xarray", "DataTree Dataset", from_arviz),
+        Adapter("cmdstanpy", "CmdStanMCMC", from_stan, "stan", "CmdStan's CSV files", "cmdstanpy"),
+        Adapter("stan", "Fit Model", from_stan, "stan", "Stan models", "httpstan"),
+        Adapter("numpyro", "MCMC", from_numpyro, "numpyro", "NumPyro models", "numpyro jax"),
+        Adapter("pymc", "Model", from_pymc, "pymc", "PyMC models", "pymc jax"),
+        Adapter("bambi", "Model", from_bambi, "bambi", "Bambi models", "bambi jax"),
+    )
 }
 
 
-def as_fit(obj: object, model: object = None, *, losses: bool = True, **options: Any) -> Fit | None:
+def as_fit(
+    obj: object, model: object = None, *, losses: bool = True, **options: object
+) -> Fit | None:
     """Return a foreign fit as its package's adapter reads it; None for plain draws.
 
-    Parameters
-    ----------
-    obj : fit, path, or draws
-        Of a package in `ADAPTERS`; a path is a netCDF file, a zarr store or CmdStan's CSV files.
-    model : optional
-        Gives exact derivatives; without it stored log-likelihoods are used.
-    losses : bool
-        Whether losses must be stored in a fit without a model.
-    **options
-        What all adapters have: var_names, log_likelihood, eta.
+    A path is a netCDF file, a zarr store or CmdStan's CSV files. A model gives exact derivatives;
+    without it `losses` says whether log-likelihoods must be stored. Options are those that all
+    adapters have: var_names, log_likelihood, eta.
     """
     source, modelled = _origin(obj), _origin(model)
-    if not source and _paths(obj):
-        source = "stan" if all(Path(path).suffix == ".csv" for path in _several(obj)) else "xarray"
+    if not source and (paths := _paths(obj)):
+        source = "stan" if all(Path(path).suffix == ".csv" for path in paths) else "xarray"
     if model is not None and not modelled and source != "stan":
         if not callable(model):
-            raise InputError(
-                "model",
-                f"is a {type(model).__name__}",
-                "pass a pymc.Model, a bambi.Model or a NumPyro function; a stan.model.Model goes "
-                "with its own fit",
-            )
+            known = "a pymc.Model, a bambi.Model or a NumPyro function"
+            advice = f"pass {known}; a stan.model.Model goes with its own fit"
+            raise InputError("model", f"is a {type(model).__name__}", advice)
         modelled = "numpyro"
     if not source:
         if model is not None:
             raise InputError("model", "needs the fit it made", "pass the InferenceData as draws")
         return None
-    read = ADAPTERS["stan" if source == "stan" else modelled or source]
+    read = ADAPTERS["stan" if source == "stan" else modelled or source].read
     if read in (from_arviz, from_stan):
         options["losses"] = losses
     return read(obj, **options) if model is None else read(obj, model, **options)
 
 
-def _need(package: str) -> None:
-    purpose, needed = NEEDS[package]
-    if any(find_spec(name) is None for name in needed):
-        raise MissingExtraError(package, purpose)
+def _origin(obj: object) -> str:
+    """Return the package that a fit or model is of: "arviz", "xarray", "pymc", ..., or ""."""
+    return next((name for name, adapter in ADAPTERS.items() if adapter.recognises(obj)), "")
+
+
+def _paths(obj: object) -> list[str | os.PathLike[str]]:
+    """Return the paths that an argument consists of, none if it is something else."""
+    several = list(obj) if isinstance(obj, list | tuple) else [obj]
+    paths = [path for path in several if isinstance(path, str | os.PathLike)]
+    return paths if len(paths) == len(several) else []
 
 
 def _check_choices(
@@ -623,9 +599,8 @@ def _check_choices(
 ) -> None:
     several = log_likelihood if isinstance(log_likelihood, list | tuple) else [log_likelihood]
     if not all(isinstance(name, str) or name is None for name in several):
-        raise InputError(
-            "log_likelihood", f"is a {type(log_likelihood).__name__}", "pass names of variables"
-        )
+        problem = f"is a {type(log_likelihood).__name__}"
+        raise InputError("log_likelihood", problem, "pass names of variables")
     if latent is not None:
         as_choice(latent, "latent", ("auto",))
     if filter_vars is not None:
@@ -635,66 +610,48 @@ def _check_choices(
 
 
 def _checked(
-    var_names: object,
-    filter_vars: str | None,
-    log_likelihood: object,
+    log_likelihood: str | Sequence[str] | None,
     eta: float | None,
     prior: str | None,
     latent: str | None,
-) -> dict[str, Any]:
-    """Return the options of a fit with its model, checked."""
-    _check_choices(var_names, filter_vars, log_likelihood, latent)
-    if prior is not None:
-        as_choice(prior, "prior", ("scaled", "unscaled"))
-    elif eta is not None and as_positive(eta, "eta") != 1:
-        raise InputError(
-            "prior",
-            f"is missing: at eta = {eta:g} the model's prior was either multiplied by eta or not",
-            "pass prior='scaled' or 'unscaled' to ef.from_pymc, from_bambi or from_numpyro",
-        )
-    return {
-        "var_names": var_names,
-        "filter_vars": filter_vars,
-        "log_likelihood": log_likelihood,
-        "eta": eta,
-        "prior": prior,
-        "latent": latent,
-    }
+) -> ModelOptions:
+    """Return the options of a fit with its model; refuse a prior that is not said first."""
+    from etafree.fits.model import prior_weight
+
+    prior_weight(eta, prior)
+    return {"log_likelihood": log_likelihood, "eta": eta, "prior": prior, "latent": latent}
 
 
-def _own_tree(fit: object) -> tuple[Any, str]:
+def _own_tree(fit: object) -> tuple[xr.DataTree, str]:
     """Return a fit as a tree that nobody else changes, and the kind that it came as."""
     from etafree.fits.trees import as_tree, read_tree, with_own_draws
 
-    if _paths(fit):
-        several = _several(fit)
-        if len(several) > 1:
-            raise InputError("draws", f"are {len(several)} files", "only CSV files come as several")
-        fit = read_tree(several[0])
-    elif _origin(fit) == "arviz":
-        _need("arviz")
+    if paths := _paths(fit):
+        if len(paths) > 1:
+            raise InputError("draws", f"are {len(paths)} files", "only CSV files come as several")
+        fit = read_tree(paths[0])
+    elif ADAPTERS["arviz"].recognises(fit):
+        ADAPTERS["arviz"].require()
     kind = "InferenceData" if type(fit).__name__ == "InferenceData" else "DataTree"
     return with_own_draws(as_tree(fit)), kind
-
-
-def _reads(tree: Any, log_likelihood: Any) -> bool:
-    return log_likelihood is not None or "log_likelihood" in tree.children
 
 
 def _modelled(
     adapter: Callable[..., Fit],
     fit: object,
     model: object,
-    options: dict[str, Any],
-    bambi_model: object = None,
+    var_names: object,
+    filter_vars: str | None,
+    options: ModelOptions,
+    **call: object,
 ) -> Fit:
     """Return the fit that an adapter makes of a model, with labels and what is shown."""
+    _check_choices(var_names, filter_vars, options["log_likelihood"], options["latent"])
     kind = "DataTree"
     if _paths(fit) or _origin(fit) in ("arviz", "xarray"):
         fit, kind = _own_tree(fit)
-    found = portable(adapter, fit, model, **options)
-    found = _shown(found, options["var_names"], options["filter_vars"])
-    return replace(_with_table(found, bambi_model), kind=kind)
+    read = _shown(portable(adapter, fit, model, **options, **call), var_names, filter_vars)
+    return replace(_with_labels(read), kind=kind)
 
 
 def _shown(fit: Fit, var_names: object, filter_vars: str | None) -> Fit:
@@ -707,16 +664,11 @@ def _shown(fit: Fit, var_names: object, filter_vars: str | None) -> Fit:
     return replace(fit, shown=tuple(chosen_names(posterior, var_names, filter_vars)))
 
 
-def _with_table(fit: Fit, bambi_model: object) -> Fit:
-    """Return a model's fit with labels by name and by index.
-
-    Names are those of variables of the fit's data with one value per row, and of the columns of a
-    Bambi model's data, of which rows with missing values may have been dropped.
-    """
-    if fit.criterion is None:
-        return fit
+def _with_labels(fit: Fit) -> Fit:
+    """Return a model's fit with variables of its data, one value per row, as labels by name."""
     from etafree.fits.observations import find_observations
 
+    assert fit.criterion is not None
     rows = fit.criterion.rows
     stored = {
         group: fit.tree[group].to_dataset()
@@ -725,30 +677,19 @@ def _with_table(fit: Fit, bambi_model: object) -> Fit:
     }
     observed = [stored[group] for group in ("log_likelihood", "observed_data") if group in stored]
     observations = find_observations(observed, rows.original)
-    made = observations.rows(stored.values())
-    known = replace(rows, index=made.index, table=made.table)
-    if bambi_model is not None:
-        from etafree.fits.bambi import kept_rows
-
-        data, kept = kept_rows(bambi_model, rows.original)
-        if data is not None:
-            known = replace(known, original=len(data), kept=kept, index=data.index, table=data)
+    labels = observations.rows(stored.values())
+    known = replace(rows, index=labels.index, table=labels.table)
     return replace(fit, criterion=fit.criterion.with_rows(known), observations=observations)
 
 
-def _origin(obj: object) -> str:
-    """Return the package that a fit or model is of: "arviz", "xarray", "pymc", ..., or ""."""
-    for cls in type(obj).__mro__:
-        package = cls.__module__.split(".")[0]
-        if cls.__name__ in FITS.get(package, ()):
-            return package
-    return ""
+def _with_bambi_data(fit: Fit, model: object) -> Fit:
+    """Return a fit with the columns of a Bambi model's data; rows of it may have been dropped."""
+    from etafree.fits.bambi import kept_rows
 
-
-def _paths(obj: object) -> bool:
-    several = obj if isinstance(obj, list | tuple) else [obj]
-    return bool(several) and all(isinstance(part, str | os.PathLike) for part in several)
-
-
-def _several(paths: Any) -> list[Any]:
-    return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    assert fit.criterion is not None
+    rows = fit.criterion.rows
+    data, kept = kept_rows(model, rows.original)
+    if data is None:
+        return fit
+    known = replace(rows, original=len(data), kept=kept, index=data.index, table=data)
+    return replace(fit, criterion=fit.criterion.with_rows(known))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,83 +26,58 @@ MARK = "calibrated_by"
 #: What stands for the slash of ``I(x / z)`` in names of variables.
 DIVISION = "\N{DIVISION SLASH}"
 #: Groups that do not depend on the posterior draws.
-KEPT = (
-    "observed_data",
-    "constant_data",
-    "predictions_constant_data",
-    "prior",
-    "prior_predictive",
-    "sample_stats_prior",
-)
+KEPT = {"observed_data", "constant_data", "predictions_constant_data"}
+KEPT |= {"prior", "prior_predictive", "sample_stats_prior"}
 
 
 def arviz_fit(
     tree: xr.DataTree,
-    *,
     var_names: object = None,
     filter_vars: str | None = None,
     log_likelihood: str | Sequence[str] | None = None,
     eta: float | None = None,
-    stored: bool = True,
+    losses: bool | None = None,
 ) -> Fit:
     """Return the draws and stored losses of a tree with groups posterior and log_likelihood.
 
-    Parameters
-    ----------
-    tree : xarray.DataTree
-    var_names, filter_vars
-        Parameters to report, as in ArviZ: names, ``"~name"`` to leave one out, with "like" or
-        "regex" parts of names or regular expressions. Default: all that are not one value per
-        observation, along all dimensions of the log-likelihood, or computed along some of them.
-        The others are accounted for by the draws.
-    log_likelihood : str or list of str, optional
-        Which variables, added up; "sum" for all. Needed if there are several; those not named
-        are held fixed.
-    eta : float, optional
-        Learning rate of the draws, 1 by default.
-    stored : bool
-        Whether losses must be stored; False to calibrate with another criterion.
+    The options are those of `from_arviz`. By default all parameters are reported but those with one
+    value per observation, along all dimensions of the log-likelihood, or computed along some of
+    them; the others are accounted for by the draws. Log-likelihoods not named are held fixed.
     """
     posterior = _posterior(tree)
-    losses = stored_losses(tree, log_likelihood) if stored else None
-    long = (
-        []
-        if losses is None
-        else [
-            str(name)
-            for name, array in posterior.data_vars.items()
-            if set(losses.dims) <= set(array.dims)
-        ]
-    )
-    computed = [] if losses is None else computed_along(posterior, losses, long)
+    if losses is None:
+        losses = log_likelihood is not None or "log_likelihood" in tree.children
+    stored = stored_losses(tree, log_likelihood) if losses else None
+    long: list[str] = []
+    computed: list[str] = []
+    if stored is not None:
+        variables = posterior.data_vars.items()
+        long = [str(name) for name, array in variables if set(stored.dims) <= set(array.dims)]
+        computed = computed_along(posterior, stored, long)
     names = chosen_names(posterior, var_names, filter_vars)
     findings: list[Finding] = []
     if var_names is None:
         names = [name for name in names if name not in long and name not in computed]
         findings += _left_out(long, "per observation") + _left_out(computed, "computed from others")
         if not names:
-            raise InputError(
-                "draws",
-                f"have one value per observation only: {long}",
-                "name the parameters with var_names=",
-            )
+            problem = f"have one value per observation only: {long}"
+            raise InputError("draws", problem, "name the parameters with var_names=")
     if not names:
         raise InputError("var_names", "leaves no parameter", f"choose from {[*posterior]}")
-    rate = 1.0 if eta is None else as_positive(eta, "eta")
     values, flat = flatten(posterior, names)
-    draws = replace(Draws.of(values, flat, rate), sampler=_library(posterior))
+    library = str(posterior.attrs.get("inference_library", "given"))
+    draws = Draws.of(values, flat, 1.0 if eta is None else as_positive(eta, "eta"))
+    draws = replace(draws, sampler=library)
     filled = _Filled.of(draws, posterior)
     if filled is not None:
-        findings += _left_out(filled.described(), "constant or copies")
+        findings += _left_out([*filled.fixed, *filled.copies], "constant or copies")
         draws = draws.select(filled.names)
-    every = _every(posterior, [*long, *computed], names)
-    observations = None if losses is None else losses.observations
     return Fit(
         draws,
         tree,
-        losses=losses,
-        observations=observations,
-        every=every,
+        losses=stored,
+        observations=None if stored is None else stored.observations,
+        every=_every(posterior, [*long, *computed], names),
         constrain=filled,
         findings=tuple(findings),
     )
@@ -110,11 +85,8 @@ def arviz_fit(
 
 def _every(posterior: xr.Dataset, long: Sequence[str], names: Sequence[str]) -> Draws | None:
     """Return the draws of all real variables but the long ones, None if these are those named."""
-    real = [
-        str(name)
-        for name, array in posterior.data_vars.items()
-        if array.dtype.kind == "f" and name not in long
-    ]
+    arrays = posterior.data_vars.items()
+    real = [str(name) for name, a in arrays if a.dtype.kind == "f" and name not in long]
     return None if set(real) <= set(names) else Draws(*flatten(posterior, real))
 
 
@@ -127,25 +99,16 @@ def _left_out(names: Sequence[str], reason: str) -> list[Finding]:
 
 def _posterior(tree: xr.DataTree) -> xr.Dataset:
     if "posterior" not in tree.children:
-        raise InputError(
-            "draws",
-            f"has no group 'posterior', only {sorted(tree.children)}",
-            "pass what the sampler returned",
-        )
+        problem = f"has no group 'posterior', only {sorted(tree.children)}"
+        raise InputError("draws", problem, "pass what the sampler returned")
     posterior = tree["posterior"].to_dataset()
     if MARK in posterior.attrs:
-        raise InputError(
-            "draws",
-            f"is calibrated already, by {posterior.attrs[MARK]}",
-            "calibrate the original: its draws are in original_posterior",
-        )
+        advice = "calibrate the original: its draws are in original_posterior"
+        raise InputError("draws", f"is calibrated already, by {posterior.attrs[MARK]}", advice)
     for dim in SAMPLE_DIMS:
         if any(dim not in array.dims for array in posterior.data_vars.values()):
-            raise InputError(
-                "draws",
-                f"has posterior variables without dimension {dim!r}",
-                "name the first two dimensions chain and draw",
-            )
+            problem = f"has posterior variables without dimension {dim!r}"
+            raise InputError("draws", problem, "name the first two dimensions chain and draw")
     if not posterior.data_vars:
         raise InputError("draws", "has an empty posterior", "pass what the sampler returned")
     return posterior
@@ -159,25 +122,19 @@ def chosen_names(posterior: xr.Dataset, var_names: object, filter_vars: str | No
     if var_names is None:
         return names
     asked = [var_names] if isinstance(var_names, str) else var_names
-    if (
-        not isinstance(asked, Iterable)
-        or getattr(asked, "ndim", 1) != 1
-        or not all(isinstance(name, str) for name in asked)
-    ):
+    if getattr(asked, "ndim", 1) != 1 or not isinstance(asked, Iterable):
+        asked = [None]
+    asked = list(asked)
+    if not all(isinstance(name, str) for name in asked):
         raise InputError("var_names", f"is {var_names!r}", f"pass names out of {names}")
     try:
-        found: Any = _var_names(list(asked), posterior, filter_vars)  # type: ignore[arg-type]
+        chosen = _var_names(asked, posterior, filter_vars)  # type: ignore[arg-type]
     except re.error as error:
-        raise InputError(
-            "var_names", f"is no regular expression: {error}", f"choose from {names}"
-        ) from None
+        problem = f"is no regular expression: {error}"
+        raise InputError("var_names", problem, f"choose from {names}") from None
     except (KeyError, ValueError) as error:
         raise InputError("var_names", str(error.args[0]), f"choose from {names}") from None
-    return [str(name) for name in found]
-
-
-def _library(posterior: xr.Dataset) -> str:
-    return str(posterior.attrs.get("inference_library", "given"))
+    return [str(name) for name in chosen or ()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,10 +166,6 @@ class _Filled:
             raise InputError("draws", "of every parameter are constant", "draw again")
         return cls(posterior, names, fixed, copies)
 
-    def described(self) -> list[str]:
-        """Return the entries that are not calibrated themselves."""
-        return [*self.fixed, *self.copies]
-
     def __call__(self, theta: Array) -> dict[str, Array]:
         """Return the model's variables from the parameters (..., p)."""
         columns = {name: theta[..., j] for j, name in enumerate(self.names)}
@@ -222,33 +175,24 @@ class _Filled:
 
 
 def calibrated_tree(draws: Draws, fit: Fit | None, record: Mapping[str, object]) -> xr.DataTree:
-    """Return calibrated draws as a tree like the one they came from.
+    """Return calibrated draws as a tree like the one they came from, with the record as attributes.
 
     Variables keep names, dimensions and coordinates. The original posterior and every group that
     was computed from it move to ``original_*``; the log-likelihood is computed again where the
     model is known. Variables that were not calibrated are in ``original_posterior`` only.
-
-    Parameters
-    ----------
-    draws : Draws
-        Calibrated.
-    fit : Fit or None
-        What they came from.
-    record : mapping
-        Attributes of the new posterior.
     """
     import xarray as xr
 
     if fit is None or fit.tree is None:
         names = [name.replace("/", DIVISION) for name in draws.names]  # xarray's paths have slashes
-        made = {name: (SAMPLE_DIMS, draws.values[..., j]) for j, name in enumerate(names)}
-        return xr.DataTree.from_dict({"posterior": xr.Dataset(made, attrs=dict(record))})
+        columns = {name: (SAMPLE_DIMS, draws.values[..., j]) for j, name in enumerate(names)}
+        return xr.DataTree.from_dict({"posterior": xr.Dataset(columns, attrs=dict(record))})
     before = fit.tree["posterior"].to_dataset()
     if fit.constrain is not None:
         variables = dict(fit.constrain(draws.values))
     else:
-        columns = {name: draws.values[..., j] for j, name in enumerate(draws.names)}
-        variables = unflatten(before, columns)
+        entries = {name: draws.values[..., j] for j, name in enumerate(draws.names)}
+        variables = unflatten(before, entries)
     known = {name: array for name, array in variables.items() if name in before}
     left = [str(name) for name in before.data_vars if name not in known]
     posterior = before[list(known)].copy()
@@ -258,7 +202,7 @@ def calibrated_tree(draws: Draws, fit: Fit | None, record: Mapping[str, object])
     posterior.attrs.update(record, calibration_left_out=", ".join(left))
     groups = {"posterior": posterior}
     if fit.pointwise is not None:
-        groups["log_likelihood"] = _log_likelihood(fit, draws)
+        groups["log_likelihood"] = _log_likelihood(fit.tree, draws, fit.pointwise(draws.array))
     for name, child in fit.tree.children.items():
         groups[name if name in KEPT else f"original_{name}"] = child.to_dataset()
     tree = xr.DataTree.from_dict(groups)
@@ -266,26 +210,21 @@ def calibrated_tree(draws: Draws, fit: Fit | None, record: Mapping[str, object])
     return tree
 
 
-def _log_likelihood(fit: Fit, draws: Draws) -> xr.Dataset:
+def _log_likelihood(tree: xr.DataTree, draws: Draws, pointwise: Mapping[str, Array]) -> xr.Dataset:
     """Return the log-likelihood of calibrated draws, along the dimensions of the original's."""
     import xarray as xr
 
-    assert fit.pointwise is not None
-    posterior, made = fit.tree["posterior"].to_dataset(), {}
-    for name, values in fit.pointwise(draws.array).items():
+    posterior, arrays = tree["posterior"].to_dataset(), {}
+    groups = [
+        tree[g].to_dataset() for g in ("log_likelihood", "observed_data") if g in tree.children
+    ]
+    for name, values in pointwise.items():
         shaped = np.reshape(values, (*draws.values.shape[:2], *np.shape(values)[1:]))
-        like = next(
-            (
-                fit.tree[group][name]
-                for group in ("log_likelihood", "observed_data")
-                if group in fit.tree.children and name in fit.tree[group]
-            ),
-            None,
-        )
         dims = [f"{name}_dim_{k}" for k in range(shaped.ndim - 2)]
-        coords: dict[Any, Any] = {dim: posterior[dim] for dim in SAMPLE_DIMS}
+        coords = {dim: posterior[dim] for dim in SAMPLE_DIMS}
+        like = next((group[name] for group in groups if name in group), None)
         if like is not None:
             dims = [str(dim) for dim in like.dims if dim not in SAMPLE_DIMS]
             coords |= {dim: like[dim] for dim in dims if dim in like.coords}
-        made[name] = xr.DataArray(shaped, dims=[*SAMPLE_DIMS, *dims], coords=coords)
-    return xr.Dataset(made)
+        arrays[name] = xr.DataArray(shaped, dims=[*SAMPLE_DIMS, *dims], coords=coords)
+    return xr.Dataset(arrays)

@@ -41,84 +41,71 @@ def refuse_latent(tree: xr.DataTree, losses: StoredLosses, dependence: Dependenc
     other parameters determine is computed, not latent.
     """
     posterior = tree["posterior"].to_dataset()
-    groups = [*dependence.row_groups().values()]
-    groups += _indices(tree, losses)
-    along = {
-        str(n): _groups_along(str(n), a, losses, groups) for n, a in posterior.data_vars.items()
-    }
-    seen = [name for name, size in along.items() if size]
-    plain = [name for name in along if name not in seen and "|" not in name]
+    groups = [*dependence.row_groups().values(), *_indices(tree, losses)]
+    arrays = {str(name): array for name, array in posterior.data_vars.items()}
+    seen = [name for name, array in arrays.items() if _has_groups(name, array, losses, groups)]
+    plain = [name for name in arrays if name not in seen and "|" not in name]
     latent = [name for name in seen if not _computed(posterior, name, plain)]
-    if not latent:
-        return
-    raise InputError(
-        "log_likelihood",
-        f"is conditional on the group effects {', '.join(latent[:5])}, so a "
-        f"cluster's loss is not in it and {_consequence(posterior, latent[0], plain, losses.n)}",
-        "pass model= for a marginal likelihood; if these are no group effects, "
-        "ef.from_arviz(fit, latent=None)",
-    )
+    if latent:
+        raise InputError(
+            "log_likelihood",
+            f"is conditional on the group effects {', '.join(latent[:5])}, so a cluster's loss is "
+            f"not in it and {_consequence(posterior, latent[0], plain, losses.n)}",
+            "pass model= for a marginal likelihood; if these are no group effects, "
+            "ef.from_arviz(fit, latent=None)",
+        )
 
 
 def computed_along(
     posterior: xr.Dataset, losses: StoredLosses, besides: Sequence[str]
 ) -> list[str]:
     """Return more variables along the observations' dimensions that other variables determine."""
-    seen = [str(n) for n, a in posterior.data_vars.items() if _sizes_along(a, losses)]
+    seen = [str(n) for n, a in posterior.data_vars.items() if _is_along(a, losses)]
     plain = [str(name) for name in posterior.data_vars if name not in seen]
     return [name for name in seen if name not in besides and _computed(posterior, name, plain)]
 
 
-def _sizes_along(array: xr.DataArray, losses: StoredLosses) -> list[int]:
-    """Return the numbers of entries along dimensions that are the observations' own."""
-    sizes = {str(dim): int(array.sizes[dim]) for dim in array.dims if dim not in SAMPLE_DIMS}
-    return [
-        size
-        for dim, size in sizes.items()
-        if size >= LEVELS and (dim in losses.dims or size == losses.n)
-    ]
+def _is_along(array: xr.DataArray, losses: StoredLosses) -> bool:
+    """Return whether some dimension is the observations' own, with more entries than outcomes."""
+    return any(
+        size >= LEVELS and (dim in losses.dims or size == losses.n)
+        for dim, size in array.sizes.items()
+        if dim not in SAMPLE_DIMS
+    )
 
 
 def _indices(tree: xr.DataTree, losses: StoredLosses) -> list[Groups]:
     """Return the groups of whole-number variables in constant_data along the observations."""
-    if "constant_data" not in tree.children:
-        return []
-    found = []
-    for array in tree["constant_data"].to_dataset().data_vars.values():
-        if array.dtype.kind in "iu" and losses.observations.has(array):
-            index = Groups.of(losses.observations.spread(array), losses.n)
-            if LEVELS <= len(index) < losses.n:
-                found.append(index)
-    return found
+    constants = tree.children["constant_data"].data_vars if "constant_data" in tree.children else {}
+    indices = [
+        Groups.of(losses.observations.spread(array), losses.n)
+        for array in constants.values()
+        if array.dtype.kind in "iu" and losses.observations.has(array)
+    ]
+    return [index for index in indices if LEVELS <= len(index) < losses.n]
 
 
-def _groups_along(
-    name: str, array: xr.DataArray, losses: StoredLosses, groups: list[Groups]
-) -> int:
-    """Return the number of groups that a variable has an entry for each of, or zero."""
-    along = _sizes_along(array, losses)
-    if along:
-        return along[0]
-    for dim in (str(dim) for dim in array.dims if dim not in SAMPLE_DIMS):
-        size = int(array.sizes[dim])
+def _has_groups(name: str, array: xr.DataArray, losses: StoredLosses, groups: list[Groups]) -> bool:
+    """Return whether a variable has an entry for each of some groups."""
+    if _is_along(array, losses):
+        return True
+    for dim in (dim for dim in array.dims if dim not in SAMPLE_DIMS):
         if "|" in name:
-            return size
+            return array.sizes[dim] > 0
         labels = {str(label) for label in array[dim].values.tolist()}
-        for found in groups:
-            if size != len(found):
-                continue
-            plain = array[dim].dtype.kind in "iu" or dim not in array.coords
-            if plain or labels == {str(label) for label in found.labels.tolist()}:
-                return size
-    return 0
+        plain = array[dim].dtype.kind in "iu" or dim not in array.coords
+        for index in groups:
+            same = plain or labels == {str(label) for label in index.labels.tolist()}
+            if array.sizes[dim] == len(index) and same:
+                return True
+    return False
 
 
 def _computed(posterior: xr.Dataset, name: str, plain: list[str]) -> bool:
     """Return whether the other parameters determine a variable."""
     if posterior[name].dtype.kind not in "iuf":
         return False
-    values = posterior[name].transpose(*SAMPLE_DIMS, ...).values
-    wanted = values.reshape(values.shape[0] * values.shape[1], -1)
+    wanted = _by_draw(posterior[name])
     wanted = wanted[:, np.linspace(0, wanted.shape[1] - 1, min(10, wanted.shape[1])).astype(int)]
     wanted = np.asarray(wanted[:, np.ptp(wanted, axis=0) > 0], dtype=np.float64)
     real = [other for other in plain if posterior[other].dtype.kind == "f"]
@@ -129,6 +116,12 @@ def _computed(posterior: xr.Dataset, name: str, plain: list[str]) -> bool:
     base, _ = flatten(posterior, real)
     explained = [_explained(base.reshape(len(wanted), -1), x) for x in (wanted, _scores(wanted))]
     return bool(np.min(np.max(explained, axis=0)) > COMPUTED)
+
+
+def _by_draw(array: xr.DataArray) -> Array:
+    """Return a variable's entries (draws, k), chain after chain."""
+    values = array.transpose(*SAMPLE_DIMS, ...).values
+    return values.reshape(values.shape[0] * values.shape[1], -1)
 
 
 def _scores(values: Array) -> Array:
@@ -156,13 +149,9 @@ def _explained(base: Array, wanted: Array) -> Array:
 
 def _consequence(posterior: xr.Dataset, name: str, plain: list[str], n: int) -> str:
     """Return by how much the standard errors would be wrong, in words."""
-    scale = [
-        other
-        for other in plain
-        if re.fullmatch(r"(.*_)?(sigma|sd)", other) and posterior[other].ndim == 2
-    ]
-    effects = posterior[name].transpose(*SAMPLE_DIMS, ...).values
-    effects = effects.reshape(effects.shape[0] * effects.shape[1], -1)
+    numbers = [other for other in plain if posterior[other].ndim == 2]
+    scale = [other for other in numbers if re.fullmatch(r"(.*_)?(sigma|sd)", other)]
+    effects = _by_draw(posterior[name])
     count = effects.shape[1]
     if len(scale) != 1 or not 2 <= count < n:
         return (
@@ -172,8 +161,8 @@ def _consequence(posterior: xr.Dataset, name: str, plain: list[str], n: int) -> 
     tau = float(effects.var(axis=1, ddof=1).mean())
     sigma = float(np.square(posterior[scale[0]].values).mean())
     share = sigma / (sigma + n / count * tau)
+    terms = f"{sigma:.3g} / ({sigma:.3g} + {n / count:.3g} x {tau:.3g})"
     return (
         f"standard errors by the jackknife would be about {share:.2g} of the right ones: "
-        f"sigma^2 / (sigma^2 + m tau^2) = {sigma:.3g} / ({sigma:.3g} + {n / count:.3g} x "
-        f"{tau:.3g})"
+        f"sigma^2 / (sigma^2 + m tau^2) = {terms}"
     )

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,15 @@ from etafree.errors import InputError
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import eigvalsh
 
-#: Terms (N,) of a joint log density, of parameters (p,) and effects (k,), written in JAX.
-Terms = Callable[[Any, Any], Any]
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
+    from scipy.sparse import csr_array
+
+    #: A function of a vector, written in JAX.
+    Function = Callable[[JaxArray], JaxArray]
+    #: Terms (N,) of a joint log density, of parameters (p,) and effects (k,).
+    Terms = Callable[[JaxArray | Array, JaxArray], JaxArray]
+
 #: Numbers that the passes of one bundle write.
 BUNDLE = 1 << 20
 #: Steps to a group's mode, and how near to it in standard deviations is near enough.
@@ -45,18 +52,10 @@ CONSTANT = 1e-8
 
 @dataclass(frozen=True, eq=False)
 class EffectGroups:
-    """Which group each observation, term and effect belongs to.
+    """Which of `count` groups each observation, term and effect belongs to.
 
-    Attributes
-    ----------
-    rows : (n,) int array
-        Number of the observation's group, in the order of first appearance.
-    terms, effects : (N,) and (k,) int arrays
-        The same for all terms and for effects; `count` where there are no observations.
-    slots : (k,) int array
-        Position of an effect within its group.
-    count : int
-        Number of groups.
+    Groups are numbered in the order of first appearance, from zero; terms and effects without
+    observations have the number `count`. `slots` are positions of effects (k,) within their group.
     """
 
     rows: NDArray[np.intp]
@@ -78,12 +77,7 @@ class EffectGroups:
 
 @dataclass(frozen=True, eq=False)
 class GroupRows(Rows):
-    """Rows of a criterion whose unit is a group of observations.
-
-    Attributes
-    ----------
-    members : (n,) int array
-        Number of the observation's group.
+    """Rows of a criterion whose unit is a group of observations; `members` (n,) has its number.
 
     Examples
     --------
@@ -92,29 +86,26 @@ class GroupRows(Rows):
     ['a', 'b']
     """
 
-    members: Any = None
+    members: NDArray[np.intp] = field(kw_only=True)
 
     @property
     def used(self) -> int:
         """Number of groups."""
         return int(self.members.max()) + 1
 
-    def align(self, values: Any, argument: str) -> NDArray[Any]:
+    def align(self, values: object, argument: str) -> NDArray[Any]:
         """Return one value per group, of values per observation that agree within groups."""
         array = super().align(values, argument)
         first = np.unique(self.members, return_index=True)[1]
         differs = array != array[first][self.members]
         if np.any(differs):
             row = int(np.argmax(differs.reshape(len(array), -1).any(axis=1)))
-            raise InputError(
-                argument,
-                f"differs within the group of row {row}, whose loss is one number",
-                "pass labels of whole groups",
-            )
+            problem = f"differs within the group of row {row}, whose loss is one number"
+            raise InputError(argument, problem, "pass labels of whole groups")
         return np.asarray(array[first])
 
 
-def touch(function: Callable[[Any], Any], point: Array) -> Any:
+def touch(function: Function, point: Array) -> csr_array:
     """Return where the vector `function` depends on its argument: a sparse (N, k) matrix of ones.
 
     Seen by forward mode at `point`, which should not be a special one.
@@ -131,21 +122,22 @@ def touch(function: Callable[[Any], Any], point: Array) -> Any:
         point = jax.numpy.asarray(point)
         n = jax.eval_shape(function, point).shape[0]
 
-        def along(axes: Any) -> Any:
-            one: Any = lambda axis: jax.jvp(function, (point,), (axis,))[1] != 0  # noqa: E731
-            return jax.vmap(one)(axes)
+        def along(axes: JaxArray) -> JaxArray:
+            touched: JaxArray = jax.vmap(lambda a: jax.jvp(function, (point,), (a,))[1] != 0)(axes)
+            return touched
 
         compiled, k, step = jax.jit(along), len(point), max(1, min(len(point), BUNDLE // n))
-        found = []
+        terms, effects = [], []
         for first in range(0, k, step):
             axes = np.eye(step, k, first)  # zero below the last
-            effects, terms = np.nonzero(np.asarray(compiled(axes)))
-            found.append((terms, effects + first))
-    terms, effects = (np.concatenate(part) for part in zip(*found, strict=True))
-    return coo_array((np.ones(len(terms)), (terms, effects)), shape=(n, k)).tocsr()
+            columns, rows = np.nonzero(np.asarray(compiled(axes)))
+            terms.append(rows)
+            effects.append(columns + first)
+    entries = (np.concatenate(terms), np.concatenate(effects))
+    return coo_array((np.ones(len(entries[0])), entries), shape=(n, k)).tocsr()
 
 
-def group_effects(touched: Any, n: int) -> EffectGroups:
+def group_effects(touched: NDArray[Any] | csr_array, n: int) -> EffectGroups:
     """Return the groups of terms (N, k) that hang together; the first n terms are observations.
 
     Examples
@@ -157,18 +149,19 @@ def group_effects(touched: Any, n: int) -> EffectGroups:
     from scipy.sparse import block_array, csr_array
     from scipy.sparse.csgraph import connected_components
 
-    touched = csr_array(touched)
-    labels = connected_components(block_array([[None, touched], [touched.T, None]]))[1]
-    many = touched.shape[0]
-    first = np.unique(labels[:n], return_index=True)
-    codes = np.full(int(labels.max()) + 1, len(first[0]), dtype=np.intp)
-    codes[first[0][np.argsort(first[1])]] = np.arange(len(first[0]))
+    links: Any = csr_array(touched)
+    labels = connected_components(block_array([[None, links], [links.T, None]]))[1]
+    many = links.shape[0]
+    present, first = np.unique(labels[:n], return_index=True)
+    count = len(present)
+    codes = np.full(int(labels.max()) + 1, count, dtype=np.intp)
+    codes[present[np.argsort(first)]] = np.arange(count)
     terms, effects = codes[labels[:many]], codes[labels[many:]]
     order = np.argsort(effects, kind="stable")
-    starts = np.searchsorted(effects[order], np.arange(len(first[0]) + 2))
+    starts = np.searchsorted(effects[order], np.arange(count + 2))
     slots = np.empty(len(effects), dtype=np.intp)
     slots[order] = np.arange(len(effects)) - starts[effects[order]]
-    return EffectGroups(terms[:n], terms, effects, slots, len(first[0]))
+    return EffectGroups(terms[:n], terms, effects, slots, count)
 
 
 def _values(terms: Terms, groups: EffectGroups) -> Terms:
@@ -179,7 +172,7 @@ def _values(terms: Terms, groups: EffectGroups) -> Terms:
 
 def _quadratic(
     terms: Terms, groups: EffectGroups, effects: Array, scale: Array
-) -> Callable[[Any], tuple[Any, Any, Any]]:
+) -> Callable[[JaxArray], tuple[JaxArray, JaxArray, JaxArray]]:
     """Return a function of theta: groups' values, slopes (G, d) and precisions (G, d, d).
 
     By differences, which are exact for a quadratic; the j-th effects of all groups move at once, as
@@ -196,9 +189,9 @@ def _quadratic(
     absent[groups.effects[there], groups.slots[there]] = 0.0
     many = max(1, BUNDLE // len(groups.terms))
 
-    def local(theta: Any) -> tuple[Any, Any, Any]:
-        made = jax.lax.map(lambda move: values(theta, effects + move), moves, batch_size=many)
-        (middle,), ahead, back, both = jnp.split(made, (1, d + 1, 2 * d + 1))
+    def local(theta: JaxArray) -> tuple[JaxArray, JaxArray, JaxArray]:
+        moved = jax.lax.map(lambda move: values(theta, effects + move), moves, batch_size=many)
+        (middle,), ahead, back, both = jnp.split(moved, (1, d + 1, 2 * d + 1))
         bend = 2 * middle - ahead - back
         cross = ahead[pairs[:, 0]] + ahead[pairs[:, 1]] - middle - both
         precision = jnp.zeros((G, d, d)).at[:, pairs[:, 0], pairs[:, 1]].set(cross.T)
@@ -227,20 +220,12 @@ def is_quadratic(
     return bool(np.all(np.abs(there - here) <= CONSTANT * size[:, None, None]))
 
 
-def closed_form(
-    terms: Terms, groups: EffectGroups, effects: Array, scale: Array
-) -> Callable[[Any], Any]:
+def closed_form(terms: Terms, groups: EffectGroups, effects: Array, scale: Array) -> Function:
     r"""Return the groups' marginal losses (G,) as a function of theta, for a quadratic density.
 
     With slope s and precision P at any point,
     :math:`\log\int e^{T_g} = T_g + \tfrac12 s^\top P^{-1}s - \tfrac12\log|P/2\pi|`, exactly.
-
-    Parameters
-    ----------
-    terms : callable
-    groups : EffectGroups
-    effects, scale : (k,) arrays
-        The point and steps for differences; any will do, but for rounding.
+    The point `effects` and the steps `scale` (k,) matter for rounding only.
 
     Examples
     --------
@@ -258,19 +243,18 @@ def closed_form(
     jax, local = import_jax(), _quadratic(terms, groups, effects, scale)
     volume = np.bincount(groups.effects, np.log(np.sqrt(2 * np.pi) * scale), groups.count + 1)[:-1]
 
-    def losses(theta: Any) -> Any:
+    def losses(theta: JaxArray) -> JaxArray:
         middle, slope, precision = local(theta)
         lower = jax.numpy.linalg.cholesky(precision)
         half = jax.scipy.linalg.solve_triangular(lower, slope[..., None], lower=True)[..., 0]
         logs = jax.numpy.log(jax.numpy.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
-        return -(middle + 0.5 * (half**2).sum(axis=1) - logs + volume)
+        marginal: JaxArray = middle + 0.5 * (half**2).sum(axis=1) - logs + volume
+        return -marginal
 
     return losses
 
 
-def gauss_hermite(
-    terms: Terms, groups: EffectGroups, effects: Array, nodes: int = 25
-) -> Callable[[Any], Any]:
+def gauss_hermite(terms: Terms, groups: EffectGroups, effects: Array, nodes: int = 25) -> Function:
     r"""Return the groups' marginal losses (G,) as a function of theta, for one effect per group.
 
     Nodes sit around the group's mode :math:`\hat u`, scaled by its curvature. The integral does not
@@ -282,50 +266,55 @@ def gauss_hermite(
     jax = import_jax()
     jnp, G, values = jax.numpy, groups.count, _values(terms, groups)
     points, weights = np.polynomial.hermite.hermgauss(nodes)
-    logs = np.log(weights) + points**2
+    log_weights = np.log(weights) + points**2
 
-    def spread(per_group: Any) -> Any:
-        return jnp.append(per_group, 0.0)[groups.effects]
+    def spread(per_group: JaxArray) -> JaxArray:
+        per_effect: JaxArray = jnp.append(per_group, 0.0)[groups.effects]
+        return per_effect
 
-    def mode(theta: Any) -> tuple[Any, Any]:
+    def mode(theta: JaxArray) -> tuple[JaxArray, JaxArray]:
         """Newton steps, per group shortened until the density rises."""
 
-        def both(v: Any) -> Any:
+        def both(v: JaxArray) -> tuple[JaxArray, JaxArray]:
             each = values(theta, v)
             return each.sum(), each
 
-        def move(state: Any) -> Any:
+        def move(state: tuple[JaxArray, ...]) -> tuple[JaxArray, ...]:
             u, step, value, bend, shorten, _, count = state
             new = u + spread(shorten * step)
-            made, bent = jax.jvp(jax.grad(both, has_aux=True), (new,), (jnp.ones(len(u)),))
+            (slopes, logs), (bends, _) = jax.jvp(
+                jax.grad(both, has_aux=True), (new,), (jnp.ones(len(u)),)
+            )
             slope, curve = (
-                jnp.zeros(G).at[groups.effects].set(m[0], mode="drop") for m in (made, bent)
+                jnp.zeros(G).at[groups.effects].set(m, mode="drop") for m in (slopes, bends)
             )
             down = curve < 0
             ahead = jnp.where(down, -slope / jnp.where(down, curve, 1.0), jnp.sign(slope))
-            rises = made[1] >= value - 1e-12 * jnp.abs(value)
+            rises = logs >= value - 1e-12 * jnp.abs(value)
             keep = functools.partial(jnp.where, rises)
             bend = keep(jnp.where(down, -curve, 2.0), bend)
             gap = jnp.max(keep(jnp.abs(ahead) * jnp.sqrt(bend), jnp.inf))
             shorten = keep(jnp.minimum(1.0, 2 * shorten), shorten / 4)
             u = jnp.where(spread(rises) > 0, new, u)
-            return u, keep(ahead, step), keep(made[1], value), bend, shorten, gap, count + 1
+            return u, keep(ahead, step), keep(logs, value), bend, shorten, gap, count + 1
 
         unit, low = jnp.ones(G), jnp.full(G, -1e300)
         start = (jnp.asarray(effects), 0 * unit, low, unit, unit, jnp.inf, 0)
-        going: Any = lambda state: (state[6] < STEPS) & (state[5] > NEAR)  # noqa: E731
-        u, _, _, bend, *_ = jax.lax.while_loop(going, move, start)
+        u, _, _, bend, *_ = jax.lax.while_loop(
+            lambda state: (state[6] < STEPS) & (state[5] > NEAR), move, start
+        )
         return u, jnp.sqrt(2.0 / bend)
 
-    def losses(theta: Any) -> Any:
+    def losses(theta: JaxArray) -> JaxArray:
         u, scale = (jax.lax.stop_gradient(m) for m in mode(jax.lax.stop_gradient(theta)))
 
-        def node(point: Any) -> Any:
+        def node(point: JaxArray) -> JaxArray:
             return values(theta, u + spread(point * scale))
 
         many = max(1, BUNDLE // len(groups.terms))
-        made = jax.lax.map(jax.checkpoint(node), jnp.asarray(points), batch_size=many)
-        whole = jax.scipy.special.logsumexp(made + logs[:, None], axis=0) + jnp.log(scale)
-        return -jnp.where(groups.sizes > 0, whole, made[0])
+        at_nodes = jax.lax.map(jax.checkpoint(node), jnp.asarray(points), batch_size=many)
+        whole = jax.scipy.special.logsumexp(at_nodes + log_weights[:, None], axis=0)
+        marginal: JaxArray = jnp.where(groups.sizes > 0, whole + jnp.log(scale), at_nodes[0])
+        return -marginal
 
     return losses

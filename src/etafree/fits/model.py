@@ -4,20 +4,20 @@ What PyMC and NumPyro give is the same: log densities over a flat vector of free
 unconstrained scale. The prior, on the model's own scale and without a Jacobian, is the penalty;
 the log-likelihood gives the losses. Vectors with a hierarchical prior that split the observations
 are group effects: a group's loss is then its marginal log-likelihood.
-
-A model's log densities in JAX, and which of its observed variables are the observations.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, starmap
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from etafree.criterion import Criterion
 from etafree.data.pytrees import double_precision, import_jax
@@ -27,57 +27,63 @@ from etafree.fits import Fit
 from etafree.fits.marginal import (
     EffectGroups,
     GroupRows,
-    Terms,
     closed_form,
     gauss_hermite,
     group_effects,
     is_quadratic,
     touch,
 )
+from etafree.fits.trees import SAMPLE_DIMS
 from etafree.foundation.arguments import Array, as_choice, as_positive
 from etafree.foundation.check import find
 from etafree.totals.vector import JaxPenalty, PointwiseLoss
 
-#: z (q,) to a number or a vector, written in JAX.
-Function = Callable[[Any], Any]
+if TYPE_CHECKING:
+    import xarray as xr
+    from jax import Array as JaxArray
+
+    from etafree.fits.marginal import Function, Terms
+
+    #: Arrays of JAX by the names of the model's variables.
+    Variables = dict[str, JaxArray]
+
 #: Names of the dimensions of a variable, if it has any.
 Dims = tuple[str | None, ...] | None
 #: Draws that a compiled function takes at a time.
 BATCH = 64
+#: Nodes of the quadrature, and of the one that checks it.
+NODES, MORE_NODES = 41, 81
+OVERRIDE = "latent=None takes them for parameters, which is right only if groups are few and large"
+
+
+class ModelOptions(TypedDict, total=False):
+    """What the fit of a model takes besides: see `fit_of`."""
+
+    eta: float | None
+    prior: str | None
+    latent: str | None
+    log_likelihood: str | Sequence[str] | None
 
 
 @dataclass(frozen=True, eq=False)
 class Density:
     """A model in JAX, over the flat vector z (q,) of its free variables, unconstrained.
 
-    Attributes
-    ----------
-    package : str
-    shapes : mapping
-        Free variables and the shapes they have in z, in its order.
-    labels : mapping
-        Names of the entries of every free variable in z.
-    dims : mapping
-        Observed variables and the names of their dimensions, None if they have none.
-    log_likelihood : callable
-        z to log-likelihoods of the observed variables, by name, an entry per observation.
-    log_prior : callable
-        (z, jacobian) to log densities of the free variables, by name: on the model's own scale, or
-        with the Jacobian of the transform.
-    constrain : callable
-        z to the model's variables, by name, computed ones too.
-    unconstrain : callable
-        Values of free variables, by name, to their entries of z, by name.
+    Free variables have `shapes` and `labels` of their entries in z, observed ones `dims`, None if
+    they have no names. The functions return arrays by variable: `log_likelihood` an entry per
+    observation; `log_prior` of z and whether to count the Jacobian of the transform, else on the
+    model's own scale; `constrain` all variables, computed ones too; `unconstrain` the entries of z
+    of values of free variables.
     """
 
     package: str
     shapes: Mapping[str, tuple[int, ...]]
     labels: Mapping[str, tuple[str, ...]]
     dims: Mapping[str, Dims]
-    log_likelihood: Callable[[Any], dict[str, Any]]
-    log_prior: Callable[[Any, bool], dict[str, Any]]
-    constrain: Callable[[Any], dict[str, Any]]
-    unconstrain: Callable[[dict[str, Any]], dict[str, Any]]
+    log_likelihood: Callable[[JaxArray], Variables]
+    log_prior: Callable[[JaxArray, bool], Variables]
+    constrain: Callable[[JaxArray], Variables]
+    unconstrain: Callable[[Variables], Variables]
 
     @property
     def size(self) -> int:
@@ -87,8 +93,8 @@ class Density:
     def place(self, names: Container[str]) -> NDArray[np.intp]:
         """Return where the named variables are in z."""
         every = np.arange(self.size, dtype=np.intp)
-        parts = [every[where] for name, where in slices(self.shapes).items() if name in names]
-        return np.concatenate([every[:0], *parts])
+        places = [every[where] for name, where in slices(self.shapes).items() if name in names]
+        return np.concatenate([every[:0], *places])
 
 
 def slices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
@@ -103,7 +109,9 @@ def slices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
     return dict(zip(shapes, starmap(slice, pairwise(ends)), strict=True))
 
 
-def over_draws(function: Function, points: Array | Mapping[str, Array]) -> dict[str, Array]:
+def over_draws(
+    function: Callable[..., Variables], points: Array | Mapping[str, Array]
+) -> dict[str, Array]:
     """Return by name what a JAX function makes of many points (D, ...), or of arrays by name."""
     jax = import_jax()
     with double_precision():
@@ -134,15 +142,17 @@ def observations(
             "write the likelihood observation by observation",
         )
 
-    def rows(z: Any) -> Any:
-        values = density.log_likelihood(z)
-        return sum(values[name].reshape(-1) for name in used)
+    others = [name for name in shapes if name not in used]
 
-    def rest(z: Any) -> Any:
+    def rows(z: JaxArray) -> JaxArray:
         values = density.log_likelihood(z)
-        return sum(values[name].sum() for name in shapes if name not in used)
+        return functools.reduce(operator.add, (values[name].reshape(-1) for name in used))
 
-    return " + ".join(used), rows, rest if len(used) < len(shapes) else None, n
+    def rest(z: JaxArray) -> JaxArray:
+        values = density.log_likelihood(z)
+        return functools.reduce(operator.add, (values[name].sum() for name in others))
+
+    return " + ".join(used), rows, rest if others else None, n
 
 
 def _chosen_variables(
@@ -165,19 +175,12 @@ def _refuse_unlike(shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, Dim
     )
     if len(set(shapes.values())) > 1:
         listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise InputError(
-            "model",
-            f"has observed variables of different lengths, which do not add "
-            f"up observation by observation: {listed}",
-            advice,
-        )
+        problem = "of different lengths, which do not add up observation by observation"
+        raise InputError("model", f"has observed variables {problem}: {listed}", advice)
     if len({dims[name] for name in shapes}) > 1:
         listed = ", ".join(f"{name} {dims[name]}" for name in shapes)
-        raise InputError(
-            "model",
-            f"has observed variables along different dims: {listed}",
-            f"give them the same dims if of the same units, or {advice}",
-        )
+        advice = f"give them the same dims if of the same units, or {advice}"
+        raise InputError("model", f"has observed variables along different dims: {listed}", advice)
 
 
 def refuse_silent(losses: Function, theta: Array, names: Sequence[str], title: str) -> None:
@@ -188,89 +191,70 @@ def refuse_silent(losses: Function, theta: Array, names: Sequence[str], title: s
         slope = np.asarray(jax.jit(jax.grad(lambda t: weights @ losses(t)))(theta))
     silent = [name for name, entry in zip(names, slope, strict=True) if entry == 0]
     if silent:
-        raise InputError(
-            "log_likelihood",
-            f"{title} says nothing about {', '.join(silent)}",
-            "leave log_likelihood out, or list all that do",
-        )
+        problem = f"{title} says nothing about {', '.join(silent)}"
+        raise InputError("log_likelihood", problem, "leave log_likelihood out, or list all that do")
 
 
-#: Nodes of the quadrature, and of the one that checks it.
-NODES, MORE_NODES = 41, 81
-OVERRIDE = "latent=None takes them for parameters, which is right only if groups are few and large"
+def posterior_samples(tree: xr.DataTree) -> tuple[dict[str, Array], dict[str, object]]:
+    """Return the posterior's variables (chain, draw, ...), and what the sampler said of itself."""
+    if "posterior" not in tree.children:
+        raise InputError("fit", "has no group 'posterior'", "pass what the sampler returned")
+    samples = {
+        str(name): np.asarray(array.transpose(*SAMPLE_DIMS, ...).values)
+        for name, array in tree["posterior"].to_dataset().data_vars.items()
+    }
+    stats = tree.children["sample_stats"].data_vars if "sample_stats" in tree.children else {}
+    diverging = "diverging" in stats
+    return samples, {"divergences": int(stats["diverging"].values.sum())} if diverging else {}
 
 
-def fit_of(
-    density: Density,
-    samples: Mapping[str, Array],
-    tree: object,
-    *,
-    eta: float | None = None,
-    prior: str | None = None,
-    latent: str | None = "auto",
-    log_likelihood: str | Sequence[str] | None = None,
-    info: Mapping[str, object] | None = None,
-) -> Fit:
-    """Return the fit of a model from its density and its draws.
+def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions]) -> Fit:
+    """Return the fit of a model from its density and the tree that holds its draws.
 
-    Parameters
-    ----------
-    density : Density
-    samples : mapping of variables to arrays (chain, draw, *shape)
-    tree : the fit as it came
-    eta : float, optional
-        Learning rate of the draws, one by default.
-    prior : {"scaled", "unscaled"}, optional
-        Whether eta multiplied the prior too; must be said unless eta is one.
-    latent : {"auto", None}
-        Integrate group effects out, or take them for parameters.
-    log_likelihood : str or several, optional
-        The observed variables whose entries are the observations, added up; the others then count
-        with the prior. All by default, or by "sum".
-    info : mapping, optional
-        What the sampler reports of itself.
+    The options are those of `from_pymc`. Observed variables that are not named by `log_likelihood`
+    count with the prior; the others are added up observation by observation.
     """
-    eta = 1.0 if eta is None else as_positive(eta, "eta")
-    weight, known_as = _prior_weight(eta, prior)
-    title, rows, rest, n = observations(density, log_likelihood)
+    eta, weight, penalty_name = prior_weight(options.get("eta"), options.get("prior"))
+    title, rows, rest, n = observations(density, options.get("log_likelihood"))
+    samples, info = posterior_samples(tree)
     z = _unconstrained(density, samples)
     mean, spread = z.mean(axis=(0, 1)), z.std(axis=(0, 1))
     noise = np.random.default_rng(0).standard_normal(len(mean))
     scale = np.where(spread > 0, spread, 1.0)
     probe = mean + 0.1 * scale * noise  # no special point
     effects: tuple[str, ...] = ()
-    if latent is not None:
+    if (latent := options.get("latent", "auto")) is not None:
         as_choice(latent, "latent", ("auto",))
         effects = _group_effects(density, rows, probe)
     free = [name for name in density.shapes if name not in effects]
     _check_drawn(density.package, free, samples)
     own, other = density.place(free), density.place(effects)
 
-    def joined(theta: Any, u: Any = mean[other]) -> Any:
-        empty = import_jax().numpy.zeros(density.size)
-        return empty.at[own].set(theta).at[other].set(u)
+    def joined(theta: JaxArray | Array, u: JaxArray | Array = mean[other]) -> JaxArray:
+        z: JaxArray = import_jax().numpy.zeros(density.size)
+        return z.at[own].set(theta).at[other].set(u)
 
-    def log_prior(z: Any) -> Any:
+    def log_prior(z: JaxArray) -> JaxArray:
         each = density.log_prior(z, False)
-        return sum(each[name].sum() for name in free) + (0.0 if rest is None else rest(z))
+        total = sum((each[name].sum() for name in free), import_jax().numpy.zeros(()))
+        return total if rest is None else total + rest(z)
 
     unit = f"negative log-likelihood of {title}"
     losses: Function = lambda theta: -rows(theta)  # noqa: E731
     loss, index, finer = PointwiseLoss(losses, n, unit), None, None
     if effects:
         if touch(lambda u: log_prior(joined(probe[own], u))[None], probe[other]).nnz:
-            raise InputError(
-                "model",
-                "has priors or observations that depend on the group effects "
-                f"{', '.join(effects)} besides {title}",
-                OVERRIDE,
-            )
+            named = f"{', '.join(effects)} besides {title}"
+            problem = f"has priors or observations that depend on the group effects {named}"
+            raise InputError("model", problem, OVERRIDE)
 
-        def terms(theta: Any, u: Any) -> Any:
+        def terms(theta: JaxArray | Array, u: JaxArray) -> JaxArray:
             at = joined(theta, u)
-            own_density = density.log_prior(at, True)
-            parts = [rows(at), *(own_density[name].reshape(-1) for name in effects)]
-            return import_jax().numpy.concatenate(parts)
+            densities = density.log_prior(at, True)
+            stacked: JaxArray = import_jax().numpy.concatenate(
+                [rows(at), *(densities[name].reshape(-1) for name in effects)]
+            )
+            return stacked
 
         losses, groups, finer = _marginal(terms, n, effects, (mean, probe, scale), (own, other))
         loss = PointwiseLoss(losses, groups.count, f"marginal {unit}", n)
@@ -278,87 +262,79 @@ def fit_of(
     names = tuple(label for name in free for label in density.labels[name])
     if rest is not None:
         refuse_silent(losses, probe[own], names, title)
-    penalty = JaxPenalty.of(lambda theta: -log_prior(joined(theta)), weight, known_as)
+    penalty = JaxPenalty.of(lambda theta: -log_prior(joined(theta)), weight, penalty_name)
     criterion = Criterion(loss, None, penalty, start=mean[own], names=names)
     if index is not None:
         criterion = criterion.with_rows(index)
     moving = _moving(density, lambda u: joined(probe[own], u), probe[other]) if effects else set()
 
     def constrain(theta: Array) -> dict[str, Array]:
-        def variables(t: Any) -> dict[str, Any]:
+        def variables(t: JaxArray) -> Variables:
             every = density.constrain(joined(t))
             return {k: v for k, v in every.items() if k in samples and k not in moving}
 
         flat = over_draws(variables, theta.reshape(-1, len(own)))
         return {k: v.reshape((*theta.shape[:-1], *v.shape[1:])) for k, v in flat.items()}
 
+    def quadrature_error() -> float:
+        with double_precision():
+            other = np.asarray(import_jax().jit(finer)(criterion.start))
+        return float(np.abs(criterion.total.values(criterion.start) - other).max())
+
     return Fit(
-        draws=Draws(z[:, :, own], names, eta, density.package, dict(info or {})),
+        draws=Draws(z[:, :, own], names, eta, density.package, info),
         tree=tree,
         criterion=criterion,
         constrain=constrain,
         pointwise=None if effects else lambda t: over_draws(density.log_likelihood, t),
         latent=tuple(name for name in samples if name in moving),
-        findings=()
-        if finer is None
-        else (find("quadrature", lambda: _quadrature_error(criterion, finer)),),
+        findings=() if finer is None else (find("quadrature", quadrature_error),),
     )
 
 
 def _check_drawn(package: str, free: Sequence[str], samples: Mapping[str, Array]) -> None:
     """Refuse samples that lack some of the free variables."""
     lacking = [name for name in free if name not in samples]
-    if not lacking:
-        return
-    offsets = package == "bambi" and all(name.endswith("_offset") for name in lacking)
-    raise InputError(
-        "fit",
-        f"has no draws of {', '.join(lacking)}",
-        "sample again and keep them by model.fit(omit_offsets=False)"
-        if offsets
-        else "pass the model that made the draws, and all of these",
-    )
+    advice = "pass the model that made the draws, and all of these"
+    if package == "bambi" and all(name.endswith("_offset") for name in lacking):
+        advice = "sample again and keep them by model.fit(omit_offsets=False)"
+    if lacking:
+        raise InputError("fit", f"has no draws of {', '.join(lacking)}", advice)
 
 
-def _prior_weight(eta: float, prior: str | None) -> tuple[float, str]:
-    """Return what the prior counts against the loss, and what it is called as a penalty."""
+def prior_weight(eta: float | None, prior: str | None) -> tuple[float, float, str]:
+    """Return eta, what the prior counts against the loss, and what it is called as a penalty."""
+    eta = 1.0 if eta is None else as_positive(eta, "eta")
     if prior is not None:
         as_choice(prior, "prior", ("scaled", "unscaled"))
     elif eta != 1.0:
         raise InputError(
             "prior",
-            f"is not said and eta is {eta:g}",
-            "'scaled' if eta multiplied the prior too, else 'unscaled'",
+            f"is missing: at eta = {eta:g} the model's prior was either multiplied by eta or not",
+            "pass prior='scaled' or 'unscaled' to ef.from_pymc, from_bambi or from_numpyro",
         )
     if prior != "unscaled" or eta == 1.0:
-        return 1.0, "prior as a"
-    return 1.0 / eta, f"prior over eta = {eta:g}, which moves with eta, as a"
+        return eta, 1.0, "prior as a"
+    return eta, 1.0 / eta, f"prior over eta = {eta:g}, which moves with eta, as a"
 
 
 def _unconstrained(density: Density, samples: Mapping[str, Array]) -> Array:
     """Return draws of z (chain, draw, q), zero where a variable has none."""
-    given = {
-        name: np.asarray(samples[name], dtype=np.float64)
-        for name in density.shapes
-        if name in samples
-    }
+    drawn = {name: np.asarray(samples[name], float) for name in density.shapes if name in samples}
     if not density.shapes:
         raise InputError("model", "has no free variables", "pass the model that made the draws")
-    if not given:
+    if not drawn:
         raise InputError("fit", f"has no draws of {', '.join(density.shapes)}", "pass its model")
-    chains = next(iter(given.values())).shape[:2]
-    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in given.items()}
-    made = over_draws(density.unconstrain, flat)
-    z = np.zeros((*chains, density.size))
-    for name, values in made.items():
+    chains = next(iter(drawn.values())).shape[:2]
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in drawn.items()}
+    z, bad = np.zeros((*chains, density.size)), []
+    for name, values in over_draws(density.unconstrain, flat).items():
         z[:, :, density.place([name])] = values.reshape(*chains, -1)
-    bad = [name for name in made if not np.isfinite(z[:, :, density.place([name])]).all()]
+        if not np.isfinite(values).all():
+            bad.append(name)
     if bad:
-        raise InputError(
-            "fit",
-            f"has draws of {', '.join(bad)} outside of the model's support",
-            "pass the model that made the draws",
-        )
+        problem = f"has draws of {', '.join(bad)} outside of the model's support"
+        raise InputError("fit", problem, "pass the model that made the draws")
     return z
 
 
@@ -373,24 +349,24 @@ def _group_effects(density: Density, rows: Function, probe: Array) -> tuple[str,
     if not vectors:
         return ()
 
-    def priors(z: Any) -> dict[str, Any]:
+    def priors(z: JaxArray) -> Variables:
         return {name: value.sum() for name, value in density.log_prior(z, False).items()}
 
     with double_precision():
-        made = jax.jit(jax.jacrev(priors))(probe)
+        prior_slopes = jax.jit(jax.jacrev(priors))(probe)
         weights = np.random.default_rng(1).standard_normal(jax.eval_shape(rows, probe).shape)
         slope = jax.jit(jax.grad(lambda z: weights @ rows(z)))
         here = np.asarray(slope(probe))
-        found = []
+        hierarchical = []
         for name in vectors:
             inside = density.place([name])
             outside = np.setdiff1d(np.arange(density.size), inside)
             without = probe.copy()
             without[inside] = 0.0
             silent = (np.asarray(slope(without))[outside] == 0) & (here[outside] != 0)
-            if silent.any() or np.any(np.asarray(made[name])[outside] != 0):
-                found.append(name)
-    return tuple(name for name in found if _splits(density, rows, name, probe))
+            if silent.any() or np.any(np.asarray(prior_slopes[name])[outside] != 0):
+                hierarchical.append(name)
+    return tuple(name for name in hierarchical if _splits(density, rows, name, probe))
 
 
 def _splits(density: Density, rows: Function, name: str, probe: Array) -> bool:
@@ -413,42 +389,51 @@ def _marginal(
     groups = group_effects(touch(lambda u: terms(probe[own], u), probe[other]), n)
     named = ", ".join(effects)
     if groups.count == 1:
-        raise InputError(
-            "model",
-            f"ties all observations together by {named} (crossed or "
-            "correlated effects), so there are no independent groups whose marginal "
-            "likelihoods could be the losses",
-            OVERRIDE,
+        problem = (
+            f"ties all observations together by {named} (crossed or correlated effects), so there "
+            "are no independent groups whose marginal likelihoods could be the losses"
         )
+        raise InputError("model", problem, OVERRIDE)
     if is_quadratic(terms, groups, probe[own], mean[other], scale[other]):
         return closed_form(terms, groups, mean[other], scale[other]), groups, None
     if groups.width > 1:
-        raise InputError(
-            "model",
-            f"has {groups.width} effects per group in {named} that are not "
-            "Gaussian in a linear model; a marginal likelihood is known for Gaussian "
-            "linear models and for one effect per group",
-            OVERRIDE,
+        problem = (
+            f"has {groups.width} effects per group in {named} that are not Gaussian in a linear "
+            "model; a marginal likelihood is known for those and for one effect per group"
         )
+        raise InputError("model", problem, OVERRIDE)
     losses, finer = (gauss_hermite(terms, groups, mean[other], k) for k in (NODES, MORE_NODES))
     return losses, groups, finer
 
 
-def _quadrature_error(criterion: Criterion, finer: Function) -> float:
-    """Return by how much a group's loss changes with the number of nodes."""
-    with double_precision():
-        other = np.asarray(import_jax().jit(finer)(criterion.start))
-    return float(np.abs(criterion.total.values(criterion.start) - other).max())
-
-
 def _moving(density: Density, joined: Function, effects: Array) -> set[str]:
     """Return the variables that depend on the group effects."""
-    jax, some = import_jax(), np.random.default_rng(2).standard_normal(len(effects))
+    jax, direction = import_jax(), np.random.default_rng(2).standard_normal(len(effects))
+    variables = lambda u: density.constrain(joined(u))  # noqa: E731
     with double_precision():
-        along = jax.jit(lambda u: jax.jvp(lambda v: density.constrain(joined(v)), (u,), (some,))[1])
-        made = along(effects)
-    return {
-        name
-        for name, slope in made.items()
-        if slope.dtype != jax.dtypes.float0 and np.any(np.asarray(slope) != 0)
-    }
+        slopes = jax.jit(lambda u: jax.jvp(variables, (u,), (direction,))[1])(effects)
+        float0 = jax.dtypes.float0
+        return {n for n, s in slopes.items() if s.dtype != float0 and np.any(np.asarray(s) != 0)}
+
+
+def check_data(tree: xr.DataTree, observed: Mapping[str, ArrayLike]) -> None:
+    """Refuse a model whose observed variables are not those that the fit stores, if it does."""
+    if "observed_data" not in tree.children:
+        return
+    known = tree["observed_data"].to_dataset()
+    for name, data in observed.items():
+        if name not in known:
+            problem = f"observes {name}, the fit {', '.join(map(str, known))}"
+            raise InputError("model", problem, "pass the model that made the draws")
+        refuse_other_data(name, data, known[name].values)
+
+
+def refuse_other_data(name: str, mine: ArrayLike, stored: NDArray[Any]) -> None:
+    """Refuse data that differ from those of a fit by more than their storage may."""
+    same = np.squeeze(mine).shape == np.squeeze(stored).shape
+    numbers = stored.dtype.kind in "biuf" and np.asarray(mine).dtype.kind in "biuf"
+    if same and numbers:
+        same = np.allclose(np.squeeze(mine), np.squeeze(stored), equal_nan=True)
+    if not same:
+        advice = "pass the model with the data that were sampled"
+        raise InputError("model", f"has other data for {name} than the fit", advice)

@@ -1,14 +1,19 @@
-"""NumPyro models: exact losses and derivatives from the model function itself."""
+"""NumPyro models: exact losses and derivatives from the model function itself.
+
+JAX keeps one copy of every NumPy array that a compiled function closes over, and looks it up by the
+array alone: a copy in float32, made by the sampler, would be used here in float64, and the other
+way round. So the model is traced once, and its densities then hold copies of their own.
+"""
 
 from __future__ import annotations
 
-import copy
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,126 +21,134 @@ from numpy.typing import ArrayLike
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import InputError, MissingExtraError
 from etafree.fits import Fit
-from etafree.fits.model import Density, fit_of, slices
-from etafree.fits.pymc import check_data, posterior_samples
-from etafree.fits.trees import as_tree
+from etafree.fits.model import Density, ModelOptions, check_data, fit_of, slices
+from etafree.fits.trees import SAMPLE_DIMS, as_tree
 from etafree.foundation.arguments import Array
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     import xarray as xr
+    from jax import Array as JaxArray
+
+    from etafree.fits.model import Variables
+
+    Model = Callable[..., object]
+    Function = Callable[..., Variables]
 
 #: What NumPyro's trace tells of a site: its type, distribution, value and so on.
 Site = dict[str, Any]
 NUMBERS = (np.float32, np.float64, np.int32, np.int64)
-#: What JAX says of a float32 copy that it keeps of a NumPy array, where float64 is on.
+#: JAX's errors about a copy in float32 that it keeps of a NumPy array, where float64 is on.
 STALE = ("verifier errors", "RuntimeProgramInputMismatch")
 
 
 def numpyro_fit(
-    fit: Any,
-    model: Any,
+    fit: object,
+    model: Model | None,
     *,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    eta: float | None = None,
-    prior: str | None = None,
-    latent: str | None = "auto",
-    log_likelihood: str | Sequence[str] | None = None,
-    **_: object,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
+    **options: Unpack[ModelOptions],
 ) -> Fit:
-    """Return a NumPyro fit with exact losses on the unconstrained scale.
+    """Read a NumPyro fit: an MCMC, samples by name with or without chains, or a tree.
 
-    Parameters
-    ----------
-    fit : numpyro.infer.MCMC, dict of samples, InferenceData or DataTree
-        Samples with or without a chain dimension in front.
-    model : callable, optional
-        The model function, with its handlers; of an MCMC object by default its own.
-    args, kwargs
-        What the model is called with, the data among them.
-    eta, prior, latent, log_likelihood
-        As for `etafree.fits.model.fit_of`.
+    The model, by default that of the MCMC, is called with `args` and `kwargs`, the data among them.
     """
-    sampler = fit if hasattr(fit, "get_samples") else None
+    sampler: Any = fit if hasattr(fit, "get_samples") else None
     if model is None and sampler is not None:
         model = sampler.sampler.model
     if not callable(model):
         raise InputError("model", f"is a {type(model).__name__}", "pass the NumPyro function")
-    _check_arguments(model, tuple(args), dict(kwargs or {}), sampler)
-    density, sites = numpyro_density(model, tuple(args), dict(kwargs or {}))
+    call = _Call(model, tuple(args), dict(kwargs or {}))
+    _check_arguments(call, sampler)
+    density, sites = numpyro_density(*call)
     if sampler is not None:
-        extra = sampler.get_extra_fields(group_by_chain=True)
-        tree = _as_tree(posterior=sampler.get_samples(group_by_chain=True), sample_stats=extra)
+        stats = sampler.get_extra_fields(group_by_chain=True)
+        tree = _as_tree(posterior=sampler.get_samples(group_by_chain=True), sample_stats=stats)
     elif isinstance(fit, Mapping) and not hasattr(fit, "children"):
         tree = _as_tree(posterior=_by_chain(fit, sites))
     else:
         tree = as_tree(fit)
     check_data(tree, {name: site["value"] for name, site in sites.items() if site["is_observed"]})
-    samples, info = posterior_samples(tree)
-    return fit_of(
-        density,
-        samples,
-        tree,
-        eta=eta,
-        prior=prior,
-        latent=latent,
-        log_likelihood=log_likelihood,
-        info=info,
-    )
+    return fit_of(density, tree, **options)
 
 
-def _check_arguments(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sampler: Any
-) -> None:
+class _Call(NamedTuple):
+    """A model with what it is called with."""
+
+    model: Model
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+
+    def by_name(self) -> dict[str, object]:
+        """Return what the model is called with, by name."""
+        model = self.model
+        while callable(inner := getattr(model, "fn", None)):  # of a handler
+            model = inner
+        return dict(inspect.signature(model).bind(*self.args, **self.kwargs).arguments)
+
+    def trace(self, value_of: Callable[[Site], JaxArray | None]) -> dict[str, Site]:
+        """Run the model with the free sites' values given by a function of the site."""
+        handlers = importlib.import_module("numpyro.handlers")
+        model = handlers.substitute(handlers.seed(self.model, 0), substitute_fn=value_of)
+        sites: dict[str, Site] = handlers.trace(model).get_trace(*self.args, **self.kwargs)
+        return sites
+
+    def is_stale(self) -> bool:
+        """Return whether JAX holds arrays that the model closes over in single precision."""
+        jax = import_jax()
+
+        def densities() -> list[JaxArray]:
+            sites = self.trace(_somewhere).values()
+            return [_log_density(site) for site in sites if site["type"] == "sample"]
+
+        try:
+            constants = jax.make_jaxpr(densities)().consts
+            jax.jit(densities).lower()
+        except (RuntimeError, ValueError) as error:
+            if any(mark in str(error) for mark in STALE):
+                return True
+            raise
+        return any(
+            not isinstance(constant, jax.Array) and constant.dtype in (np.float32, np.int32)
+            for constant in constants
+        )
+
+
+def _check_arguments(call: _Call, sampler: object) -> None:
     """Refuse what the model cannot be called with, and arrays of another run than the sampler's."""
-    leaves, advice = (
-        import_jax().tree.leaves,
-        "pass args= and kwargs= of mcmc.run to ef.from_numpyro",
-    )
+    advice = "pass args= and kwargs= of mcmc.run to ef.from_numpyro"
+    leaves = import_jax().tree.leaves
     try:
-        given = _by_name(model, args, kwargs)
+        arguments = call.by_name()
     except TypeError as error:
         raise InputError("args", f"do not fit the model: {error}", advice) from error
     try:
-        known = _by_name(sampler.sampler.model, sampler._args, sampler._kwargs)
+        run = _Call(*attrgetter("sampler.model", "_args", "_kwargs")(sampler)).by_name()
     except (AttributeError, TypeError):  # there is no run to compare with
         return
-    for name in (name for name in given if name in known):
-        for mine, theirs in zip(leaves(given[name]), leaves(known[name]), strict=False):
+    for name in (name for name in arguments if name in run):
+        for mine, theirs in zip(leaves(arguments[name]), leaves(run[name]), strict=False):
             here, there = np.shape(mine), np.shape(theirs)
             if here != there:
-                raise InputError(
-                    "args", f"have {name} of shape {here}, but mcmc.run had {there}", advice
-                )
-            numbers = here and all(
-                getattr(part, "dtype", None) in NUMBERS for part in (mine, theirs)
-            )
+                problem = f"have {name} of shape {here}, but mcmc.run had {there}"
+                raise InputError("args", problem, advice)
+            numbers = here and all(getattr(x, "dtype", None) in NUMBERS for x in (mine, theirs))
             if numbers and not np.allclose(mine, theirs, rtol=1e-4, equal_nan=True):
                 raise InputError("args", f"have other data for {name} than mcmc.run", advice)
-
-
-def _by_name(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return what a model is called with, by name."""
-    while callable(getattr(model, "fn", None)):  # of a handler
-        model = model.fn
-    return dict(inspect.signature(model).bind(*args, **kwargs).arguments)
 
 
 def _as_tree(**groups: Mapping[str, ArrayLike]) -> xr.DataTree:
     """Return groups of arrays (chain, draw, ...) as a DataTree."""
     import xarray as xr
 
-    made = {}
+    datasets = {}
     for group, arrays in groups.items():
-        dims = {
-            name: ["chain", "draw", *(f"{name}_dim_{j}" for j in range(np.ndim(array) - 2))]
-            for name, array in arrays.items()
-        }
-        made[group] = xr.Dataset({k: (dims[k], np.asarray(v)) for k, v in arrays.items()})
-    for data in made.values():
-        for dim, size in data.sizes.items():
-            data.coords[dim] = np.arange(size)
-    return xr.DataTree.from_dict(made)
+        own = {k: [f"{k}_dim_{j}" for j in range(np.ndim(v) - 2)] for k, v in arrays.items()}
+        data = xr.Dataset({k: ((*SAMPLE_DIMS, *own[k]), np.asarray(v)) for k, v in arrays.items()})
+        datasets[group] = data.assign_coords({d: np.arange(size) for d, size in data.sizes.items()})
+    return xr.DataTree.from_dict(datasets)
 
 
 def _by_chain(samples: Mapping[str, ArrayLike], sites: Mapping[str, Site]) -> dict[str, Array]:
@@ -150,16 +163,13 @@ def _by_chain(samples: Mapping[str, ArrayLike], sites: Mapping[str, Site]) -> di
         return {name: array[None] for name, array in arrays.items()}
     if extra != {2}:
         shapes = {name: arrays[name].shape for name in known}
-        raise InputError(
-            "fit",
-            f"has samples of shapes {shapes}",
-            "pass (draw, ...) or (chain, draw, ...) for all sites",
-        )
+        advice = "pass (draw, ...) or (chain, draw, ...) for all sites"
+        raise InputError("fit", f"has samples of shapes {shapes}", advice)
     return arrays
 
 
 def numpyro_density(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: Model, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[Density, dict[str, Site]]:
     """Return a model's log densities as functions that JAX can trace, and its sample sites."""
     try:
@@ -167,22 +177,29 @@ def numpyro_density(
     except ImportError as error:
         raise MissingExtraError("numpyro", "NumPyro models") from error
     jax = import_jax()
-    args, kwargs = (jax.tree.map(_doubled, part) for part in (args, kwargs))
-    call = _Call(_with_own_arrays(model), args, kwargs)
+    call = _Call(model, *(jax.tree.map(_doubled, leaves) for leaves in (args, kwargs)))
     with double_precision():
         if call.is_stale():  # the error is gone and holds no copy
             jax.clear_caches()
         trace = call.trace(_somewhere)
         _refuse(trace)
         sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
-        transforms = {
-            name: _transform(site) for name, site in sites.items() if not site["is_observed"]
-        }
-        shapes = {
-            name: tuple(transform.inverse_shape(np.shape(sites[name]["value"])))
-            for name, transform in transforms.items()
-        }
-    flat = _Flat(call, shapes)
+        start = {n: np.asarray(s["value"]) for n, s in sites.items() if not s["is_observed"]}
+        transforms = {name: _transform(sites[name]) for name in start}
+        shapes = {n: tuple(transforms[n].inverse_shape(v.shape)) for n, v in start.items()}
+        flat, z = _Flat(call, shapes), np.zeros(sum(map(math.prod, shapes.values())))
+        log_likelihood, constrain, plain_prior, free_prior, unconstrain = _detached(
+            (flat.log_likelihood, z),
+            (flat.constrain, z),
+            (lambda z: flat.log_prior(z, False), z),
+            (lambda z: flat.log_prior(z, True), z),
+            (flat.unconstrain, start),
+        )
+
+    def unconstrain_drawn(draw: Variables) -> Variables:
+        values = unconstrain({name: draw.get(name, value) for name, value in start.items()})
+        return {name: value for name, value in values.items() if name in draw}
+
     return Density(
         package="numpyro",
         shapes=shapes,
@@ -192,62 +209,51 @@ def numpyro_density(
             for name, site in sites.items()
             if site["is_observed"]
         },
-        log_likelihood=flat.log_likelihood,
-        log_prior=flat.log_prior,
-        constrain=flat.constrain,
-        unconstrain=flat.unconstrain,
+        log_likelihood=log_likelihood,
+        log_prior=lambda z, jacobian: free_prior(z) if jacobian else plain_prior(z),
+        constrain=constrain,
+        unconstrain=unconstrain_drawn,
     ), sites
+
+
+def _detached(*functions: tuple[Function, object]) -> list[Function]:
+    """Trace functions at the points beside them, with copies of all arrays that they close over."""
+    jax, core = import_jax(), importlib.import_module("jax.extend.core")
+    traced = [jax.make_jaxpr(f, return_shape=True)(point) for f, point in functions]
+    copies: dict[int, ArrayLike] = {}  # functions share them
+
+    def own(constant: ArrayLike) -> ArrayLike:
+        value = constant if isinstance(constant, jax.Array) else np.array(constant)
+        return copies.setdefault(id(constant), value)
+
+    def rebuilt(closed: Any, shape: object) -> Function:
+        run = core.jaxpr_as_fun(core.ClosedJaxpr(closed.jaxpr, [own(c) for c in closed.consts]))
+        tree = jax.tree.structure(shape)
+        return lambda point: jax.tree.unflatten(tree, run(*jax.tree.leaves(point)))
+
+    return [rebuilt(closed, shape) for closed, shape in traced]
 
 
 def _transform(site: Site) -> Any:
     """Return the map from a site's unconstrained values to its own."""
-    transforms: Any = importlib.import_module("numpyro.distributions.transforms")
+    transforms = importlib.import_module("numpyro.distributions.transforms")
     return transforms.biject_to(site["fn"].support)
 
 
-def _somewhere(site: Site) -> Any:
+def _somewhere(site: Site) -> JaxArray | None:
     """Return a value that a free site may have, without drawing one."""
     if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
         return None
     transform = _transform(site)
-    return transform(import_jax().numpy.zeros(transform.inverse_shape(site["fn"].shape())))
+    shape = transform.inverse_shape(site["fn"].shape())
+    value: JaxArray = transform(import_jax().numpy.zeros(shape))
+    return value
 
 
-def _log_density(site: Site) -> Any:
+def _log_density(site: Site) -> JaxArray:
     """Return the log density of a site at its value, an entry per observation."""
-    value = site["fn"].log_prob(site["value"])
-    return value if site["scale"] is None else site["scale"] * value
-
-
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """A model with what it is called with."""
-
-    model: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def trace(self, value_of: Callable[[Site], Any]) -> dict[str, Site]:
-        """Run the model with the free sites' values given by a function of the site."""
-        handlers: Any = importlib.import_module("numpyro.handlers")
-        given = handlers.substitute(handlers.seed(self.model, 0), substitute_fn=value_of)
-        sites: dict[str, Site] = handlers.trace(given).get_trace(*self.args, **self.kwargs)
-        return sites
-
-    def is_stale(self) -> bool:
-        """Return whether JAX takes float32 copies for arrays that are out of reach here."""
-
-        def densities() -> list[Any]:
-            sites = self.trace(_somewhere).values()
-            return [_log_density(site) for site in sites if site["type"] == "sample"]
-
-        try:
-            import_jax().jit(densities).lower()
-        except (RuntimeError, ValueError) as error:
-            if any(mark in str(error) for mark in STALE):
-                return True
-            raise
-        return False
+    density: JaxArray = site["fn"].log_prob(site["value"])
+    return density if site["scale"] is None else site["scale"] * density
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,20 +263,20 @@ class _Flat:
     call: _Call
     shapes: Mapping[str, tuple[int, ...]]
 
-    def part(self, z: Any, name: str) -> Any:
+    def entries(self, z: JaxArray, name: str) -> JaxArray:
         """Return a free site's entries of z in their shape."""
         return z[slices(self.shapes)[name]].reshape(self.shapes[name])
 
-    def at(self, z: Any) -> dict[str, Site]:
+    def at(self, z: JaxArray) -> dict[str, Site]:
         """Return the sites where the free ones have the values that z stands for."""
 
-        def value_of(site: Site) -> Any:
+        def value_of(site: Site) -> JaxArray | None:
             name = site["name"]
-            return _transform(site)(self.part(z, name)) if name in self.shapes else None
+            return _transform(site)(self.entries(z, name)) if name in self.shapes else None
 
         return self.call.trace(value_of)
 
-    def log_likelihood(self, z: Any) -> dict[str, Any]:
+    def log_likelihood(self, z: JaxArray) -> Variables:
         """Return the log-likelihoods of the observed sites."""
         return {
             name: _log_density(site)
@@ -278,18 +284,18 @@ class _Flat:
             if site["type"] == "sample" and site["is_observed"]
         }
 
-    def log_prior(self, z: Any, jacobian: bool) -> dict[str, Any]:
+    def log_prior(self, z: JaxArray, jacobian: bool) -> Variables:
         """Return the log densities of the free sites, with the Jacobian of z or without."""
         sites = self.at(z)
         densities = {name: _log_density(sites[name]) for name in self.shapes}
         for name in self.shapes if jacobian else ():
             site = sites[name]
-            slope = _transform(site).log_abs_det_jacobian(self.part(z, name), site["value"])
+            slope = _transform(site).log_abs_det_jacobian(self.entries(z, name), site["value"])
             axes = tuple(range(densities[name].ndim, slope.ndim))
             densities[name] = densities[name] + slope.sum(axis=axes)
         return densities
 
-    def constrain(self, z: Any) -> dict[str, Any]:
+    def constrain(self, z: JaxArray) -> Variables:
         """Return the values of free and deterministic sites."""
         return {
             name: site["value"]
@@ -297,70 +303,19 @@ class _Flat:
             if name in self.shapes or site["type"] == "deterministic"
         }
 
-    def unconstrain(self, draw: dict[str, Any]) -> dict[str, Any]:
+    def unconstrain(self, draw: Variables) -> Variables:
         """Return the entries of z of the free sites in a draw."""
-        known = {name: draw[name] for name in self.shapes if name in draw}
-        sites = self.call.trace(lambda site: known.get(site["name"]))
-        return {name: _transform(sites[name]).inv(value) for name, value in known.items()}
+        sites = self.call.trace(lambda site: draw.get(site["name"]))
+        return {name: _transform(sites[name]).inv(value) for name, value in draw.items()}
 
 
-def _doubled(leaf: Any) -> Any:
-    """Return a copy of an array, of float64 for float32.
-
-    So data do not bound the precision, and JAX does not take the copy in float32 or int32 for it
-    that it keeps of every NumPy array it has seen.
-    """
+def _doubled(leaf: object) -> object:
+    """Return a copy of an array, of float64 for float32; so data do not bound the precision."""
     if not isinstance(leaf, np.ndarray | np.generic | import_jax().Array):
         return leaf
     if leaf.dtype in (np.float32, np.float64):
         return np.array(leaf, dtype=np.float64)
     return leaf.copy()
-
-
-def _with_own_arrays(model: Any) -> Any:
-    """Return a model with copies of the arrays that it refers to, through its module's functions.
-
-    JAX keeps one copy of a NumPy array as long as a compiled function uses it: in float64 here, it
-    would fail the sampler that runs in float32 later, as the sampler's fails what is done here.
-    """
-    copies: dict[int, FunctionType] = {}
-    if callable(getattr(model, "fn", None)):  # of a handler
-        outer = copy.copy(model)
-        outer.fn = _with_own_arrays(model.fn)
-        return outer
-
-    def module(function: FunctionType) -> str:
-        return str(function.__globals__.get("__name__", "")).split(".")[0]
-
-    def own(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return _doubled(value)
-        if type(value) is dict and any(isinstance(part, np.ndarray) for part in value.values()):
-            return {name: own(part) for name, part in value.items()}
-        if not isinstance(value, FunctionType) or module(value) != module(model):
-            return value
-        if id(value) not in copies:
-            space, cells = dict(value.__globals__), [CellType() for _ in value.__closure__ or ()]
-            again = FunctionType(value.__code__, space, value.__name__, None, tuple(cells))
-            copies[id(value)] = again  # before its own names, as it may call itself
-            again.__defaults__, again.__kwdefaults__ = value.__defaults__, value.__kwdefaults__
-            for name in set(_names(value.__code__)) & set(space):
-                space[name] = own(space[name])
-            for cell, known in zip(cells, value.__closure__ or (), strict=True):
-                if known != CellType():  # which is empty
-                    cell.cell_contents = own(known.cell_contents)
-        return copies[id(value)]
-
-    library = not isinstance(model, FunctionType) or module(model) in ("jax", "numpyro")
-    return model if library else own(model)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names that a function's code and that of the functions in it may look up."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)
 
 
 def _labels(name: str, transform: Any, shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -375,7 +330,7 @@ def _labels(name: str, transform: Any, shape: tuple[int, ...]) -> tuple[str, ...
 
 def _refuse(trace: Mapping[str, Site]) -> None:
     """Refuse what has no losses observation by observation, by name."""
-    found: dict[tuple[str, str], list[str]] = {}
+    refused: dict[tuple[str, str], list[str]] = {}
     for name, site in trace.items():
         if site["type"] == "param":
             key = ("is a numpyro.param and has no prior", "make it a sample site")
@@ -392,6 +347,6 @@ def _refuse(trace: Mapping[str, Site]) -> None:
             key = ("is discrete and has no scores", "marginalize it, as MixtureSameFamily does")
         else:
             continue
-        found.setdefault(key, []).append(name)
-    for (problem, advice), names in found.items():
+        refused.setdefault(key, []).append(name)
+    for (problem, advice), names in refused.items():
         raise InputError("model", f"{', '.join(names)} {problem}", advice)

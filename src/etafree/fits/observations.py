@@ -1,9 +1,7 @@
-r"""Observations of a fit along their dimensions, and labels lined up with them.
+r"""Observations of a fit along their dimensions, labels lined up with them, and stored losses.
 
 Labels go by name wherever they have names: a DataArray by its coordinates, a pandas object by its
 index. One label per subject is spread over the subject's observations.
-
-Pointwise log-likelihoods that a fit stores.
 """
 
 from __future__ import annotations
@@ -29,13 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """The dimensions and coordinates of a fit's observations.
-
-    Attributes
-    ----------
-    frame : xarray.DataArray
-        Of the observations' shape; its values do not matter.
-    """
+    """The dimensions and coordinates of a fit's observations; the frame's values do not matter."""
 
     frame: xr.DataArray
 
@@ -75,79 +67,74 @@ class Observations:
     def spread(self, array: xr.DataArray, argument: str = "clusters") -> NDArray[Any]:
         """Return a DataArray along some of the observations' dimensions as one value each (n,)."""
         if not self.has(array):
-            raise InputError(
-                argument,
-                f"has dimensions {dict(array.sizes)}, the log-likelihood {dict(self.frame.sizes)}",
-                "pass one label per observation",
-            )
+            sizes = f"{dict(array.sizes)}, the log-likelihood {dict(self.frame.sizes)}"
+            raise InputError(argument, f"has dimensions {sizes}", "pass one label per observation")
         for dim in array.dims:  # by coordinate, where both have one
             if dim in self.frame.coords and dim in array.coords:
                 array = _ordered(array, self.frame, dim, argument)
         bare = array.drop_vars([*array.coords])
         if len(self.dims) == 1:
             bare = bare.rename({bare.dims[0]: self.dims[0]})
-        wide = bare.expand_dims(
-            {dim: self.frame.sizes[dim] for dim in self.dims if dim not in bare.dims}
-        )
-        flat: NDArray[Any] = loaded(wide.transpose(*self.dims)).reshape(-1)
-        return flat
+        missing = {dim: self.frame.sizes[dim] for dim in self.dims if dim not in bare.dims}
+        return loaded(bare.expand_dims(missing).transpose(*self.dims)).reshape(-1)
 
-    def flat(self, labels: Any, argument: str) -> Any:
+    def flat(self, labels: object, argument: str) -> object:
         """Return labels of any form with one value per observation where they have dimensions.
 
         Those of one dimension that are not xarray's are left to `Rows.align`.
         """
+        import pandas as pd
+        import xarray as xr
+
         if isinstance(labels, Mapping):
-            return {name: self.flat(part, argument) for name, part in labels.items()}
-        if isinstance(labels, list | tuple) and any(
-            _is_xarray(part) or _is_pandas(part) for part in labels
-        ):
-            return [self.flat(part, argument) for part in labels]
-        if _is_xarray(labels):
+            return {name: self.flat(each, argument) for name, each in labels.items()}
+        named = (xr.DataArray, pd.Series, pd.DataFrame)
+        if isinstance(labels, list | tuple) and any(isinstance(each, named) for each in labels):
+            return [self.flat(each, argument) for each in labels]
+        if isinstance(labels, xr.DataArray):
             return self.spread(labels, argument)
         if len(self.dims) == 1:
             return labels
-        if _is_pandas(labels):
+        if isinstance(labels, pd.Series | pd.DataFrame):
             return self._of_pandas(labels, argument)
         try:
-            return np.asarray(labels).reshape(-1) if np.shape(labels) == self.shape else labels
+            array = np.asarray(labels)
         except ValueError:  # ragged, which is refused with all that is
             return labels
+        return array.reshape(-1) if array.shape == self.shape else labels
 
-    def _of_pandas(self, labels: Any, argument: str) -> Any:
+    def _of_pandas(self, labels: pd.Series | pd.DataFrame, argument: str) -> object:
         """Return pandas labels by their index, the columns of a table one by one.
 
         A table of the observations' shape has one dimension in its rows, the other in its columns.
         """
+        import pandas as pd
         import xarray as xr
 
-        if np.shape(labels) == self.shape:
+        if isinstance(labels, pd.DataFrame) and labels.shape == self.shape:
             axes = zip(self.dims, (labels.index, labels.columns), strict=True)
-            coords = {dim: index for dim, index in axes if self._says(dim, index)}
+            coords = {dim: index for dim, index in axes if self._comparable(dim, index)}
             return self.spread(xr.DataArray(labels.to_numpy(), coords, self.dims), argument)
         dims = self._levels(labels.index, argument)
         if dims is None:
             return labels
-        if hasattr(labels, "columns"):
+        if isinstance(labels, pd.DataFrame):
             return {str(name): self.flat(labels[name], argument) for name in labels.columns}
         values = np.asarray(labels)[self._places(labels.index, dims, argument)]
-        shape = [self.frame.sizes[dim] for dim in dims]
-        array = xr.DataArray(values.reshape(shape), dims=dims)
-        return type(labels)(self.spread(array, argument), name=labels.name)
+        array = xr.DataArray(values.reshape([self.frame.sizes[dim] for dim in dims]), dims=dims)
+        return pd.Series(self.spread(array, argument), name=labels.name)
 
-    def _coordinate(self, dim: str) -> pd.Index[Any]:
+    def _coordinate(self, dim: str) -> pd.Index:
         """Return the labels along a dimension, 0, 1, ... if it has none."""
-        import pandas as pd
+        indexes = self.frame.indexes
+        return indexes[dim] if dim in indexes else _count(self.frame.sizes[dim])
 
-        known = dim in self.frame.indexes
-        return self.frame.indexes[dim] if known else pd.RangeIndex(self.frame.sizes[dim])
-
-    def _says(self, dim: str, index: pd.Index[Any]) -> bool:
+    def _comparable(self, dim: str, index: pd.Index) -> bool:
         """Return whether an index and a coordinate can be compared: one may be a mere count."""
         here = self._coordinate(dim)
         return bool(index.isin(here).all() or not here.equals(_count(len(here))))
 
-    def _levels(self, index: pd.Index[Any], argument: str) -> list[str] | None:
+    def _levels(self, index: pd.Index, argument: str) -> list[str] | None:
         """Return the dimensions that an index has labels of, None if it counts observations."""
         names = [None if name is None else str(name) for name in index.names]
         if all(name in self.dims for name in names):
@@ -155,36 +142,27 @@ class Observations:
         if index.nlevels == len(self.dims) and not any(names):
             return list(self.dims)
         if index.nlevels == 1:
-            along = [
-                dim
-                for dim in self.dims
-                if len(index) == self.frame.sizes[dim] and index.isin(self._coordinate(dim)).all()
-            ]
+            here = {dim: self._coordinate(dim) for dim in self.dims}
+            along = [d for d, c in here.items() if len(index) == len(c) and index.isin(c).all()]
             return along if len(along) == 1 else None
-        raise InputError(
-            argument,
-            f"has an index of {names}, the log-likelihood dimensions {list(self.dims)}",
-            "give its levels these names",
-        )
+        problem = f"has an index of {names}, the log-likelihood dimensions {list(self.dims)}"
+        raise InputError(argument, problem, "give its levels these names")
 
-    def _places(self, index: pd.Index[Any], dims: Sequence[str], argument: str) -> NDArray[np.intp]:
+    def _places(self, index: pd.Index, dims: Sequence[str], argument: str) -> NDArray[np.intp]:
         """Return where an index has the label of every entry along some dimensions."""
         import pandas as pd
 
-        parts = [self._coordinate(dim) for dim in dims]
-        wanted = parts[0] if len(parts) == 1 else pd.MultiIndex.from_product(parts)
+        levels = [self._coordinate(dim) for dim in dims]
+        wanted = levels[0] if len(levels) == 1 else pd.MultiIndex.from_product(levels)
         if not index.is_unique:
-            raise InputError(
-                argument, f"has labels of {list(dims)} twice in its index", "pass each once"
-            )
+            problem = f"has labels of {list(dims)} twice in its index"
+            raise InputError(argument, problem, "pass each once")
         where: NDArray[np.intp] = index.get_indexer(wanted)
         if np.any(where < 0):
-            raise InputError(
-                argument,
-                f"has no value for {int((where < 0).sum())} of {len(wanted)} labels of "
-                f"{list(dims)}, for example {wanted[int((where < 0).argmax())]!r}",
-                "its index must contain the coordinates of the log-likelihood",
-            )
+            many, first = int((where < 0).sum()), wanted[int((where < 0).argmax())]
+            problem = f"has no value for {many} of {len(wanted)} labels of {list(dims)}"
+            advice = "its index must contain the coordinates of the log-likelihood"
+            raise InputError(argument, f"{problem}, for example {first!r}", advice)
         return where
 
     def rows(self, tables: Iterable[xr.Dataset]) -> Rows:
@@ -208,11 +186,10 @@ class Observations:
         advice = f"pass one value per observation of log_likelihood {self.dims}"
         other = {name: shape for name, shape in elsewhere.items() if name not in columns}
         index = self._index((self.frame, *holders))
-        return _Named(
-            self.n, None, index, pd.DataFrame(columns, index=index), advice, elsewhere=other
-        )
+        named = pd.DataFrame(columns, index=index)
+        return _Named(self.n, None, index, named, advice, elsewhere=other)
 
-    def _index(self, holders: Iterable[xr.Dataset | xr.DataArray]) -> pd.Index[Any]:
+    def _index(self, holders: Iterable[xr.Dataset | xr.DataArray]) -> pd.Index:
         """Return the observations' labels where some holder has them, else 0, 1, ..."""
         for holder in holders if len(self.dims) == 1 else ():
             if self.dims[0] in holder.coords and holder.sizes.get(self.dims[0]) == self.n:
@@ -227,14 +204,9 @@ def find_observations(groups: Iterable[xr.Dataset], n: int) -> Observations:
     """
     import xarray as xr
 
-    frames = [
-        Observations.of(array).frame for group in groups for array in group.data_vars.values()
-    ]
-    frames += [
-        frame.isel({d: 0 for d in frame.dims if d != dim}, drop=True)
-        for frame in frames
-        for dim in frame.dims
-    ]
+    frames = [Observations.of(array).frame for group in groups for array in group.values()]
+    along = [(frame, dim) for frame in frames for dim in frame.dims]
+    frames += [f.isel({d: 0 for d in f.dims if d != dim}, drop=True) for f, dim in along]
     unnamed = xr.DataArray(np.zeros(n), dims="observation_dim_0")
     return Observations(next((frame for frame in frames if frame.size == n), unnamed))
 
@@ -245,14 +217,6 @@ def _count(n: int) -> pd.RangeIndex:
     return pd.RangeIndex(n)
 
 
-def _is_xarray(value: object) -> bool:
-    return hasattr(value, "dims") and hasattr(value, "coords")
-
-
-def _is_pandas(value: object) -> bool:
-    return not callable(getattr(value, "index", len))  # lists and texts have a method
-
-
 def _ordered(
     array: xr.DataArray, frame: xr.DataArray, dim: Hashable, argument: str
 ) -> xr.DataArray:
@@ -261,11 +225,9 @@ def _ordered(
     if here.equals(wanted):
         return array
     if not here.is_unique or not wanted.is_unique or not here.isin(wanted).all():
-        raise InputError(
-            argument,
-            f"has other coordinates along {dim!r} than the log-likelihood",
-            "give both the same, or pass a plain array in its order",
-        )
+        problem = f"has other coordinates along {dim!r} than the log-likelihood"
+        advice = "give both the same, or pass a plain array in its order"
+        raise InputError(argument, problem, advice)
     return array.sel({dim: wanted})
 
 
@@ -275,22 +237,18 @@ class _Named(Rows):
 
     elsewhere: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def align(self, values: Any, argument: str) -> NDArray[Any]:
+    def align(self, values: object, argument: str) -> NDArray[Any]:
         """Return one value per row, with a list of the names there are if one is not."""
         if isinstance(values, str) and values not in self.table.columns:
-            shape = self.elsewhere.get(values)
-            what = (
-                f"names no column {values!r}"
-                if shape is None
-                else (f"names {values!r}, which has shape {shape} for {self.original} observations")
-            )
+            problem = f"names no column {values!r}"
+            if (shape := self.elsewhere.get(values)) is not None:
+                rows = f"{self.original} observations"
+                problem = f"names {values!r}, which has shape {shape} for {rows}"
             other = [f"{name!r} of shape {shape}" for name, shape in self.elsewhere.items()]
             there = f"; not along the observations: {', '.join(other[:8])}" if other else ""
+            labels = "or pass labels, on the command line as file.csv:column"
             raise InputError(
-                argument,
-                what,
-                f"choose from {[*self.table.columns]}{there}; or pass "
-                "labels, on the command line as file.csv:column",
+                argument, problem, f"choose from {[*self.table.columns]}{there}; {labels}"
             )
         return super().align(values, argument)
 
@@ -306,14 +264,8 @@ HOW = (
 class StoredLosses:
     """Minus the stored log-likelihood, variables of the same observations added up.
 
-    Attributes
-    ----------
-    arrays : tuple of xarray.DataArray
-        (chain, draw, ...), in memory, on disk or behind dask.
-    tables : tuple of xarray.Dataset
-        Where names of clusters, times and so on are looked up.
-    others : tuple of str
-        Log-likelihoods of the same fit that are not among `arrays`: held fixed.
+    The arrays (chain, draw, ...) are in memory, on disk or behind dask. Names of clusters, times
+    and so on are looked up in the tables. Other log-likelihoods of the fit are held fixed.
     """
 
     arrays: tuple[xr.DataArray, ...]
@@ -353,10 +305,10 @@ class StoredLosses:
         for chain in range(chains):
             for first in range(0, length, most):
                 where = {"chain": chain, "draw": slice(first, first + most)}
-                parts = [loaded(array.isel(where)) for array in self.arrays]
-                block = -np.asarray(parts[0], dtype=np.float64)
-                for part in parts[1:]:
-                    block -= part
+                stored = [loaded(array.isel(where)) for array in self.arrays]
+                block = -np.asarray(stored[0], dtype=np.float64)
+                for other in stored[1:]:
+                    block -= other
                 yield block.reshape(len(block), -1)
 
     @cached_property
@@ -381,27 +333,20 @@ def stored_losses(tree: xr.DataTree, chosen: str | Sequence[str] | None = None) 
     for name, array in zip(asked, arrays, strict=True):
         _same_draws(tree["posterior"].to_dataset(), array)
         if array.ndim < 3:
-            raise InputError(
-                "log_likelihood", f"{name!r} is one number per draw", "store one per observation"
-            )
+            problem = f"{name!r} is one number per draw"
+            raise InputError("log_likelihood", problem, "store one per observation")
     arrays = _same_observations(arrays)
     others = tuple(name for name in names if name not in asked)
-    tables = [
-        tree[name].to_dataset()
-        for name in ("constant_data", "observed_data")
-        if name in tree.children
-    ]
-    return StoredLosses(tuple(arrays), tuple(tables), others)
+    groups = [name for name in ("constant_data", "observed_data") if name in tree.children]
+    tables = tuple(tree[name].to_dataset() for name in groups)
+    return StoredLosses(tuple(arrays), tables, others)
 
 
 def _asked_names(names: list[str], chosen: str | Sequence[str] | None) -> list[str]:
     """Return the stored variables that are asked for: the only one for None, all for "sum"."""
     if chosen is None and len(names) > 1:
-        raise InputError(
-            "log_likelihood",
-            f"has several variables: {names}",
-            "pass the name of one, a list to add up, or 'sum'",
-        )
+        advice = "pass the name of one, a list to add up, or 'sum'"
+        raise InputError("log_likelihood", f"has several variables: {names}", advice)
     if chosen is None:
         return names
     asked = [chosen] if isinstance(chosen, str) else list(chosen)
@@ -419,53 +364,43 @@ def _asked_names(names: list[str], chosen: str | Sequence[str] | None) -> list[s
 
 def _same_observations(arrays: Sequence[xr.DataArray]) -> list[xr.DataArray]:
     """Return log-likelihoods along the dimensions of the first; unnamed ones go by position."""
-    first, out = arrays[0], []
+    first, aligned = arrays[0], []
     for array in arrays:
-        shapes = [part.shape[2:] for part in (first, array)]
-        if shapes[0] != shapes[1]:
-            raise InputError(
-                "log_likelihood",
-                f"has {first.name!r} of shape {shapes[0]} and {array.name!r} of "
-                f"shape {shapes[1]}, so they are of different observations and do not add up",
-                "pass the name of one, or model=",
-            )
+        here, there = array.shape[2:], first.shape[2:]
+        if here != there:
+            shapes = f"{first.name!r} of shape {there} and {array.name!r} of shape {here}"
+            problem = f"has {shapes}, so they are of different observations and do not add up"
+            raise InputError("log_likelihood", problem, "pass the name of one, or model=")
         if array.dims != first.dims and _unnamed(array) and _unnamed(first):
             array = array.rename(dict(zip(array.dims[2:], first.dims[2:], strict=True)))
+        shared = [dim for dim in first.dims[2:] if dim in array.coords and dim in first.coords]
         if array.dims != first.dims or any(
-            dim in array.coords
-            and dim in first.coords
-            and not np.array_equal(array[dim].values, first[dim].values)
-            for dim in first.dims[2:]
+            not np.array_equal(array[dim].values, first[dim].values) for dim in shared
         ):
-            raise InputError(
-                "log_likelihood",
-                f"has {first.name!r} along {first.dims[2:]} and {array.name!r} "
-                f"along {array.dims[2:]}, or other labels there",
-                "only variables of the same "
-                "observations add up: give them the same dims and coords",
+            dims = (
+                f"{first.name!r} along {first.dims[2:]} and {array.name!r} along {array.dims[2:]}"
             )
-        out.append(array)
-    return out
+            advice = "only variables of the same observations add up: give them the same dims "
+            raise InputError(
+                "log_likelihood", f"has {dims}, or other labels there", f"{advice}and coords"
+            )
+        aligned.append(array)
+    return aligned
 
 
 def _unnamed(array: xr.DataArray) -> bool:
     """Return whether a log-likelihood's dimensions have the names ArviZ gives if it has none."""
-    made = tuple(f"{array.name}_dim_{k}" for k in range(array.ndim - 2))
-    return bool(array.dims[2:] == made)
+    default = tuple(f"{array.name}_dim_{k}" for k in range(array.ndim - 2))
+    return bool(array.dims[2:] == default)
 
 
 def _same_draws(posterior: xr.Dataset, array: xr.DataArray) -> None:
     for dim in SAMPLE_DIMS:
         mine, theirs = posterior.sizes[dim], array.sizes.get(dim)
         if theirs != mine:
-            raise InputError(
-                "log_likelihood",
-                f"has {theirs} {dim}s, the posterior {mine}",
-                "thin both, or compute it again",
-            )
+            problem = f"has {theirs} {dim}s, the posterior {mine}"
+            raise InputError("log_likelihood", problem, "thin both, or compute it again")
         if not np.array_equal(posterior[dim].values, array[dim].values):
-            raise InputError(
-                "log_likelihood",
-                f"has other {dim} labels than the posterior",
-                "select the same draws in both, or compute it again",
-            )
+            problem = f"has other {dim} labels than the posterior"
+            advice = "select the same draws in both, or compute it again"
+            raise InputError("log_likelihood", problem, advice)

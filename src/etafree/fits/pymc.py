@@ -12,74 +12,39 @@ import functools
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import EtafreeError, InputError, MissingExtraError
 from etafree.fits import Fit
-from etafree.fits.model import Density, fit_of, slices
+from etafree.fits.model import Density, ModelOptions, check_data, fit_of, refuse_other_data, slices
 from etafree.fits.trees import as_tree
-from etafree.foundation.arguments import Array
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     import xarray as xr
+    from jax import Array as JaxArray
+    from numpy.typing import ArrayLike
+
+    from etafree.fits.model import Variables
+
+    Compiled = Callable[..., Sequence[JaxArray]]
+
+#: A pymc.Model and a variable of it: PyMC has no types.
+Model = Any
+Variable = Any
 
 
-def pymc_fit(
-    fit: object,
-    model: Any,
-    *,
-    eta: float | None = None,
-    prior: str | None = None,
-    latent: str | None = "auto",
-    log_likelihood: str | Sequence[str] | None = None,
-    **_: object,
-) -> Fit:
-    """Return a PyMC fit with exact losses on the unconstrained scale.
-
-    Parameters
-    ----------
-    fit : InferenceData or DataTree
-        With the group ``posterior``.
-    model : pymc.Model
-        The model that was sampled, with its data.
-    eta, prior, latent, log_likelihood
-        As for `etafree.fits.model.fit_of`.
-    """
+def pymc_fit(fit: object, model: Model, **options: Unpack[ModelOptions]) -> Fit:
+    """Read a PyMC fit with exact losses on the unconstrained scale."""
     tree = as_tree(fit)
     check_model(tree, model)
-    samples, info = posterior_samples(tree)
-    return fit_of(
-        pymc_density(model),
-        samples,
-        tree,
-        eta=eta,
-        prior=prior,
-        latent=latent,
-        log_likelihood=log_likelihood,
-        info=info,
-    )
-
-
-def posterior_samples(tree: xr.DataTree) -> tuple[dict[str, Array], dict[str, object]]:
-    """Return the posterior's variables (chain, draw, ...), and what the sampler said of itself."""
-    if "posterior" not in tree.children:
-        raise InputError("fit", "has no group 'posterior'", "pass what the sampler returned")
-    posterior = tree["posterior"].to_dataset()
-    samples = {
-        str(name): np.asarray(array.transpose("chain", "draw", ...).values)
-        for name, array in posterior.data_vars.items()
-    }
-    info: dict[str, object] = {}
-    stats = tree.children["sample_stats"].data_vars if "sample_stats" in tree.children else {}
-    if "diverging" in stats:
-        info["divergences"] = int(stats["diverging"].values.sum())
-    return samples, info
+    return fit_of(pymc_density(model), tree, **options)
 
 
 @contextlib.contextmanager
@@ -90,120 +55,112 @@ def _readable() -> Iterator[None]:
     except EtafreeError:
         raise
     except Exception as error:  # all three have errors of many kinds
-        told = (str(error).splitlines() or [""])[0][:200]
+        first = (str(error).splitlines() or [""])[0][:200]
         raise InputError(
             "model",
-            f"cannot be evaluated ({type(error).__name__}: {told})",
-            "if its data were "
-            "changed since the fit, put them back; else store log_likelihood and leave model= out",
+            f"cannot be evaluated ({type(error).__name__}: {first})",
+            "if its data were changed since the fit, put them back; else store log_likelihood and "
+            "leave model= out",
         ) from error
 
 
 @_readable()
-def pymc_density(model: Any) -> Density:
+def pymc_density(model: Model) -> Density:
     """Return a model's log densities as functions that JAX can trace."""
     free, observed = list(model.free_RVs), _observed_variables(model)
     values = [model.rvs_to_values[rv] for rv in free]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "PyTensor could not link to a BLAS", UserWarning)
         start = model.initial_point()
-    shapes = {rv.name: start[value.name].shape for rv, value in zip(free, values, strict=True)}
-    labels = {
-        rv.name: _labels(model, rv, value, shapes[rv.name])
-        for rv, value in zip(free, values, strict=True)
-    }
+    pairs = list(zip(free, values, strict=True))
+    shapes = {rv.name: start[value.name].shape for rv, value in pairs}
     places = slices(shapes)
 
-    def over(outputs: Sequence[Any], names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
-        compute = _to_jax(values, outputs)
+    def over(
+        outputs: Sequence[Variable], variables: Iterable[Variable]
+    ) -> Callable[[JaxArray], Variables]:
+        compute, names = _to_jax(values, outputs), [str(rv.name) for rv in variables]
 
-        def function(z: Any) -> dict[str, Any]:
-            parts = [z[places[name]].reshape(shape) for name, shape in shapes.items()]
+        def function(z: JaxArray) -> Variables:
+            entries = [z[places[name]].reshape(shape) for name, shape in shapes.items()]
             # what is constant, as the density of a flat scalar, is a plain number
-            arrays = map(import_jax().numpy.asarray, compute(*parts))
+            arrays = map(import_jax().numpy.asarray, compute(*entries))
             return dict(zip(names, arrays, strict=True))
 
         return function
 
-    known = [rv.name for rv in free]
-
     @functools.cache
-    def prior(jacobian: bool) -> Callable[[Any], dict[str, Any]]:
-        return over(model.logp(free, jacobian=jacobian, sum=False), known)
+    def prior(jacobian: bool) -> Callable[[JaxArray], Variables]:
+        return over(model.logp(free, jacobian=jacobian, sum=False), free)
 
-    variables = [*free, *model.deterministics]
+    variables, dims_of = [*free, *model.deterministics], model.named_vars_to_dims
     return Density(
         package="pymc",
         shapes=shapes,
-        labels=labels,
-        dims={
-            rv.name: tuple(model.named_vars_to_dims.get(rv.name) or ()) or None for rv in observed
-        },
-        log_likelihood=over(model.logp(observed, sum=False), [rv.name for rv in observed]),
+        labels={rv.name: _labels(model, rv, value, shapes[rv.name]) for rv, value in pairs},
+        dims={rv.name: tuple(dims_of.get(rv.name) or ()) or None for rv in observed},
+        log_likelihood=over(model.logp(observed, sum=False), observed),
         log_prior=lambda z, jacobian: prior(jacobian)(z),
-        constrain=over(model.replace_rvs_by_values(variables), [rv.name for rv in variables]),
+        constrain=over(model.replace_rvs_by_values(variables), variables),
         unconstrain=_forward(model, free),
     )
 
 
-def _forward(model: Any, free: list[Any]) -> Any:
+def _forward(model: Model, free: list[Variable]) -> Callable[[Variables], Variables]:
     """Return the function from variables by name to their unconstrained values by name."""
     from pytensor.graph.replace import clone_replace
 
-    given = [rv.type(name=rv.name) for rv in free]
+    own = {rv: rv.type(name=rv.name) for rv in free}
     outputs = []
-    for rv, value in zip(free, given, strict=True):
+    for rv, value in own.items():
         transform = model.rvs_to_transforms[rv]
         outputs.append(value if transform is None else transform.forward(value, *rv.owner.inputs))
-    outputs = clone_replace(outputs, dict(zip(free, given, strict=True)), rebuild_strict=False)
+    inputs = {rv.name: value for rv, value in own.items()}
+    graphs = dict(zip(inputs, clone_replace(outputs, own, rebuild_strict=False), strict=True))
 
-    def function(draw: dict[str, Any]) -> dict[str, Any]:
-        there = [value for value in given if value.name in draw]
-        wanted = [out for out, value in zip(outputs, given, strict=True) if value.name in draw]
-        found = _to_jax(there, wanted)(*(draw[value.name] for value in there))
-        return dict(zip([value.name for value in there], found, strict=True))
+    def function(draw: Variables) -> Variables:
+        names = [name for name in inputs if name in draw]
+        compute = _to_jax([inputs[name] for name in names], [graphs[name] for name in names])
+        return dict(zip(names, compute(*(draw[name] for name in names)), strict=True))
 
     return function
 
 
-def _labels(model: Any, rv: Any, value: Any, shape: tuple[int, ...]) -> tuple[str, ...]:
+def _labels(model: Model, rv: Variable, value: Variable, shape: tuple[int, ...]) -> tuple[str, ...]:
     """Return the names of a value's entries, by coordinates where it has the variable's shape."""
     if not shape:
         return (str(value.name),)
     dims = model.named_vars_to_dims.get(rv.name) or (None,) * len(shape)
-    ranges: list[Any] = []
+    ranges: list[Iterable[object]] = []
     for dim, length in zip(dims, shape, strict=True):
         coords = None if dim is None else model.coords.get(dim)
         ranges.append(coords if coords is not None and len(coords) == length else range(length))
     return tuple(f"{value.name}[{', '.join(map(str, entry))}]" for entry in product(*ranges))
 
 
-def _to_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]:
+def _to_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Compiled:
     """Return a PyTensor graph as a function of JAX arrays."""
     graph = _jax_backend()
     if not outputs:
         return lambda *_: ()
     try:
         with double_precision(), import_jax().ensure_compile_time_eval():  # constants stay constant
-            made: Callable[..., Any] = graph(inputs=list(inputs), outputs=list(outputs))
+            compiled: Compiled = graph(inputs=list(inputs), outputs=list(outputs))
     except NotImplementedError as error:
-        raise InputError(
-            "model",
-            f"has an operation that PyTensor cannot give to JAX: {str(error).splitlines()[0]}",
-            "store log_likelihood and leave model= out",
-        ) from error
-    return _readable()(made)
+        problem = f"has an operation that PyTensor cannot give to JAX: {str(error).splitlines()[0]}"
+        raise InputError("model", problem, "store log_likelihood and leave model= out") from error
+    return _readable()(compiled)
 
 
 @functools.cache
-def _jax_backend() -> Any:
+def _jax_backend() -> Callable[..., Compiled]:
     """Return PyMC's compiler to JAX; loading it changes no setting of JAX."""
     jax, flags = import_jax(), os.environ.get("XLA_FLAGS")
     before = jax.config.jax_enable_x64
     try:
-        compiler: Any = importlib.import_module("pymc.sampling.jax")
-        dispatch: Any = importlib.import_module("pytensor.link.jax.dispatch")
-        scalars: Any = importlib.import_module("pytensor.scalar.math")
+        compiler = importlib.import_module("pymc.sampling.jax")
+        dispatch = importlib.import_module("pytensor.link.jax.dispatch")
+        scalars = importlib.import_module("pytensor.scalar.math")
     except ImportError as error:
         raise MissingExtraError("pymc", "PyMC models") from error
     finally:
@@ -214,40 +171,35 @@ def _jax_backend() -> Any:
             os.environ["XLA_FLAGS"] = flags
     if hasattr(jax.scipy.special, "erfcx"):  # else PyTensor asks for TensorFlow's
         dispatch.jax_funcify.register(scalars.Erfcx)(lambda op, **_: _erfcx)
-    return compiler.get_jaxified_graph
+    compile_graph: Callable[..., Compiled] = compiler.get_jaxified_graph
+    return compile_graph
 
 
-def _erfcx(x: Any) -> Any:
+def _erfcx(x: JaxArray) -> JaxArray:
     """Return exp(x^2) erfc(x), far out by its series: JAX 0.10 has zeros near x = 26.6."""
     jax = import_jax()
     far = jax.numpy.maximum(x, 20.0)
     q = 0.5 / far**2
     series = (1 - q * (1 - 3 * q * (1 - 5 * q * (1 - 7 * q)))) / (far * np.sqrt(np.pi))
     near = jax.scipy.special.erfcx(jax.numpy.minimum(x, 20.0))
-    return jax.numpy.where(x > 20.0, series, near)
+    scaled: JaxArray = jax.numpy.where(x > 20.0, series, near)
+    return scaled
 
 
-def check_model(tree: xr.DataTree, model: Any) -> None:
+def check_model(tree: xr.DataTree, model: Model) -> None:
     """Refuse what has no losses observation by observation, by name, and data of another fit."""
     if not hasattr(model, "free_RVs"):
         raise InputError("model", f"is a {type(model).__name__}", "pass the pymc.Model")
     if model.potentials:
         named = ", ".join(str(potential.name) for potential in model.potentials)
-        raise InputError(
-            "model",
-            f"has the potentials {named}, which do not say what is an "
-            "observation and what is prior",
-            "write likelihoods as pm.CustomDist(..., observed=y) and priors as distributions",
-        )
+        problem = f"has the potentials {named}, which do not say what is observed and what is prior"
+        advice = "write likelihoods as pm.CustomDist(..., observed=y) and priors as distributions"
+        raise InputError("model", problem, advice)
     discrete = [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
     free = {rv.name for rv in model.free_RVs}
-    observed = _observed_variables(model)
-    imputed = [
-        rv.name for rv in observed if rv.name.removesuffix("_observed") + "_unobserved" in free
-    ]
-    batches = [
-        rv.name for rv in observed if type(rv.owner.op).__name__ == "MinibatchRandomVariable"
-    ]
+    observed = {rv.name: type(rv.owner.op).__name__ for rv in _observed_variables(model)}
+    imputed = [n for n in observed if n.removesuffix("_observed") + "_unobserved" in free]
+    batches = [name for name, kind in observed.items() if kind == "MinibatchRandomVariable"]
     for names, problem, advice in (
         (imputed, "has missing values that are imputed", "drop the rows with missing values"),
         (discrete, "is discrete and has no scores", "marginalize it, as pm.Mixture does"),
@@ -260,58 +212,23 @@ def check_model(tree: xr.DataTree, model: Any) -> None:
     for variable in model.data_vars:
         value = variable.get_value() if hasattr(variable, "get_value") else variable.data
         if variable.name in constants:
-            _same_data(variable.name, value, constants[variable.name].values)
+            refuse_other_data(variable.name, value, constants[variable.name].values)
 
 
-def check_data(tree: xr.DataTree, observed: Mapping[str, ArrayLike]) -> None:
-    """Refuse a model whose observed variables are not those that the fit stores, if it does."""
-    if "observed_data" not in tree.children:
-        return
-    known = tree["observed_data"].to_dataset()
-    for name, data in observed.items():
-        if name not in known:
-            raise InputError(
-                "model",
-                f"observes {name}, the fit {', '.join(map(str, known))}",
-                "pass the model that made the draws",
-            )
-        _same_data(name, data, known[name].values)
-
-
-def _same_data(name: str, mine: ArrayLike, stored: NDArray[Any]) -> None:
-    """Refuse data that differ from those of a fit by more than their storage may."""
-    same = np.squeeze(mine).shape == np.squeeze(stored).shape
-    numbers = stored.dtype.kind in "biuf" and np.asarray(mine).dtype.kind in "biuf"
-    if same and numbers:
-        same = np.allclose(np.squeeze(mine), np.squeeze(stored), equal_nan=True)
-    if not same:
-        raise InputError(
-            "model",
-            f"has other data for {name} than the fit",
-            "pass the model with the data that were sampled",
-        )
-
-
-def _observed_variables(model: Any) -> list[Any]:
+def _observed_variables(model: Model) -> list[Variable]:
     """Return a model's observed variables, each once.
 
     ``pm.sample_posterior_predictive`` adds to the model's own list whatever a fit has observed.
     """
-    free = set(model.free_RVs)
-    return [
-        rv
-        for rv in dict.fromkeys(model.observed_RVs)
-        if rv in model.rvs_to_values and rv not in free
-    ]
+    listed, free, values = dict.fromkeys(model.observed_RVs), model.free_RVs, model.rvs_to_values
+    return [rv for rv in listed if rv in values and rv not in set(free)]
 
 
-def _observed(model: Any) -> dict[str, Any]:
+def _observed(model: Model) -> dict[str, ArrayLike]:
     """Return the data of a model's observed variables, but for those that are computed."""
-    data_of: Any = importlib.import_module("pymc.pytensorf").extract_obs_data
-    found = {}
+    data_of = importlib.import_module("pymc.pytensorf").extract_obs_data
+    data = {}
     for rv in _observed_variables(model):
-        try:
-            found[rv.name] = data_of(model.rvs_to_values[rv])
-        except TypeError:  # PyMC does not store them either
-            continue
-    return found
+        with contextlib.suppress(TypeError):  # PyMC does not store them either
+            data[str(rv.name)] = data_of(model.rvs_to_values[rv])
+    return data

@@ -1,7 +1,9 @@
-"""Stan: CmdStan's CSV files, read without CmdStan, and pystan's fits.
+"""Stan: CmdStan's CSV files through cmdstanpy's reader, and pystan's fits.
 
-Nothing is executed: a CSV file is comments, a header, numbers. Entries are counted from 1 as in
-the Stan program, so ``beta.1.2`` is ``beta[1, 2]``.
+Entries are counted from 1 as in the Stan program, so ``beta.1.2`` is ``beta[1, 2]``. Nothing is
+executed, and CmdStan need not be there. ``cmdstanpy.from_csv`` itself refuses files that lost their
+comments, as other tools write them, and does not name the file that is cut off: its parsers are
+called here chain by chain.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.draws import Draws
 from etafree.errors import InputError
-from etafree.fits import Fit
+from etafree.fits import ADAPTERS, Fit
 from etafree.fits.arviz import arviz_fit, chosen_names
 from etafree.fits.trees import SAMPLE_DIMS
 from etafree.foundation.arguments import Array
@@ -40,6 +43,8 @@ STATISTICS = {
 }
 LIKELIHOOD = re.compile(r"log_lik(elihood)?(_\w+)?|\w+_log_lik")
 PREDICTIVE = re.compile(r"\w+_rep")
+#: Where the indices of an entry begin in the name of its column.
+INDEX = re.compile(r"\.(?=\d+(?:\.\d+)*$)")
 
 
 def read_stan_csv(paths: Sequence[str | os.PathLike[str]]) -> xr.DataTree:
@@ -50,103 +55,63 @@ def read_stan_csv(paths: Sequence[str | os.PathLike[str]]) -> xr.DataTree:
     """
     if not paths:
         raise InputError("draws", "names no file", "pass CmdStan's CSV files")
+    ADAPTERS["cmdstanpy"].require()
     chains = [_read_chain(os.fspath(path)) for path in paths]
     header, first = chains[0]
     for path, (names, values) in zip(paths, chains, strict=True):
+        problem = ""
         if names != header:
-            raise InputError(
-                "draws",
-                f"{str(path)!r} has other columns than {str(paths[0])!r}",
-                "pass the chains of one fit",
-            )
-        if len(values) != len(first):
-            raise InputError(
-                "draws",
-                f"{str(path)!r} has {len(values)} draws, {str(paths[0])!r} {len(first)}",
-                "pass the chains of one fit",
-            )
+            problem = f"{str(path)!r} has other columns than {str(paths[0])!r}"
+        elif len(values) != len(first):
+            problem = f"{str(path)!r} has {len(values)} draws, {str(paths[0])!r} {len(first)}"
+        if problem:
+            raise InputError("draws", problem, "pass the chains of one fit")
     return stan_tree(header, np.stack([values for _, values in chains]))
-
-
-class _Contents(NamedTuple):
-    """What is in a file: settings, header and its line, number of rows, the last as it stands."""
-
-    settings: dict[str, str]
-    header: str
-    above: int
-    rows: int
-    last: str
-
-
-def _scanned(path: str) -> _Contents:
-    """Return what is in a file, from one pass over its lines."""
-    settings: dict[str, str] = {}
-    header, above, rows, last = "", 0, 0, ""
-    refuse_special(path, "draws")
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(lines_of(file, path, "draws"), start=1):
-                if line.startswith("#"):
-                    setting = re.match(r"#\s*(\w+) = (\S+)", line)
-                    if setting:
-                        settings.setdefault(setting[1], setting[2])
-                elif not header:
-                    header, above = line.strip(), number
-                elif line.strip():
-                    rows, last = rows + 1, line
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            "draws",
-            f"{path!r} cannot be read ({type(error).__name__})",
-            "pass the CSV files that CmdStan's sample wrote",
-        ) from None
-    return _Contents(settings, header, above, rows, last)
 
 
 def _read_chain(path: str) -> tuple[list[str], Array]:
     """Return the columns and the draws after warm-up of one file."""
-    settings, header, above, rows, last = _scanned(path)
-    names = header.split(",")
+    parser = importlib.import_module("cmdstanpy.utils.stancsv")
+    written = "pass the CSV files that CmdStan's sample wrote"
+    again = "copy the file again, or run the chain again"
+    refuse_special(path, "draws")
+    try:
+        with open(path, "rb") as file:
+            lines = lines_of(file, path, "draws")
+            comments, header, rows = parser.parse_comments_header_and_draws(lines)
+        settings = parser.parse_config(comments)
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"{path!r} cannot be read ({type(error).__name__})"
+        raise InputError("draws", problem, written) from None
+    names = (header or "").split(",")
     if "lp__" not in names or settings.get("method", "sample") != "sample":
         what = settings.get("method", "nothing that Stan wrote")
-        raise InputError(
-            "draws",
-            f"{path!r} holds {what}, not draws of a sampler",
-            "pass the CSV files that CmdStan's sample wrote",
-        )
+        raise InputError("draws", f"{path!r} holds {what}, not draws of a sampler", written)
     try:
-        warmup, wanted = _saved(settings)
-    except (ValueError, ZeroDivisionError):
-        raise InputError(
-            "draws",
-            f"{path!r} is damaged in its comments",
-            "copy the file again, or run the chain again",
-        ) from None
-    complete = last.endswith("\n") and last.count(",") == len(names) - 1
-    if not complete or (wanted is not None and rows != warmup + wanted):
-        expected = "" if wanted is None else f" of {warmup + wanted}"
-        raise InputError(
-            "draws",
-            f"{path!r} is cut off: {rows}{expected} draws",
-            "the chain did not finish: run it again",
-        )
+        warmup, expected = _saved(settings)
+    except (ValueError, ArithmeticError):
+        raise InputError("draws", f"{path!r} is damaged in its comments", again) from None
+    rows = [row for row in rows if row.strip()]
+    complete = rows and rows[-1].endswith(b"\n") and rows[-1].count(b",") == len(names) - 1
+    if not complete or expected not in (None, len(rows)):
+        of = "" if expected is None else f" of {expected}"
+        advice = "the chain did not finish: run it again"
+        raise InputError("draws", f"{path!r} is cut off: {len(rows)}{of} draws", advice)
     try:
-        table = np.loadtxt(path, delimiter=",", skiprows=above, ndmin=2, encoding="utf-8")
-    except ValueError as error:
-        raise InputError(
-            "draws", f"{path!r} is damaged ({error})", "copy the file again, or run the chain again"
-        ) from None
+        table: Array = parser.csv_bytes_list_to_numpy(rows)
+    except Exception as error:  # of NumPy, or of Polars where it is installed
+        raise InputError("draws", f"{path!r} is damaged ({error})", again) from None
     return names, table[warmup:]
 
 
-def _saved(settings: Mapping[str, str]) -> tuple[int, int | None]:
-    """Return how many warm-up draws are in a file and how many others must be."""
+def _saved(settings: Mapping[str, str | float]) -> tuple[int, int | None]:
+    """Return how many warm-up draws are in a file, and how many draws in all must be."""
     if "num_samples" not in settings:
         return 0, None
-    thin = int(settings.get("thin", "1"))
-    kept = settings.get("save_warmup", "0") in ("1", "true")
-    warmup = -(-int(settings.get("num_warmup", "0")) // thin) if kept else 0
-    return warmup, -(-int(settings["num_samples"]) // thin)
+    thin = int(settings.get("thin", 1))
+    kept = settings.get("save_warmup") == 1 and settings.get("algorithm") != "fixed_param"
+    warmup = -(-int(settings.get("num_warmup", 0)) // thin) if kept else 0
+    return warmup, warmup - (-int(settings["num_samples"]) // thin)
 
 
 def stan_tree(names: Sequence[str], values: Array) -> xr.DataTree:
@@ -160,10 +125,11 @@ def stan_tree(names: Sequence[str], values: Array) -> xr.DataTree:
     """
     import xarray as xr
 
-    groups: dict[str, dict[str, xr.DataArray]] = {"posterior": {}}
+    order = ("posterior", "sample_stats", "log_likelihood", "posterior_predictive")
+    groups: dict[str, dict[str, xr.DataArray]] = {name: {} for name in order}
+    coords = {dim: np.arange(size) for dim, size in zip(SAMPLE_DIMS, values.shape, strict=False)}
     for name, where in _variables(names).items():
-        group = "posterior"
-        label = name
+        group, label = "posterior", name
         if name.endswith("__"):
             group, label = "sample_stats", STATISTICS.get(name, name.removesuffix("__"))
         elif LIKELIHOOD.fullmatch(name):
@@ -171,80 +137,67 @@ def stan_tree(names: Sequence[str], values: Array) -> xr.DataTree:
         elif PREDICTIVE.fullmatch(name):
             group = "posterior_predictive"
         data = values[..., where]
-        if label == "diverging":
-            data = data.astype(bool)
-        dims = [f"{label}_dim_{k}" for k in range(where.ndim)]
-        counted = {dim: np.arange(1, n + 1) for dim, n in zip(dims, where.shape, strict=True)}
-        coords = {dim: np.arange(values.shape[k]) for k, dim in enumerate(SAMPLE_DIMS)}
-        array = xr.DataArray(data, dims=[*SAMPLE_DIMS, *dims], coords={**coords, **counted})
-        groups.setdefault(group, {})[label] = array
-    order = ("posterior", "sample_stats", "log_likelihood", "posterior_predictive")
-    made = {name: xr.Dataset(groups[name]) for name in order if name in groups}
-    made["posterior"].attrs["inference_library"] = "stan"
-    return xr.DataTree.from_dict(made)
+        counted = {f"{label}_dim_{k}": np.arange(1, n + 1) for k, n in enumerate(where.shape)}
+        groups[group][label] = xr.DataArray(
+            data.astype(bool) if label == "diverging" else data,
+            dims=[*SAMPLE_DIMS, *counted],
+            coords={**coords, **counted},
+        )
+    tree = {name: xr.Dataset(a) for name, a in groups.items() if a or name == "posterior"}
+    tree["posterior"].attrs["inference_library"] = "stan"
+    return xr.DataTree.from_dict(tree)
+
+
+def _place(name: str) -> tuple[str, tuple[int, ...]]:
+    """Return the variable of a column and its place there: ``("beta", (0, 1))`` of beta.1.2."""
+    base, *index = INDEX.split(name, maxsplit=1)
+    return base, tuple(int(k) - 1 for k in index[0].split(".")) if index else ()
 
 
 def _variables(names: Sequence[str]) -> dict[str, NDArray[np.intp]]:
     """Return for every variable the columns of its entries, in its shape."""
     entries: dict[str, dict[tuple[int, ...], int]] = {}
     for column, name in enumerate(names):
-        base, *index = re.split(r"\.(?=\d+(?:\.\d+)*$)", name, maxsplit=1)
-        place = tuple(int(k) - 1 for k in index[0].split(".")) if index else ()
+        base, place = _place(name)
         entries.setdefault(base, {})[place] = column
-    out = {}
+    variables = {}
     for base, places in entries.items():
         depth = len(next(iter(places)))
         shape = tuple(max(place[k] for place in places) + 1 for k in range(depth))
         if any(len(place) != depth for place in places) or len(places) != np.prod(shape, dtype=int):
-            raise InputError(
-                "draws", f"has gaps in the entries of {base!r}", "is the header whole?"
-            )
-        where = np.empty(shape, dtype=np.intp)
+            problem = f"has gaps in the entries of {base!r}"
+            raise InputError("draws", problem, "is the header whole?")
+        variables[base] = np.empty(shape, dtype=np.intp)
         for place, column in places.items():
-            where[place] = column
-        out[base] = where
-    return out
+            variables[base][place] = column
+    return variables
 
 
 def pystan_fit(
     fit: Any,
     model: Any = None,
-    *,
     var_names: object = None,
     filter_vars: str | None = None,
     log_likelihood: str | Sequence[str] | None = None,
     eta: float | None = None,
-    stored: bool | None = None,
+    losses: bool | None = None,
 ) -> Fit:
     """Return a pystan fit, with its model on the unconstrained scale.
 
-    Parameters
-    ----------
-    fit : stan.fit.Fit
-    model : stan.model.Model, optional
-        What ``stan.build`` returned. Its parameters are calibrated unconstrained and mapped back,
-        transformed parameters computed again; without it the draws are taken as they are.
+    What ``stan.build`` returned is the model. Its parameters are calibrated unconstrained and
+    mapped back, transformed parameters computed again; without it draws are taken as they are.
     """
     columns = [*fit.sample_and_sampler_param_names, *fit.constrained_param_names]
     values = np.stack([_column(fit, name) for name in columns], axis=-1)
     warmup = -(-fit.num_warmup // fit.num_thin) if fit.save_warmup else 0
     tree = stan_tree(columns, values[:, warmup:])
-    if stored is None:
-        stored = log_likelihood is not None or "log_likelihood" in tree.children
     if model is None:
-        return arviz_fit(
-            tree,
-            var_names=var_names,
-            filter_vars=filter_vars,
-            log_likelihood=log_likelihood,
-            eta=eta,
-            stored=stored,
-        )
+        return arviz_fit(tree, var_names, filter_vars, log_likelihood, eta, losses)
     if tuple(model.constrained_param_names) != tuple(fit.constrained_param_names):
         raise InputError("model", "has other parameters than the fit", "pass the model it is of")
-    plain = arviz_fit(tree, log_likelihood=log_likelihood, eta=eta, stored=stored)
     posterior = tree["posterior"].to_dataset()
     chosen_names(posterior, var_names, filter_vars)
+    plain = arviz_fit(tree, None, None, log_likelihood, eta, losses)
     services = _Services(model)
     free = services.unconstrain(posterior)
     names = services.names(free.reshape(-1, free.shape[-1])[0])
@@ -254,8 +207,7 @@ def pystan_fit(
 
 def _column(fit: Any, name: str) -> Array:
     """Return one column of a pystan fit as (chain, draw)."""
-    base, *index = re.split(r"\.(?=\d)", name, maxsplit=1)
-    place = tuple(int(k) - 1 for k in index[0].split(".")) if index else ()
+    base, place = _place(name)
     array = np.asarray(fit[base])
     array = array[place] if place else array.reshape(-1)
     return array.reshape(-1, fit.num_chains).T
@@ -273,15 +225,16 @@ class _Services:
         self.columns = tuple(model.constrained_param_names)
 
     @cached_property
-    def module(self) -> Any:
+    def module(self) -> ModuleType:
         """What pystan compiled."""
-        models: Any = importlib.import_module("httpstan.models")
+        models = importlib.import_module("httpstan.models")
         try:
-            return models.import_services_extension_module(self.model)
+            compiled: ModuleType = models.import_services_extension_module(self.model)
         except KeyError:  # httpstan's word for a model that it has not got
             raise InputError("model", "is not compiled here", "call stan.build first") from None
+        return compiled
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "module"}
 
     def constrain(self, theta: Array, computed: bool) -> Array:
@@ -310,20 +263,20 @@ class _Services:
     def variables(self, theta: Array) -> dict[str, Array]:
         """Return parameters and transformed parameters (..., *shape)."""
         values = self.constrain(theta, computed=True)
-        found = _variables(self.columns[: values.shape[-1]])
-        return {name: values[..., where] for name, where in found.items()}
+        places = _variables(self.columns[: values.shape[-1]])
+        return {name: values[..., where] for name, where in places.items()}
 
     def names(self, theta: Array) -> tuple[str, ...]:
         """Return names of the unconstrained parameters, a variable's own where it has no bounds."""
-        columns = self.columns[: self.constrain(theta, computed=False).shape[-1]]
         base = self.constrain(theta, computed=False)
+        columns = self.columns[: base.shape[-1]]
         moved = self.constrain(theta + 1e-3 * np.eye(len(theta)), computed=False)
-        out, counts = [], dict.fromkeys(_variables(columns), 0)
+        names, counts = [], dict.fromkeys(_variables(columns), 0)
         for k, row in enumerate(moved):
-            column = columns[int(np.flatnonzero(row != base)[0])]
-            name = re.split(r"\.(?=\d)", column, maxsplit=1)[0]
-            label = re.sub(r"\.(.*)", lambda m: f"[{m[1].replace('.', ', ')}]", column)
-            free = base[columns.index(column)] == theta[k]
-            out.append(label if free else f"{name}_free[{counts[name] + 1}]")
+            column = int(np.flatnonzero(row != base)[0])
+            name, place = _place(columns[column])
             counts[name] += 1
-        return tuple(out)
+            index = f"[{', '.join(str(i + 1) for i in place)}]" if place else ""
+            free = base[column] == theta[k]
+            names.append(name + index if free else f"{name}_free[{counts[name]}]")
+        return tuple(names)

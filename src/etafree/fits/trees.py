@@ -1,9 +1,8 @@
 r"""Fits as xarray trees: read, flatten to draws, put back, write.
 
-What netCDF files and zarr stores say of themselves, looked at before anything is read.
-
-HDF5 groups may be linked to themselves, arrays may lie in other files, and shapes cost nothing.
-What ArviZ writes has none of that.
+What netCDF files and zarr stores say of themselves is looked at before anything is read: HDF5
+groups may be linked to themselves, arrays may lie in other files, and shapes cost nothing. What
+ArviZ writes has none of that.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,9 @@ from etafree.foundation.storage import (
 if TYPE_CHECKING:
     import xarray as xr
 
+SAMPLE_DIMS = ("chain", "draw")
+#: Posterior variables with more numbers than this are not copied.
+LARGE = 10**7
 #: Groups, groups inside one another and variables of a fit; opening them takes milliseconds each.
 GROUPS, DEPTH, VARIABLES = 1_000, 32, 20_000
 #: Bytes of labels that are read at a time.
@@ -46,7 +49,7 @@ FEWER = "store fewer draws or variables"
 
 def check_netcdf(path: str) -> None:
     """Refuse an HDF5 file with links, without end, or with more numbers than it can hold."""
-    h5py: Any = importlib.import_module("h5py")
+    h5py = importlib.import_module("h5py")
     claimed = indexed = 0
     with h5py.File(path, "r") as file:
         for dimensions, size in _datasets(file.id, path, h5py):
@@ -56,7 +59,7 @@ def check_netcdf(path: str) -> None:
     check_room(path, indexed, "draws", FEWER)
 
 
-def _datasets(root: Any, path: str, h5py: Any) -> Iterator[tuple[int, int]]:
+def _datasets(root: Any, path: str, h5py: ModuleType) -> Iterator[tuple[int, int]]:
     """Yield the number of dimensions and the bytes of every dataset, group after group."""
     waiting = [(root, "", 0)]
     seen = {h5py.h5o.get_info(root).addr}
@@ -69,27 +72,24 @@ def _datasets(root: Any, path: str, h5py: Any) -> Iterator[tuple[int, int]]:
             if link != h5py.h5l.TYPE_HARD:
                 what = "a symbolic link" if link == h5py.h5l.TYPE_SOFT else "a link to another file"
                 raise InputError("draws", f"{path!r} has {what} at {place!r}", REWRITE)
-            found = h5py.h5o.open(group, name)
-            if isinstance(found, h5py.h5g.GroupID):
-                address = h5py.h5o.get_info(found).addr
+            item = h5py.h5o.open(group, name)
+            if isinstance(item, h5py.h5g.GroupID):
+                address = h5py.h5o.get_info(item).addr
                 if address in seen:
-                    raise InputError(
-                        "draws",
-                        f"{path!r} has a group that is in itself or in two places, {place!r}",
-                        REWRITE,
-                    )
+                    problem = f"has a group that is in itself or in two places, {place!r}"
+                    raise InputError("draws", f"{path!r} {problem}", REWRITE)
                 seen.add(address)
-                waiting.append((found, place, depth + 1))
-            elif isinstance(found, h5py.h5d.DatasetID):
+                waiting.append((item, place, depth + 1))
+            elif isinstance(item, h5py.h5d.DatasetID):
                 variables += 1
-                size = _size(found, path, place, h5py)
+                size = _size(item, path, place, h5py)
                 check_claim(path, size, os.path.getsize(path), "draws")
-                _check_text(found, path, place, h5py)
-                yield len(found.shape or ()), size
+                _check_text(item, path, place, h5py)
+                yield len(item.shape or ()), size
             _check_counts(path, len(seen), depth, variables)
 
 
-def _size(dataset: Any, path: str, place: str, h5py: Any) -> int:
+def _size(dataset: Any, path: str, place: str, h5py: ModuleType) -> int:
     """Return the bytes that a dataset takes in memory, or one of its chunks if that is more."""
     options = dataset.get_create_plist()
     layout = options.get_layout()
@@ -100,22 +100,19 @@ def _size(dataset: Any, path: str, place: str, h5py: Any) -> int:
     return int(items * dataset.get_type().get_size())
 
 
-def _check_text(dataset: Any, path: str, place: str, h5py: Any) -> None:
+def _check_text(dataset: Any, path: str, place: str, h5py: ModuleType) -> None:
     """Refuse labels that are longer than the file together: each may be one and the same text."""
     shape: tuple[int, ...] = dataset.shape or ()
     kind, size = dataset.get_type(), os.path.getsize(path)
     text = isinstance(kind, h5py.h5t.TypeStringID) and kind.is_variable_str()
     if len(shape) != 1 or not (text or isinstance(kind, h5py.h5t.TypeVlenID)):
         return
-    labels = h5py.Dataset(dataset)
-    step = max(TEXT // size, 16)
-    total = 0
+    labels, step, total = h5py.Dataset(dataset), max(TEXT // size, 16), 0
     for first in range(0, min(shape[0], size), step):
         total += sum(map(len, labels[first : first + step]))
         if total > size:
-            raise InputError(
-                "draws", f"{path!r} has longer labels at {place!r} than the file is", REWRITE
-            )
+            problem = f"{path!r} has longer labels at {place!r} than the file is"
+            raise InputError("draws", problem, REWRITE)
 
 
 def _check_counts(path: str, groups: int, depth: int, variables: int) -> None:
@@ -130,17 +127,17 @@ def _check_counts(path: str, groups: int, depth: int, variables: int) -> None:
 
 def check_zarr(path: str) -> None:
     """Refuse a zarr store without end, or with more numbers than it can hold."""
-    zarr: Any = importlib.import_module("zarr")
+    zarr = importlib.import_module("zarr")
     size = os.path.getsize(path) if os.path.isfile(path) else _folder_size(path)
     claimed = indexed = groups = variables = 0
-    for place, found in zarr.open_group(path, mode="r").members(max_depth=DEPTH + 1):
-        groups += isinstance(found, zarr.Group)
-        variables += isinstance(found, zarr.Array)
+    for place, item in zarr.open_group(path, mode="r").members(max_depth=DEPTH + 1):
+        groups += isinstance(item, zarr.Group)
+        variables += isinstance(item, zarr.Array)
         _check_counts(path, groups, place.count("/"), variables)
-        if isinstance(found, zarr.Array):
-            items = max(math.prod(found.shape), math.prod(found.chunks))
-            claimed += items * max(found.dtype.itemsize, 1)
-            indexed += items * found.dtype.itemsize if found.ndim == 1 else 0
+        if isinstance(item, zarr.Array):
+            items = max(math.prod(item.shape), math.prod(item.chunks))
+            claimed += items * max(item.dtype.itemsize, 1)
+            indexed += items * item.dtype.itemsize if item.ndim == 1 else 0
     check_claim(path, claimed, size, "draws")
     check_room(path, indexed, "draws", FEWER)
 
@@ -149,23 +146,16 @@ def _folder_size(path: str) -> int:
     """Return the bytes of a folder's files; refuse links that make it endless."""
     total = 0
     for at, folders, names in os.walk(path):
-        for name in folders:
-            where = os.path.join(at, name)
+        for where in (os.path.join(at, name) for name in folders):
             inside = os.path.realpath(where)
             if os.path.islink(where) and os.path.realpath(at).startswith(inside):
-                raise InputError(
-                    "draws", f"{where!r} is a link to a folder that it is in", "remove the link"
-                )
+                problem = f"{where!r} is a link to a folder that it is in"
+                raise InputError("draws", problem, "remove the link")
         total += sum(os.path.getsize(os.path.join(at, name)) for name in names)
     return total
 
 
-SAMPLE_DIMS = ("chain", "draw")
-#: Posterior variables with more numbers than this are not copied.
-LARGE = 10**7
-
-
-def as_tree(fit: Any) -> xr.DataTree:
+def as_tree(fit: object) -> xr.DataTree:
     """Return an InferenceData, DataTree or Dataset of draws as a DataTree.
 
     Examples
@@ -181,13 +171,11 @@ def as_tree(fit: Any) -> xr.DataTree:
     if isinstance(fit, xr.Dataset):
         return xr.DataTree.from_dict({"posterior": fit})
     if not callable(getattr(fit, "groups", None)):
-        raise InputError(
-            "draws",
-            f"is a {type(fit).__name__}, and model= needs the fit it made",
-            "pass what the sampler returned",
-        )
-    tree = xr.DataTree.from_dict({name: fit[name] for name in fit.groups()})
-    tree.attrs.update(fit.attrs)
+        problem = f"is a {type(fit).__name__}, and model= needs the fit it made"
+        raise InputError("draws", problem, "pass what the sampler returned")
+    idata: Any = fit
+    tree = xr.DataTree.from_dict({name: idata[name] for name in idata.groups()})
+    tree.attrs.update(idata.attrs)
     return tree
 
 
@@ -210,11 +198,10 @@ def as_kind(tree: xr.DataTree, kind: str) -> Any:
     """Return a tree as an "InferenceData", or as the "DataTree" it is."""
     if kind != "InferenceData":
         return tree
-    arviz: Any = importlib.import_module("arviz")
     groups = {name: child.to_dataset() for name, child in tree.children.items()}
     with warnings.catch_warnings():  # original_* groups are not in ArviZ's scheme
         warnings.filterwarnings("ignore", ".*not defined in the InferenceData scheme", UserWarning)
-        return arviz.InferenceData(attrs=dict(tree.attrs), **groups)
+        return importlib.import_module("arviz").InferenceData(attrs=dict(tree.attrs), **groups)
 
 
 def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
@@ -234,19 +221,12 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
     except InputError:
         raise
     except Exception as error:  # the readers raise all kinds of errors at damaged files
-        what, made = ("a zarr store", "zarr") if store else ("a netCDF file", "netcdf")
-        raise InputError(
-            "draws",
-            f"{name!r} cannot be read as {what} ({type(error).__name__})",
-            f"pass what idata.to_{made}() wrote",
-        ) from None
+        what, writer = ("a zarr store", "zarr") if store else ("a netCDF file", "netcdf")
+        problem = f"{name!r} cannot be read as {what} ({type(error).__name__})"
+        raise InputError("draws", problem, f"pass what idata.to_{writer}() wrote") from None
     if "posterior" not in tree.children:
-        found = sorted(tree.children)
-        raise InputError(
-            "draws",
-            f"{name!r} has no group 'posterior', only {found}",
-            "pass what idata.to_netcdf() wrote",
-        )
+        problem = f"{name!r} has no group 'posterior', only {sorted(tree.children)}"
+        raise InputError("draws", problem, REWRITE)
     return tree
 
 
@@ -268,11 +248,8 @@ def loaded(array: xr.DataArray) -> NDArray[Any]:
     try:
         return array.values
     except Exception as error:  # every format has errors of its own
-        raise InputError(
-            "draws",
-            f"{array.name!r} cannot be read from its file ({type(error).__name__})",
-            "is the file whole?",
-        ) from None
+        problem = f"{array.name!r} cannot be read from its file ({type(error).__name__})"
+        raise InputError("draws", problem, "is the file whole?") from None
 
 
 def flat_names(name: str, array: xr.DataArray) -> list[str]:
@@ -294,20 +271,17 @@ def flat_names(name: str, array: xr.DataArray) -> list[str]:
 
 def flatten(posterior: xr.Dataset, names: list[str]) -> tuple[Array, tuple[str, ...]]:
     """Return the draws (chain, draw, p) of some variables and the names of their entries."""
-    parts: list[Array] = []
+    columns: list[Array] = []
     flat: list[str] = []
     for name in names:
         array = posterior[name].transpose(*SAMPLE_DIMS, ...)
         if array.dtype.kind != "f":
-            raise InputError(
-                "var_names",
-                f"has {name!r}, which is not real-valued",
-                f"leave it out: var_names=['~{name}']",
-            )
+            problem, advice = f"has {name!r}, which is not real-valued", f"var_names=['~{name}']"
+            raise InputError("var_names", problem, f"leave it out: {advice}")
         values = np.asarray(loaded(array), dtype=np.float64)
-        parts.append(values.reshape(*values.shape[:2], -1))
+        columns.append(values.reshape(*values.shape[:2], -1))
         flat += flat_names(name, array)
-    return np.concatenate(parts, axis=2), tuple(flat)
+    return np.concatenate(columns, axis=2), tuple(flat)
 
 
 def unflatten(posterior: xr.Dataset, columns: Mapping[str, Array]) -> dict[str, Array]:
@@ -315,11 +289,11 @@ def unflatten(posterior: xr.Dataset, columns: Mapping[str, Array]) -> dict[str, 
 
     The shapes are those of the posterior, less chain and draw.
     """
-    out = {}
+    variables = {}
     for name, array in posterior.data_vars.items():
         entries = flat_names(str(name), array)
         if all(entry in columns for entry in entries):
             stacked = np.stack([columns[entry] for entry in entries], axis=-1)
             shape = [array.sizes[dim] for dim in array.dims if dim not in SAMPLE_DIMS]
-            out[str(name)] = stacked.reshape(*stacked.shape[:-1], *shape)
-    return out
+            variables[str(name)] = stacked.reshape(*stacked.shape[:-1], *shape)
+    return variables

@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import IO, Any, AnyStr, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +112,7 @@ def check_room(what: object, needed: int, argument: str, advice: str) -> None:
         raise InputError(argument, problem, advice)
 
 
-def lines_of(file: TextIO, path: object, argument: str) -> Iterator[str]:
+def lines_of(file: IO[AnyStr], path: object, argument: str) -> Iterator[AnyStr]:
     """Yield the lines of a text file; refuse one that no table has, before memory is full."""
     while line := file.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
