@@ -143,11 +143,19 @@ def pymc() -> None:
 
 
 def stan() -> None:
-    """Load pystan where there is one for this Python; its models need a compiler."""
+    """Read CSV files; load pystan where this Python has it, as its models need a compiler."""
     from importlib.metadata import requires
 
+    import numpy as np
     from packaging.requirements import Requirement
 
+    import etafree as ef
+
+    draws = np.random.default_rng(0).standard_normal((100, 3))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "chain.csv")
+        np.savetxt(path, draws, delimiter=",", header="lp__,b.1,b.2", comments="")
+        assert ef.from_stan(path).draws.names == ("b[1]", "b[2]")
     wanted = [Requirement(line) for line in requires("etafree") or ()]
     marker = next(r.marker for r in wanted if r.name == "pystan")
     if marker.evaluate({"extra": "stan"}):

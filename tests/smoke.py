@@ -14,7 +14,18 @@ import numpy as np
 import etafree as ef
 from etafree.errors import MissingExtraError
 
-EXTRAS = ("arviz", "bambi", "dask", "jax", "numpyro", "pymc", "pyarrow", "stan", "zarr")
+EXTRAS = (
+    "arviz",
+    "bambi",
+    "cmdstanpy",
+    "dask",
+    "jax",
+    "numpyro",
+    "pymc",
+    "pyarrow",
+    "stan",
+    "zarr",
+)
 
 
 def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -74,7 +85,10 @@ def missing_extras() -> None:
         "bambi": [lambda: ef.calibrate(fit, model=stand_in("bambi", "Model"))],
         "numpyro": [lambda: ef.calibrate(fit, model=lambda: None)],
         "pymc": [lambda: ef.calibrate(fit, model=stand_in("pymc", "Model"))],
-        "stan": [lambda: ef.calibrate(stand_in("stan", "Fit"))],
+        "stan": [
+            lambda: ef.calibrate(stand_in("stan", "Fit")),
+            lambda: ef.calibrate(["chain_1.csv"]),
+        ],
         "jax": [
             lambda: ef.Criterion(loss, data={"y": y}, start=0.0).value(0.0),
             lambda: ef.sample(posterior, sampler="nuts", seed=1),

@@ -214,7 +214,7 @@ def test_the_citation_names_software_and_paper() -> None:
 
 def test_an_installed_wheel_works_and_says_what_is_missing(clean: Path, tmp_path: Path) -> None:
     told = run(clean, "-W", "error", ROOT / "tests" / "smoke.py", cwd=tmp_path).splitlines()
-    assert len(told) == 8
+    assert len(told) == 9
     assert all(
         re.search(r'^an extra is missing for .+: pip install "etafree\[\w+\]"$', line)
         for line in told
