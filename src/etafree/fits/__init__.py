@@ -283,6 +283,8 @@ def from_stan(
     ------
     InputError
         A file is damaged, or of another method than sampling.
+    MissingExtraError
+        cmdstanpy, or pystan for its fits, is not installed.
 
     See Also
     --------
@@ -385,6 +387,7 @@ def from_pymc(
     from etafree.fits.pymc import pymc_fit
 
     ADAPTERS["pymc"].require()
+    _check_choices(var_names, filter_vars, log_likelihood, latent)
     options = _checked(log_likelihood, eta, prior, latent)
     return _modelled(pymc_fit, fit, model, var_names, filter_vars, options)
 
@@ -444,6 +447,7 @@ def from_bambi(
     from etafree.fits.bambi import bambi_fit, built
 
     ADAPTERS["bambi"].require()
+    _check_choices(var_names, filter_vars, log_likelihood, latent)
     options = _checked(log_likelihood, eta, prior, latent)
     read = _modelled(bambi_fit, fit, built(model), var_names, filter_vars, options)
     return _with_bambi_data(read, model)
@@ -506,6 +510,7 @@ def from_numpyro(
     from etafree.fits.numpyro import numpyro_fit
 
     ADAPTERS["numpyro"].require()
+    _check_choices(var_names, filter_vars, log_likelihood, latent)
     options = _checked(log_likelihood, eta, prior, latent)
     if model is None:
         if not ADAPTERS["numpyro"].recognises(fit):
@@ -646,7 +651,6 @@ def _modelled(
     **call: object,
 ) -> Fit:
     """Return the fit that an adapter makes of a model, with labels and what is shown."""
-    _check_choices(var_names, filter_vars, options["log_likelihood"], options["latent"])
     kind = "DataTree"
     if _paths(fit) or _origin(fit) in ("arviz", "xarray"):
         fit, kind = _own_tree(fit)

@@ -77,14 +77,7 @@ class EffectGroups:
 
 @dataclass(frozen=True, eq=False)
 class GroupRows(Rows):
-    """Rows of a criterion whose unit is a group of observations; `members` (n,) has its number.
-
-    Examples
-    --------
-    >>> rows = GroupRows(4, members=np.array([0, 1, 0, 1]))
-    >>> rows.align(["a", "b", "a", "b"], "clusters").tolist()
-    ['a', 'b']
-    """
+    """Rows of a criterion whose unit is a group of observations; `members` (n,) has its number."""
 
     members: NDArray[np.intp] = field(kw_only=True)
 
@@ -106,14 +99,9 @@ class GroupRows(Rows):
 
 
 def touch(function: Function, point: Array) -> csr_array:
-    """Return where the vector `function` depends on its argument: a sparse (N, k) matrix of ones.
+    """Return which entries of a function depend on which of its argument: sparse ones (N, k).
 
-    Seen by forward mode at `point`, which should not be a special one.
-
-    Examples
-    --------
-    >>> touch(lambda u: u[np.array([0, 0, 1])] ** 2, np.ones(2)).toarray().astype(int).tolist()
-    [[1, 0], [1, 0], [0, 1]]
+    Forward mode tells at `point`, which should not be a special one.
     """
     from scipy.sparse import coo_array
 
@@ -138,14 +126,7 @@ def touch(function: Function, point: Array) -> csr_array:
 
 
 def group_effects(touched: NDArray[Any] | csr_array, n: int) -> EffectGroups:
-    """Return the groups of terms (N, k) that hang together; the first n terms are observations.
-
-    Examples
-    --------
-    >>> groups = group_effects(np.array([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1]]), 3)
-    >>> groups.rows.tolist(), groups.effects.tolist(), groups.count
-    ([0, 1, 0], [1, 0], 2)
-    """
+    """Return the groups of terms (N, k) that share effects; the first n terms are observations."""
     from scipy.sparse import block_array, csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -226,19 +207,6 @@ def closed_form(terms: Terms, groups: EffectGroups, effects: Array, scale: Array
     With slope s and precision P at any point,
     :math:`\log\int e^{T_g} = T_g + \tfrac12 s^\top P^{-1}s - \tfrac12\log|P/2\pi|`, exactly.
     The point `effects` and the steps `scale` (k,) matter for rounding only.
-
-    Examples
-    --------
-    A normal observation with a standard normal effect has variance 2:
-
-    >>> import jax.numpy as jnp
-    >>> def terms(theta, u):
-    ...     return -0.5 * jnp.stack([(theta[0] - u[0]) ** 2, u[0] ** 2]) - 0.5 * np.log(2 * np.pi)
-    >>> groups = group_effects(np.array([[1], [1]]), 1)
-    >>> with double_precision():
-    ...     loss = closed_form(terms, groups, np.zeros(1), np.ones(1))(np.array([2.0]))
-    >>> (np.asarray(loss) - 0.5 * np.log(4 * np.pi)).round(12)
-    array([1.])
     """
     jax, local = import_jax(), _quadratic(terms, groups, effects, scale)
     volume = np.bincount(groups.effects, np.log(np.sqrt(2 * np.pi) * scale), groups.count + 1)[:-1]

@@ -98,13 +98,7 @@ class Density:
 
 
 def slices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
-    """Return where variables of these shapes are in the flat vector of all of them.
-
-    Examples
-    --------
-    >>> slices({"a": (), "b": (2, 2)})
-    {'a': slice(0, 1, None), 'b': slice(1, 5, None)}
-    """
+    """Return where variables of these shapes are in the flat vector of all of them."""
     ends = [0, *accumulate(math.prod(shape) for shape in shapes.values())]
     return dict(zip(shapes, starmap(slice, pairwise(ends)), strict=True))
 
@@ -122,10 +116,7 @@ def over_draws(
 def observations(
     density: Density, chosen: str | Sequence[str] | None
 ) -> tuple[str, Function, Function | None, int]:
-    """Return the observations' name, log-likelihoods (n,), the sum of the others', and n.
-
-    All observed variables are chosen by None or "sum"; then there are no others.
-    """
+    """Return the observations' name, log-likelihoods (n,), the sum of the others', and n."""
     jax = import_jax()
     with double_precision():
         traced = jax.eval_shape(density.log_likelihood, jax.numpy.zeros(density.size))
@@ -136,12 +127,8 @@ def observations(
     _refuse_unlike({name: shapes[name] for name in used}, density.dims)
     n = int(np.prod(shapes[used[0]]))
     if n < 2:
-        raise InputError(
-            "model",
-            f"gives one log-likelihood for all of {used[0]}, so nothing says how its parts vary",
-            "write the likelihood observation by observation",
-        )
-
+        problem = f"gives one log-likelihood for all of {used[0]}, so nothing says how parts vary"
+        raise InputError("model", problem, "write the likelihood observation by observation")
     others = [name for name in shapes if name not in used]
 
     def rows(z: JaxArray) -> JaxArray:
@@ -251,9 +238,8 @@ def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions])
         def terms(theta: JaxArray | Array, u: JaxArray) -> JaxArray:
             at = joined(theta, u)
             densities = density.log_prior(at, True)
-            stacked: JaxArray = import_jax().numpy.concatenate(
-                [rows(at), *(densities[name].reshape(-1) for name in effects)]
-            )
+            priors = [densities[name].reshape(-1) for name in effects]
+            stacked: JaxArray = import_jax().numpy.concatenate([rows(at), *priors])
             return stacked
 
         losses, groups, finer = _marginal(terms, n, effects, (mean, probe, scale), (own, other))
@@ -341,7 +327,7 @@ def _unconstrained(density: Density, samples: Mapping[str, Array]) -> Array:
 def _group_effects(density: Density, rows: Function, probe: Array) -> tuple[str, ...]:
     """Return the vectors with a hierarchical prior that split the observations into groups.
 
-    A prior is hierarchical if other parameters enter it, or if some speak to the data through this
+    A prior is hierarchical if other parameters enter it, or if some affect the data through this
     vector only, as the standard deviation does that multiplies a standard normal vector.
     """
     jax = import_jax()
@@ -366,12 +352,12 @@ def _group_effects(density: Density, rows: Function, probe: Array) -> tuple[str,
             silent = (np.asarray(slope(without))[outside] == 0) & (here[outside] != 0)
             if silent.any() or np.any(np.asarray(prior_slopes[name])[outside] != 0):
                 hierarchical.append(name)
-    return tuple(name for name in hierarchical if _splits(density, rows, name, probe))
+    return tuple(name for name in hierarchical if _splits(rows, density.place([name]), probe))
 
 
-def _splits(density: Density, rows: Function, name: str, probe: Array) -> bool:
-    """Return whether a vector's entries speak to separate sets of observations."""
-    inside, array = density.place([name]), import_jax().numpy.asarray
+def _splits(rows: Function, inside: NDArray[np.intp], probe: Array) -> bool:
+    """Return whether the entries of a vector affect separate sets of observations."""
+    array = import_jax().numpy.asarray
     touched = touch(lambda u: rows(array(probe).at[inside].set(u)), probe[inside])
     return group_effects(touched, touched.shape[0]).count > 1
 

@@ -115,14 +115,7 @@ def _saved(settings: Mapping[str, str | float]) -> tuple[int, int | None]:
 
 
 def stan_tree(names: Sequence[str], values: Array) -> xr.DataTree:
-    """Return the draws (chain, draw, column) of Stan's columns as a DataTree.
-
-    Examples
-    --------
-    >>> tree = stan_tree(["lp__", "b.1", "b.2", "log_lik.1"], np.zeros((1, 3, 4)))
-    >>> tree.groups, tree["posterior"]["b"].dims
-    (('/', '/posterior', '/sample_stats', '/log_likelihood'), ('chain', 'draw', 'b_dim_0'))
-    """
+    """Return the draws (chain, draw, column) of Stan's columns as a DataTree."""
     import xarray as xr
 
     order = ("posterior", "sample_stats", "log_likelihood", "posterior_predictive")

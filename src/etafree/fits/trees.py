@@ -156,14 +156,7 @@ def _folder_size(path: str) -> int:
 
 
 def as_tree(fit: object) -> xr.DataTree:
-    """Return an InferenceData, DataTree or Dataset of draws as a DataTree.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> as_tree(xr.Dataset({"a": (("chain", "draw"), np.zeros((1, 3)))})).groups
-    ('/', '/posterior')
-    """
+    """Return an InferenceData, DataTree or Dataset of draws as a DataTree."""
     import xarray as xr
 
     if isinstance(fit, xr.DataTree):
@@ -253,15 +246,7 @@ def loaded(array: xr.DataArray) -> NDArray[Any]:
 
 
 def flat_names(name: str, array: xr.DataArray) -> list[str]:
-    """Return the names of a variable's entries as ArviZ writes them, ``beta[x, 0]``.
-
-    Examples
-    --------
-    >>> import xarray as xr
-    >>> dims, coords = ("chain", "draw", "a"), {"a": ["x", "y"]}
-    >>> flat_names("b", xr.DataArray(np.zeros((1, 3, 2)), dims=dims, coords=coords))
-    ['b[x]', 'b[y]']
-    """
+    """Return the names of a variable's entries as ArviZ writes them, ``beta[x, 0]``."""
     dims = [dim for dim in array.dims if dim not in SAMPLE_DIMS]
     if not dims:
         return [name]
@@ -285,10 +270,7 @@ def flatten(posterior: xr.Dataset, names: list[str]) -> tuple[Array, tuple[str, 
 
 
 def unflatten(posterior: xr.Dataset, columns: Mapping[str, Array]) -> dict[str, Array]:
-    """Return variables (..., *shape) from their entries (...) by flat name, those that are whole.
-
-    The shapes are those of the posterior, less chain and draw.
-    """
+    """Return the posterior's variables (..., *shape) of whose entries (...) none is missing."""
     variables = {}
     for name, array in posterior.data_vars.items():
         entries = flat_names(str(name), array)
