@@ -1,4 +1,4 @@
-"""Stan's CSV files, read without Stan, and pystan's fits on the unconstrained scale."""
+"""Stan's CSV files, read without CmdStan, and pystan's fits on the unconstrained scale."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import xarray as xr
 
 import etafree as ef
 from conftest import refused
+from etafree.errors import MissingExtraError
 from etafree.fits import as_fit
 from etafree.fits.stan import pystan_fit, read_stan_csv, stan_tree
 
@@ -153,6 +154,20 @@ def test_warm_up_and_thinning(tmp_path, saved, thin):
     path.write_text(text(0, saved, thin, samples=DRAWS * thin - (thin - 1)))
     tree = read_stan_csv([path])
     np.testing.assert_array_equal(tree["posterior"]["a"].values[0], THETA[0, :, 0])
+
+
+def test_fixed_parameters_have_no_warm_up(tmp_path):
+    """CmdStan then writes none, whatever it is told to save."""
+    path = tmp_path / "fit.csv"
+    fixed = text(0).replace("save_warmup = false", "save_warmup = true")
+    path.write_text(fixed.replace("#     thin", "#     algorithm = fixed_param\n#     thin"))
+    np.testing.assert_array_equal(read_stan_csv([path])["posterior"]["a"][0], THETA[0, :, 0])
+
+
+def test_without_cmdstanpy_a_line_says_what_to_install(files, monkeypatch):
+    monkeypatch.setattr("etafree.fits.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r'^[^\n]*pip install "etafree\[stan\]"$'):
+        ef.calibrate(files)
 
 
 def test_matrices_are_put_in_their_shape():

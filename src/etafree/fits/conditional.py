@@ -35,7 +35,7 @@ LEVELS = 5
 def refuse_latent(tree: xr.DataTree, losses: StoredLosses, dependence: Dependence) -> None:
     """Raise if the posterior has group effects that the stored log-likelihood is conditional on.
 
-    Seen are variables named like ``1|school``, variables along a dimension of the observations
+    Recognised are variables named like ``1|school``, variables along a dimension of observations
     that has at least `LEVELS` entries (fewer are outcomes, say), and variables along a dimension
     of as many entries as there are clusters, or levels of an index in ``constant_data``. What the
     other parameters determine is computed, not latent.
@@ -43,9 +43,9 @@ def refuse_latent(tree: xr.DataTree, losses: StoredLosses, dependence: Dependenc
     posterior = tree["posterior"].to_dataset()
     groups = [*dependence.row_groups().values(), *_indices(tree, losses)]
     arrays = {str(name): array for name, array in posterior.data_vars.items()}
-    seen = [name for name, array in arrays.items() if _has_groups(name, array, losses, groups)]
-    plain = [name for name in arrays if name not in seen and "|" not in name]
-    latent = [name for name in seen if not _computed(posterior, name, plain)]
+    grouped = [name for name, array in arrays.items() if _has_groups(name, array, losses, groups)]
+    plain = [name for name in arrays if name not in grouped and "|" not in name]
+    latent = [name for name in grouped if not _computed(posterior, name, plain)]
     if latent:
         raise InputError(
             "log_likelihood",
@@ -60,9 +60,9 @@ def computed_along(
     posterior: xr.Dataset, losses: StoredLosses, besides: Sequence[str]
 ) -> list[str]:
     """Return more variables along the observations' dimensions that other variables determine."""
-    seen = [str(n) for n, a in posterior.data_vars.items() if _is_along(a, losses)]
-    plain = [str(name) for name in posterior.data_vars if name not in seen]
-    return [name for name in seen if name not in besides and _computed(posterior, name, plain)]
+    grouped = [str(n) for n, a in posterior.data_vars.items() if _is_along(a, losses)]
+    plain = [str(name) for name in posterior.data_vars if name not in grouped]
+    return [name for name in grouped if name not in besides and _computed(posterior, name, plain)]
 
 
 def _is_along(array: xr.DataArray, losses: StoredLosses) -> bool:
@@ -148,7 +148,7 @@ def _explained(base: Array, wanted: Array) -> Array:
 
 
 def _consequence(posterior: xr.Dataset, name: str, plain: list[str], n: int) -> str:
-    """Return by how much the standard errors would be wrong, in words."""
+    """Say by how much the standard errors would be wrong."""
     numbers = [other for other in plain if posterior[other].ndim == 2]
     scale = [other for other in numbers if re.fullmatch(r"(.*_)?(sigma|sd)", other)]
     effects = _by_draw(posterior[name])

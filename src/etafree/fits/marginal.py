@@ -1,8 +1,8 @@
 r"""Marginal likelihoods of groups: effects integrated out of a joint log density.
 
 A joint log density comes as a vector of terms :math:`t_i(\theta, u)`, one per observation and one
-per factor of the effects' own density. Terms that share an effect belong together; what hangs
-together is a group, and the loss of group g is
+per factor of the effects' own density. Terms that share an effect belong to the same group, and
+the loss of group g is
 
 .. math:: -\log\int \exp\{T_g(\theta, u_g)\}\,du_g, \qquad T_g = \sum_{i\in g} t_i.
 
@@ -187,7 +187,7 @@ def is_quadratic(
 ) -> bool:
     """Return whether the log density is quadratic in the effects: curvature constant, downwards.
 
-    Seen at `effects` and at a random point about `scale` (k,) away.
+    Compared are the curvatures at `effects` and at a random point about `scale` (k,) away.
     """
     jit, away = import_jax().jit, np.random.default_rng(0).standard_normal(len(effects))
     with double_precision():

@@ -171,7 +171,7 @@ def _refuse_unlike(shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, Dim
 
 
 def refuse_silent(losses: Function, theta: Array, names: Sequence[str], title: str) -> None:
-    """Refuse losses that do not depend on some parameters, seen by their slope at theta (p,)."""
+    """Refuse losses that do not depend on some parameters, judged by their slope at theta (p,)."""
     jax = import_jax()
     with double_precision():
         weights = np.random.default_rng(1).standard_normal(jax.eval_shape(losses, theta).shape)

@@ -284,7 +284,7 @@ class StoredLosses:
 
     @property
     def estimand(self) -> str | None:
-        """What the draws' mean estimates, in words; None if there is one log-likelihood only."""
+        """What the draws' mean estimates; None if there is one log-likelihood only."""
         if len(self.arrays) == 1 and not self.others:
             return None
         used = " + ".join(str(array.name) for array in self.arrays)
