@@ -220,8 +220,8 @@ def _observed_variables(model: Model) -> list[Variable]:
 
     ``pm.sample_posterior_predictive`` adds to the model's own list whatever a fit has observed.
     """
-    listed, free, values = dict.fromkeys(model.observed_RVs), model.free_RVs, model.rvs_to_values
-    return [rv for rv in listed if rv in values and rv not in set(free)]
+    known = set(model.rvs_to_values) - set(model.free_RVs)
+    return [rv for rv in dict.fromkeys(model.observed_RVs) if rv in known]
 
 
 def _observed(model: Model) -> dict[str, ArrayLike]:
