@@ -174,9 +174,7 @@ def portable(adapter: Callable[..., Fit], fit: object, model: object, **options:
     }
     losses = total.loss.with_function(FromModel(recipe, "criterion.loss.function"))
     criterion = replace(
-        read.criterion,
-        total=replace(total, loss=losses),
-        penalty=replace(penalty, **derivatives),
+        read.criterion, total=replace(total, loss=losses), penalty=replace(penalty, **derivatives)
     )
     return replace(
         read,
@@ -532,11 +530,8 @@ class Adapter:
     needs: str = ""
 
     def recognises(self, obj: object) -> bool:
-        """Return whether an object is a fit or model of the package, by the name of its type."""
-        return any(
-            cls.__module__.split(".")[0] == self.package and cls.__name__ in self.types.split()
-            for cls in type(obj).__mro__
-        )
+        """Return whether an object is a fit or model of the package."""
+        return _origin(obj) == self.package
 
     def require(self) -> None:
         """Refuse to go on without the packages that reading takes."""
@@ -588,8 +583,12 @@ def as_fit(
 
 
 def _origin(obj: object) -> str:
-    """Return the package that a fit or model is of: "arviz", "xarray", "pymc", ..., or ""."""
-    return next((name for name, adapter in ADAPTERS.items() if adapter.recognises(obj)), "")
+    """Return the package that a fit or model is of by its type: "arviz", "pymc", ..., or ""."""
+    for cls in type(obj).__mro__:
+        adapter = ADAPTERS.get(cls.__module__.split(".")[0])
+        if adapter is not None and cls.__name__ in adapter.types.split():
+            return adapter.package
+    return ""
 
 
 def _paths(obj: object) -> list[str | os.PathLike[str]]:
