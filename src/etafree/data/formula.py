@@ -1,28 +1,27 @@
 r"""From a formula and a DataFrame to arrays, with names and the rows that were kept.
 
-What a formula asks for, known before anything is computed: its terms, functions and columns.
-
-Formulas are R's, the functions inside them Python's. Where the two differ in silence (``I(x^2)`` is
-an exclusive or of bits, ``offset()`` a column like others) the formula is refused, and so is one
-whose terms or columns no memory holds.
-
-Formulas that people type, read word by word before anything evaluates them.
+Formulas are R's, the functions inside them Python's, evaluated by formulaic. What a formula asks
+for (its terms, functions and columns) is known before anything is computed, and it is refused
+where the two languages differ silently (``I(x^2)`` is an exclusive or of bits, ``offset()`` a
+column like others) or where memory cannot hold its columns. Formulas that people type into files
+or the command line are read word by word first.
 """
 
 from __future__ import annotations
 
 import ast
 import math
+import operator
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from etafree.data.labels import as_frame, numbers
+from etafree.data.labels import Chunk, Columns, Kept, as_frame, numbers
 from etafree.data.rows import Rows
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_mapping, check_finite
@@ -30,50 +29,50 @@ from etafree.foundation.storage import memory
 
 if TYPE_CHECKING:
     import pandas as pd
+    from formulaic import Formula, ModelMatrices, ModelSpecs
+    from formulaic.parser.types import ASTNode, Term
 
 #: What a formula from a file or the command line may call, and the keywords it may pass.
-CALLS = {
-    "C",
-    "I",
-    "Treatment",
-    "Sum",
-    "Helmert",
-    "Diff",
-    "Poly",
-    "bs",
-    "cc",
-    "cr",
-    "cs",
-    "center",
-    "exp",
-    "exp2",
-    "exp10",
-    "lag",
-    "log",
-    "log2",
-    "log10",
-    "poly",
-    "scale",
-    "standardize",
-    "np.abs",
-    "np.cos",
-    "np.exp",
-    "np.expm1",
-    "np.log",
-    "np.log10",
-    "np.log1p",
-    "np.log2",
-    "np.sin",
-    "np.sqrt",
-    "np.tanh",
-}
+CALLS = {"C", "I", "Treatment", "Sum", "Helmert", "Diff", "Poly", "bs", "cc", "cr", "cs", "poly"}
+CALLS |= {"center", "scale", "standardize", "lag", "exp", "exp2", "exp10", "log", "log2", "log10"}
+CALLS |= {"np.abs", "np.cos", "np.exp", "np.expm1", "np.log", "np.log10", "np.log1p", "np.log2"}
+CALLS |= {"np.sin", "np.sqrt", "np.tanh"}
 KEYWORDS = {"base", "ddof", "degree", "df", "include_intercept", "raw", "reference"}
 TOKEN = re.compile(
     r"""\s*(?:(?P<quoted>`[^`]*`)|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|
     (?P<name>[^\W\d][\w.]*)|(?P<text>"[\w .-]*"|'[\w .-]*')|(?P<sign>\*\*|[-+*/:~|^(),=.]))\s*""",
     re.VERBOSE,
 )
+#: Characters and powers of such a formula.
 LONGEST, POWERS = 2000, 4
+#: Products of terms that a formula may ask for, and columns and cells of its matrix.
+PRODUCTS, COLUMNS, CELLS = 100_000, 20_000, 1 << 31
+#: Arguments, with their place, that say how many columns a function makes.
+WIDTHS = {
+    "bs": {"df": 1, "degree": 3},
+    "poly": {"degree": 1},
+    "hashed": {"levels": 1},
+    **{spline: {"df": 1} for spline in ("cs", "cr", "cc")},
+}
+#: Functions whose numbers are lengths of what they return.
+ALLOCATE = {"arange", "empty", "eye", "full", "geomspace", "identity", "linspace", "logspace"}
+ALLOCATE |= {"ones", "range", "repeat", "tile", "zeros"}
+#: Operators that work on the bits of whole numbers, and on truth values as words do.
+BITS: dict[type[object], str] = {
+    ast.BitXor: "^",
+    ast.BitOr: "|",
+    ast.BitAnd: "&",
+    ast.Invert: "~",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+}
+#: What constants are computed with; anything else counts as a difference.
+ARITHMETIC: dict[type[ast.operator], Callable[[float, float], object]] = {
+    ast.Add: operator.add,
+    ast.Mult: operator.mul,
+    ast.Pow: operator.pow,
+    **dict.fromkeys((ast.Div, ast.FloorDiv), operator.truediv),
+}
 #: What to do about a text that is no formula.
 FORM = 'write it as "response ~ predictors"'
 
@@ -104,27 +103,21 @@ def screened(formula: str, columns: Iterable[object]) -> str:
         if word in ("**", "^"):
             powers += 1
             if before == "number" or powers > POWERS or not re.match(r"\d{1,2}\b", formula[place:]):
-                raise InputError(
-                    "formula",
-                    f"has a power at place {place}",
-                    "write (a + b)**2 or I(x**3), one number after it",
-                )
+                advice = "write (a + b)**2 or I(x**3), one number after it"
+                raise InputError("formula", f"has a power at place {place}", advice)
         before = kind
     return formula
 
 
 def _check_name(word: str, after: str, columns: set[str]) -> None:
-    """Refuse a word that is no column and, as `after` tells, no listed function or keyword."""
+    """Refuse a word that is neither a column nor, judging by `after`, a function or keyword."""
     plain = {name for name in columns if "." not in name}  # a dot reaches into objects
     if word in {"(": CALLS, "=": KEYWORDS}.get(after, plain) or word in ("True", "False"):
         return
     if after == "(":
         raise InputError("formula", f"calls {word!r}", f"functions: {sorted(CALLS)}")
-    raise InputError(
-        "formula",
-        f"has {word!r}",
-        f"columns: {sorted(columns)}, in backticks if they are no plain words",
-    )
+    advice = f"columns: {sorted(columns)}, in backticks if they are no plain words"
+    raise InputError("formula", f"has {word!r}", advice)
 
 
 def column_uses(formula: str, columns: Iterable[str]) -> tuple[set[str], set[str]]:
@@ -136,9 +129,7 @@ def column_uses(formula: str, columns: Iterable[str]) -> tuple[set[str], set[str
     >>> sorted(bare), sorted(categories)
     (['x', 'y'], ['g'])
     """
-    known = set(columns)
-    bare: set[str] = set()
-    categories: set[str] = set()
+    known, bare, categories = set(columns), set[str](), set[str]()
     opened: tuple[str, ...] = ()
     for kind, word, place in _tokens(formula):
         name = word.strip("`") if kind in ("name", "quoted") else ""
@@ -156,56 +147,13 @@ def _tokens(formula: str) -> Iterator[tuple[str, str, int]]:
     while place < len(formula):
         token = TOKEN.match(formula, place)
         if token is None:
-            raise InputError(
-                "formula",
-                f"has {formula[place]!r} at place {place + 1}",
-                "use columns, + - * : / ** and functions such as log(x)",
-            )
+            advice = "use columns, + - * : / ** and functions such as log(x)"
+            raise InputError("formula", f"has {formula[place]!r} at place {place + 1}", advice)
         place = token.end()
         yield next((k, w, place) for k, w in token.groupdict().items() if w is not None)
 
 
-#: Products of terms that a formula may ask for, and columns and cells of its matrix.
-PRODUCTS, COLUMNS, CELLS = 100_000, 20_000, 1 << 31
-#: Bytes of a cell.
-NUMBER = 8
-#: Arguments, with their place, that say how many columns a function makes.
-WIDTHS = {
-    "bs": {"df": 1, "degree": 3},
-    "cs": {"df": 1},
-    "cr": {"df": 1},
-    "cc": {"df": 1},
-    "poly": {"degree": 1},
-    "hashed": {"levels": 1},
-}
-#: Functions whose numbers are lengths of what they return.
-ALLOCATE = {
-    "arange",
-    "empty",
-    "eye",
-    "full",
-    "geomspace",
-    "identity",
-    "linspace",
-    "logspace",
-    "ones",
-    "range",
-    "repeat",
-    "tile",
-    "zeros",
-}
-#: Operators that work on the bits of whole numbers, and on truth values as words do.
-BITS: dict[type[object], str] = {
-    ast.BitXor: "^",
-    ast.BitOr: "|",
-    ast.BitAnd: "&",
-    ast.Invert: "~",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-}
-
-
-def expanded(formula: str, columns: Sequence[object]) -> Any:
+def expanded(formula: str, columns: Sequence[object]) -> Formula:
     """Return the terms of a formula, or refuse one that makes too many.
 
     Examples
@@ -223,15 +171,12 @@ def expanded(formula: str, columns: Sequence[object]) -> Any:
     tree = DefaultFormulaParser().get_ast(formula, context=dict(known))
     products = _products(tree, len(columns))
     if products > PRODUCTS:
-        raise InputError(
-            "formula",
-            f"{formula!r:.200} multiplies out to about {products:.2g} terms",
-            "name the interactions that you need",
-        )
+        problem = f"{formula!r:.200} multiplies out to about {products:.2g} terms"
+        raise InputError("formula", problem, "name the interactions that you need")
     return formulaic.Formula(formula, _context=known)
 
 
-def _products(tree: Any, columns: int) -> float:
+def _products(tree: ASTNode, columns: int) -> float:
     """Return at most how many products of terms it takes to multiply a formula out."""
     terms: dict[int, float] = {}
     most = 0.0
@@ -242,23 +187,23 @@ def _products(tree: Any, columns: int) -> float:
             terms[id(node)] = 1.0
             continue
         if not seen:
-            waiting += [(node, True), *((part, False) for part in node.args)]
+            waiting += [(node, True), *((argument, False) for argument in node.args)]
             continue
-        parts = [terms[id(part)] for part in node.args]
+        counts = [terms[id(argument)] for argument in node.args]
         symbol = node.operator.symbol
         if symbol in ("**", "^"):
-            count = _power(parts[0], _exponent(node.args[1]))
+            count = _power(counts[0], _exponent(node.args[1]))
         elif symbol == ".":
             count = float(columns)
         elif symbol in ("*", ":"):
-            count = math.prod(parts) + (sum(parts) if symbol == "*" else 0.0)
+            count = math.prod(counts) + (sum(counts) if symbol == "*" else 0.0)
         else:
-            count = sum(parts)
+            count = sum(counts)
         most, terms[id(node)] = max(most, count), count
     return most
 
 
-def _exponent(node: Any) -> str:
+def _exponent(node: ASTNode) -> str:
     """Return the exponent of a power; of a tower or a sum the largest number in it."""
     if not hasattr(node, "operator"):
         return str(getattr(node, "token", ""))
@@ -273,173 +218,169 @@ def _power(terms: float, exponent: str) -> float:
     return math.inf if many > 1 and terms > math.exp(700 / many) else max(terms**many, many)
 
 
-def check_expressions(terms: Any, data: pd.DataFrame, context: Mapping[str, object] | None) -> None:
-    """Refuse terms that mean something else in Python, or whose columns no memory holds."""
+def check_expressions(
+    terms: Formula, data: pd.DataFrame, context: Mapping[str, object] | None
+) -> None:
+    """Refuse terms that mean something else in Python, or whose columns memory cannot hold."""
     total = 0.0
     for side in (getattr(terms, "lhs", ()), getattr(terms, "rhs", ())):
         for term in side if hasattr(side, "__iter__") else ():
-            wide = [_width(str(factor.expr), data, context or {}) for factor in term.factors]
-            total += math.prod(wide)
-            check_columns(str(term), math.prod(wide), len(data), total)
+            width = math.prod(_width(str(f.expr), data, context or {}) for f in term.factors)
+            total += width
+            check_columns(str(term), width, len(data), total)
 
 
 def check_columns(term: str, columns: float, rows: int, total: float = 0.0) -> None:
-    """Refuse a term whose columns, with those before it, no memory holds."""
+    """Refuse a term whose columns, with those before it, memory cannot hold."""
     total = max(total, columns)
-    cells = min(CELLS, memory()[1] // NUMBER)
+    cells = min(CELLS, memory()[1] // 8)  # of eight bytes
     if total > COLUMNS or total * rows > cells:
-        raise InputError(
-            "formula",
-            f"{term!r:.80} makes {columns:,.0f} columns of {rows:,} rows, and with the "
-            f"terms before it {total:,.0f}",
-            f"a formula may make {COLUMNS:,} columns and {cells:,} cells here",
-        )
+        made = f"{columns:,.0f} columns of {rows:,} rows, and {total:,.0f} with the terms before it"
+        advice = f"a formula may make {COLUMNS:,} columns and {cells:,} cells here"
+        raise InputError("formula", f"{term!r:.80} makes {made}", advice)
 
 
 def _width(factor: str, data: pd.DataFrame, context: Mapping[str, object]) -> float:
     """Return how many columns a factor makes, its expression checked."""
     if factor in data:
-        if data[factor].dtype.kind == "M":  # formulaic's error does not name the column
-            raise InputError(
-                "formula",
-                f"takes the dates of {factor!r} for numbers",
-                f"store days since a start, or write C({factor}) for categories",
-            )
         return _levels(data[factor])
-    quoted = re.findall(r"`([^`]*)`", factor)
-    names = {f"_quoted_{k}": name for k, name in enumerate(quoted)}
-    for place, name in names.items():
+    quoted = {f"_quoted_{k}": name for k, name in enumerate(re.findall(r"`([^`]*)`", factor))}
+    for place, name in quoted.items():
         factor = factor.replace(f"`{name}`", place, 1)
     try:
         body = ast.parse(factor.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return 1.0  # refused by formulaic
-    wide = 1.0
-    for node in ast.walk(body):
-        shown = factor if len(factor) < 80 else ast.unparse(node)
-        _check_bits(node, shown, data, names)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-            value = _constant(node, context)
-            if value is not None and abs(value) > 1e300:
-                raise InputError("formula", f"{shown!r} has a number beyond 1e300")
-        if isinstance(node, ast.Call):
-            wide = max(wide, _columns_of(node, shown, data, names, context))
-    return wide
-
-
-def _columns_of(
-    call: ast.Call,
-    shown: str,
-    data: pd.DataFrame,
-    names: Mapping[str, str],
-    context: Mapping[str, object],
-) -> float:
-    """Return how many columns a function makes; refuse ``offset()`` and endless vectors."""
-    function = ast.unparse(call.func).rpartition(".")[2]
-    if function in context:
-        return 1.0
-    if function == "offset":
-        raise InputError(
-            "formula",
-            f"has {shown!r}, which would be a column with a coefficient",
-            "leave it out and pass offset=, a column's name or an array",
-        )
-    numbers = [_constant(argument, context) for argument in call.args]
-    keywords = {word.arg: _constant(word.value, context) for word in call.keywords}
-    if function in ALLOCATE:
-        given = [size for size in (*numbers, *keywords.values()) if size is not None]
-        size = max(map(abs, given), default=0.0)
-        if size > COLUMNS and not (function in ("linspace", "geomspace") and size in numbers[:2]):
-            raise InputError("formula", f"{shown!r} makes a vector of {size:,.0f} numbers")
-    if function == "C" and call.args and isinstance(call.args[0], ast.Name):
-        name = names.get(call.args[0].id, call.args[0].id)
-        return max(float(data[name].nunique()), 1.0) if name in data else 1.0
-    return _stated_width(function, numbers, keywords)
-
-
-def _stated_width(
-    function: str, numbers: Sequence[float | None], keywords: Mapping[str | None, float | None]
-) -> float:
-    """Return how many columns the arguments of a function ask for, one if they do not say."""
-    stated = [
-        keywords.get(word, numbers[k] if k < len(numbers) else None)
-        for word, k in WIDTHS.get(function, {}).items()
-    ]
-    return max([1.0, *(width for width in stated if width is not None)])
+    return _Expression(factor, body, data, quoted, context).width()
 
 
 def _levels(column: pd.Series) -> float:
     """Return how many columns a column of a table makes: one, or one for each of its labels."""
     if column.dtype.kind in "iufc":
         return 1.0
+    if column.dtype.kind == "M":  # formulaic's error does not name the column
+        advice = f"store days since a start, or write C({column.name}) for categories"
+        raise InputError("formula", f"takes the dates of {column.name!r} for numbers", advice)
     try:
         return float(max(column.nunique(), 1))
     except TypeError:  # lists and the like, which are refused later
         return 1.0
 
 
-def _check_bits(node: ast.AST, shown: str, data: pd.DataFrame, names: Mapping[str, str]) -> None:
-    """Refuse operators on bits, unless it is truth values that they combine."""
-    symbol = BITS.get(type(getattr(node, "op", None)))
-    if symbol is not None and not _is_truth(node, data, names):
-        advice = "write ** for a power" if symbol == "^" else "combine truth values only, (x > 0)"
-        raise InputError(
-            "formula",
-            f"{shown!r} has {symbol!r}, which works on the bits of numbers in Python",
-            advice,
-        )
+@dataclass(frozen=True)
+class _Expression:
+    """A factor that Python evaluates, and what it may name: columns, some in backticks, or context.
+
+    `quoted` maps the names that stand for columns in backticks to these columns.
+    """
+
+    text: str
+    body: ast.expr
+    data: pd.DataFrame
+    quoted: Mapping[str, str]
+    context: Mapping[str, object]
+
+    def width(self) -> float:
+        """Return how many columns it makes; refuse what means something else in Python."""
+        width = 1.0
+        for node in ast.walk(self.body):
+            shown = self.text if len(self.text) < 80 else ast.unparse(node)
+            self._check_bits(node, shown)
+            power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
+            if power and abs(self._constant(node) or 0.0) > 1e300:
+                raise InputError("formula", f"{shown!r} has a number beyond 1e300")
+            if isinstance(node, ast.Call):
+                width = max(width, self._columns_of(node, shown))
+        return width
+
+    def _columns_of(self, call: ast.Call, shown: str) -> float:
+        """Return how many columns a function makes; refuse ``offset()`` and endless vectors."""
+        function = _function(call)
+        if function in self.context:
+            return 1.0
+        if function == "offset":
+            problem = f"has {shown!r}, which would be a column with a coefficient"
+            advice = "leave it out and pass offset=, a column's name or an array"
+            raise InputError("formula", problem, advice)
+        places = [self._constant(argument) for argument in call.args]
+        keywords = {word.arg: self._constant(word.value) for word in call.keywords}
+        if function in ALLOCATE:
+            sizes = [abs(size) for size in (*places, *keywords.values()) if size is not None]
+            size = max(sizes, default=0.0)
+            ends = places[:2] if function in ("linspace", "geomspace") else []
+            if size > COLUMNS and size not in ends:
+                raise InputError("formula", f"{shown!r} makes a vector of {size:,.0f} numbers")
+        if function == "C" and call.args and isinstance(call.args[0], ast.Name):
+            name = self._column(call.args[0])
+            return max(float(self.data[name].nunique()), 1.0) if name in self.data else 1.0
+        stated = [
+            keywords.get(word, places[k] if k < len(places) else None)
+            for word, k in WIDTHS.get(function, {}).items()
+        ]
+        return max([1.0, *(width for width in stated if width is not None)])
+
+    def _column(self, name: ast.Name) -> str:
+        return self.quoted.get(name.id, name.id)
+
+    def _check_bits(self, node: ast.AST, shown: str) -> None:
+        """Refuse operators on bits, unless it is truth values that they combine."""
+        symbol = BITS.get(type(getattr(node, "op", None)))
+        if symbol is not None and not self._is_truth(node):
+            problem = f"{shown!r} has {symbol!r}, which works on the bits of numbers in Python"
+            power = "write ** for a power"
+            advice = power if symbol == "^" else "combine truth values only, (x > 0)"
+            raise InputError("formula", problem, advice)
+
+    def _is_truth(self, node: ast.AST) -> bool:
+        """Return whether a node is true or false in every row, as far as its form tells."""
+        match node:
+            case ast.BinOp(op=ast.BitXor() | ast.BitOr() | ast.BitAnd()):
+                return self._is_truth(node.left) and self._is_truth(node.right)
+            case ast.UnaryOp(op=ast.Invert()):
+                return self._is_truth(node.operand)
+            case ast.Name():
+                name = self._column(node)
+                return name in self.data and str(self.data[name].dtype) in ("bool", "boolean")
+            case ast.Call():
+                starts, whole = ("is", "logical_", "not"), ("between", "bool")
+                return _function(node).startswith(starts) or _function(node) in whole
+            case ast.Compare() | ast.UnaryOp(op=ast.Not()) | ast.Constant(value=bool()):
+                return True
+        return False
+
+    def _constant(self, node: ast.AST) -> float | None:
+        """Return a number that is written out or named in the context, None if it is neither."""
+        match node:
+            case ast.Constant() | ast.Name():
+                value = node.value if isinstance(node, ast.Constant) else self.context.get(node.id)
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    return None
+                return float(value) if abs(value) < 1e300 else math.inf
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
+                number = self._constant(node.operand)
+                return -number if number is not None and isinstance(node.op, ast.USub) else number
+            case ast.BinOp():
+                return _computed(node.op, self._constant(node.left), self._constant(node.right))
+        return None
 
 
-def _is_truth(node: ast.AST, data: pd.DataFrame, names: Mapping[str, str]) -> bool:
-    """Return whether an expression is true or false in every row, as far as its form tells."""
-    if isinstance(node, ast.BinOp):
-        known = isinstance(node.op, ast.BitXor | ast.BitOr | ast.BitAnd)
-        return known and all(_is_truth(part, data, names) for part in (node.left, node.right))
-    if isinstance(node, ast.UnaryOp):
-        return isinstance(node.op, ast.Not) or (
-            isinstance(node.op, ast.Invert) and _is_truth(node.operand, data, names)
-        )
-    if isinstance(node, ast.Name):
-        name = names.get(node.id, node.id)
-        return name in data and str(data[name].dtype) in ("bool", "boolean")
-    if isinstance(node, ast.Call):
-        function = ast.unparse(node.func).rpartition(".")[2]
-        return function.startswith(("is", "logical_", "not")) or function in ("between", "bool")
-    return isinstance(node, ast.Compare) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, bool)
-    )
+def _function(call: ast.Call) -> str:
+    """Return a function's name without the module's."""
+    return ast.unparse(call.func).rpartition(".")[2]
 
 
-def _constant(node: ast.AST, context: Mapping[str, object]) -> float | None:
-    """Return the size of a number that is written out, or named in the context; None if neither."""
-    if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in context):
-        value = node.value if isinstance(node, ast.Constant) else context[node.id]
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        return float(value) if abs(value) < 1e300 else math.inf
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        value = _constant(node.operand, context)
-        return -value if value is not None and isinstance(node.op, ast.USub) else value
-    if isinstance(node, ast.BinOp):
-        pair = [_constant(part, context) for part in (node.left, node.right)]
-        return None if None in pair else _computed(node.op, *pair)  # type: ignore[arg-type]
-    return None
-
-
-def _computed(operator: ast.operator, a: float, b: float) -> float | None:
+def _computed(symbol: ast.operator, a: float | None, b: float | None) -> float | None:
+    """Return the size of a sum, difference, product, ratio or power of two constants."""
+    if a is None or b is None:
+        return None
+    compute: Callable[[float, float], object] = ARITHMETIC.get(type(symbol), operator.sub)
     try:
-        if isinstance(operator, ast.Pow):
-            value = a**b
-            return value if isinstance(value, float) else None
-        if isinstance(operator, ast.Mult):
-            return a * b
-        if isinstance(operator, ast.Div | ast.FloorDiv):
-            return a / b
-        return a + b if isinstance(operator, ast.Add) else a - b
+        value = compute(a, b)
     except OverflowError:
         return math.inf
     except ZeroDivisionError:
         return None
+    return value if isinstance(value, float) else None  # the root of a negative number is complex
 
 
 class Design(NamedTuple):
@@ -450,7 +391,7 @@ class Design(NamedTuple):
     names: tuple[str, ...]
     intercept: int | None
     rows: Rows
-    spec: Any
+    spec: ModelSpecs
 
 
 def plain_text(error: Exception) -> str:
@@ -489,14 +430,16 @@ def design(formula: str, data: object, context: Mapping[str, object] | None = No
     return complete
 
 
-def matrices(formula: object, data: pd.DataFrame, context: Mapping[str, object] | None) -> Design:
+def matrices(
+    formula: str | ModelSpecs, data: pd.DataFrame, context: Mapping[str, object] | None
+) -> Design:
     """Return the model matrices of a formula, or of the specification an earlier one left."""
     table = as_frame(data, data.columns).reset_index(drop=True)
     if isinstance(formula, str):
-        table = _used_levels(table, None)
+        text, table = formula, _used_levels(table, None)
     else:  # the levels are known; more may be declared, or stand in rows that are left out
         declared = [name for name in table if table[name].dtype.name == "category"]
-        table = table.astype(dict.fromkeys(declared, object))
+        text, table = "the formula", table.astype(dict.fromkeys(declared, object))
     own = {} if context is None else as_mapping(context, "context")
     known = {"np": np, "exp10": _exp10, "C": _categories, **own}
     try:
@@ -505,17 +448,15 @@ def matrices(formula: object, data: pd.DataFrame, context: Mapping[str, object] 
         raise
     except Exception as error:  # formulaic raises its own and Python's errors alike
         reason = plain_text(error)
-        problem = f"{_text(formula)!r:.200} cannot be evaluated: {reason:.400}"
+        problem = f"{text!r:.200} cannot be evaluated: {reason:.400}"
         raise InputError("formula", problem, _remedy(reason, data)) from None
-    _check_sides(both, table, _text(formula))
+    _check_sides(both, table, text)
     try:
-        X, y = both.rhs.to_numpy(dtype=np.float64), both.lhs.to_numpy(dtype=np.float64)[:, 0]
+        X, y = _arrays(both)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            "formula",
-            f"{_text(formula)!r} makes entries that are no numbers ({error})",
-            "code its columns as numbers, or write C(column) for categories",
-        ) from None
+        advice = "code its columns as numbers, or write C(column) for categories"
+        problem = f"{text!r} makes entries that are no numbers ({error})"
+        raise InputError("formula", problem, advice) from None
     X, y = _without_overflow(both, X, y, table, known)
     names = tuple(map(str, both.rhs.columns))
     intercept = names.index("Intercept") if "Intercept" in names else None
@@ -525,10 +466,17 @@ def matrices(formula: object, data: pd.DataFrame, context: Mapping[str, object] 
     return Design(np.ascontiguousarray(X), y, names, intercept, rows, both.model_spec)
 
 
+def _arrays(both: ModelMatrices) -> tuple[Array, Array]:
+    return both.rhs.to_numpy(dtype=np.float64), both.lhs.to_numpy(dtype=np.float64)[:, 0]
+
+
 def _evaluated(
-    formula: object, table: pd.DataFrame, known: Mapping[str, object], own: Mapping[str, object]
-) -> Any:
-    """Return what formulaic makes of a table, labels that stand in dropped rows only left out."""
+    formula: str | ModelSpecs,
+    table: pd.DataFrame,
+    known: Mapping[str, object],
+    own: Mapping[str, object],
+) -> ModelMatrices:
+    """Return what formulaic makes of a table, without labels that only dropped rows have."""
     import formulaic
 
     if isinstance(formula, str):
@@ -542,7 +490,7 @@ def _evaluated(
     return both
 
 
-def _check_sides(both: Any, table: pd.DataFrame, formula: str) -> None:
+def _check_sides(both: ModelMatrices, table: pd.DataFrame, formula: str) -> None:
     """Refuse a formula without one numeric response on its left and predictors on its right."""
     import pandas as pd
     from pandas.api.types import is_numeric_dtype
@@ -555,17 +503,14 @@ def _check_sides(both: Any, table: pd.DataFrame, formula: str) -> None:
     if words:
         raise InputError("formula", f"the response {words} is not numeric", "code it as numbers")
     if left.shape[1] != 1:
-        raise InputError(
-            "formula",
-            f"the left side of {formula!r} gives {left.shape[1]} columns",
-            "use one numeric response",
-        )
+        problem = f"the left side of {formula!r} gives {left.shape[1]} columns"
+        raise InputError("formula", problem, "use one numeric response")
     if right.shape[1] == 0:
         raise InputError("formula", f"{formula!r} has no predictors", "write 1 for a mean")
 
 
 def _used_levels(table: pd.DataFrame, rows: pd.Index | None) -> pd.DataFrame:
-    """Return a table whose categories are those that some row has, of the given rows if any."""
+    """Return a table whose categories are those that occur, in these rows if they are given."""
     fewer = {}
     for name, kind in table.dtypes.items():
         if kind.name == "category" and isinstance(name, str):  # no formula can name another
@@ -596,9 +541,9 @@ def _remedy(reason: str, data: pd.DataFrame) -> str:
 
 
 def _without_overflow(
-    both: Any, X: Array, y: Array, table: pd.DataFrame, known: Mapping[str, object]
+    both: ModelMatrices, X: Array, y: Array, table: pd.DataFrame, known: Mapping[str, object]
 ) -> tuple[Array, Array]:
-    """Return the matrices computed in floating point, where whole numbers ran over in silence.
+    """Return the matrices, computed in floating point where whole numbers overflowed silently.
 
     ``I(x**9)`` of whole numbers wraps around at 2⁶³, of small integer types earlier. Otherwise the
     numbers stay: differences of long ids are exact in whole numbers only.
@@ -612,8 +557,8 @@ def _without_overflow(
         return X, y
     floats = table.assign(**{name: numbers(table, name, "data") for name in whole})
     try:
-        again = formulaic.model_matrix(both.model_spec, floats, context=known, na_action="drop")
-        pair = again.rhs.to_numpy(dtype=np.float64), again.lhs.to_numpy(dtype=np.float64)[:, 0]
+        spec = both.model_spec
+        pair = _arrays(formulaic.model_matrix(spec, floats, context=known, na_action="drop"))
     except Exception:  # what takes whole numbers only, such as an index
         return X, y
     near = 1e-9 * float(np.abs(floats[whole].to_numpy()).max(initial=0.0))
@@ -624,24 +569,16 @@ def _without_overflow(
     return (X, y) if all(same) else pair
 
 
-def _computations(spec: Any, table: pd.DataFrame) -> str:
+def _computations(spec: ModelSpecs, table: pd.DataFrame) -> str:
     """Return all that a formula computes from columns, other than categories of one column."""
     terms = [term.factors for side in spec for term in side.terms]
-    derived = [
-        factor.expr
-        for factors in terms
-        for factor in factors
-        if len(factors) > 1 or factor.expr not in table
-    ]
+    texts = [(factor.expr, len(factors)) for factors in terms for factor in factors]
+    derived = [text for text, many in texts if many > 1 or text not in table]
     return " ".join(text for text in derived if not re.fullmatch(r"1|C\(\w+(, .*)?\)", text))
 
 
 def _exp10(x: ArrayLike) -> object:
     return np.power(10.0, x)  # formulaic's own is the tenth power of x
-
-
-def _text(formula: object) -> str:
-    return formula if isinstance(formula, str) else "the formula"
 
 
 def formula_columns(
@@ -657,13 +594,13 @@ def formula_columns(
     if not isinstance(formula, str) or "~" not in formula:
         raise InputError("formula", f"is {formula!r}", FORM)
     try:
-        terms = expanded(formula, columns)
-        used = {str(name) for name in terms.required_variables} - set(context or ())
+        required = expanded(formula, columns).required_variables
     except InputError:
         raise
     except Exception as error:  # formulaic raises its own and Python's errors alike
         problem = f"{formula!r:.200} cannot be read: {plain_text(error):.400}"
         raise InputError("formula", problem, FORM) from None
+    used = set(map(str, required)) - set(context or ())
     missing = sorted(used - set(columns))
     if missing:
         raise InputError("formula", f"uses {missing}", f"columns: {list(columns)}")
@@ -696,25 +633,20 @@ class Recipe:
     columns: tuple[str, ...]
     plain: tuple[str | None, ...] | None
     response: str
-    spec: Any
+    spec: ModelSpecs
     context: Mapping[str, object] | None
     kinds: Mapping[str, str]
 
     @classmethod
     def of(cls, formula: str, sample: pd.DataFrame, context: Mapping[str, object] | None) -> Recipe:
-        """Return the recipe that some rows show, all levels of all categories among them."""
+        """Return the recipe that a sample shows, all levels of all categories among its rows."""
         first = design(formula, sample, context)
         left, right = first.spec.lhs, first.spec.rhs
         plain = [_column(term, sample) for term in (*left.terms, *right.terms)]
         simple = len(plain) == len(first.names) + 1 and "" not in plain and plain[0] is not None
         stateful = [*left.transform_state, *right.transform_state]
         if stateful or not (simple or _row_by_row(first, sample, context)):
-            named = f"{stateful[0]!r}" if stateful else f"something in {formula!r}"
-            raise InputError(
-                "formula",
-                f"{named} looks at other rows than its own, and these are read in parts",
-                "store it as a column of the data",
-            )
+            raise looks_elsewhere(repr(stateful[0]) if stateful else f"something in {formula!r}")
         return cls(
             first.names,
             first.intercept,
@@ -726,12 +658,10 @@ class Recipe:
             check_kinds(sample, {}),
         )
 
-    def arrays(
-        self, chunk: Any, complete: bool = False
-    ) -> tuple[Array, Array, NDArray[np.intp] | None]:
+    def arrays(self, chunk: Chunk, complete: bool = False) -> tuple[Array, Array, Kept]:
         """Return X, y and the rows kept, None for all, of a part of the table.
 
-        `complete` says that an earlier pass found no missing value.
+        Columns stay where they are if they can; `complete` says that no value is missing.
         """
         if self.plain is None:
             frame = as_frame(chunk, self.columns)
@@ -741,18 +671,18 @@ class Recipe:
                 part = matrices(self.spec, frame, self.context)
             return part.X, part.y, part.rows.kept
         y = numbers(chunk, self.response, "y")
-        X = np.empty((len(y), len(self.plain)), order="F")  # as columns come
-        for j, name in enumerate(self.plain):
-            X[:, j] = 1.0 if name is None else numbers(chunk, name, "X")
-        kept = None
-        flat = X.reshape(-1, order="F")
-        if not complete and not np.isfinite(flat @ flat + y @ y):
-            whole = ~(np.isnan(X).any(axis=1) | np.isnan(y))
-            if not whole.all():
-                kept = np.flatnonzero(whole)
-                X, y = X[kept], y[kept]
-            check_finite(X, "X")
-            check_finite(y, "y")
+        own = [None if name is None else numbers(chunk, name, "X") for name in self.plain]
+        columns = Columns(own, len(y))
+        if complete or (columns.finite and np.isfinite(y @ y)):
+            return cast(Array, columns), y, None  # it has what a total asks of a matrix
+        X = columns[0 : len(y)]
+        kept: Kept = None
+        whole = ~(np.isnan(X).any(axis=1) | np.isnan(y))
+        if not whole.all():
+            kept = np.flatnonzero(whole)
+            X, y = X[kept], y[kept]
+        check_finite(X, "X")
+        check_finite(y, "y")
         return X, y, kept
 
     def level_columns(self) -> list[list[str]]:
@@ -764,6 +694,12 @@ class Recipe:
                 if state is not None and state[0].value == "categorical":
                     columns.append([c for c in self.columns if c in variables])
         return columns
+
+
+def looks_elsewhere(term: str) -> InputError:
+    """Return the error about a term whose value in a row depends on other rows."""
+    problem = f"{term} looks at other rows than its own, and these are read in parts"
+    return InputError("formula", problem, "store it as a column of the data")
 
 
 def check_kinds(frame: pd.DataFrame, known: Mapping[str, str]) -> dict[str, str]:
@@ -782,14 +718,9 @@ def check_kinds(frame: pd.DataFrame, known: Mapping[str, str]) -> dict[str, str]
         column = frame[name]
         kind = "numbers" if is_numeric_dtype(column) else "categories"
         kind = "dates" if column.dtype.kind in "Mm" else kind
-        if kinds.get(name, kind) != kind and column.notna().any():
-            raise InputError(
-                "data",
-                f"column {name!r} holds {kinds[name]} in some parts and {kind} in others",
-                "store it as one type",
-            )
-        if column.notna().any():
-            kinds.setdefault(name, kind)
+        if column.notna().any() and kinds.setdefault(name, kind) != kind:
+            problem = f"column {name!r} holds {kinds[name]} in some parts and {kind} in others"
+            raise InputError("data", problem, "store it as one type")
     return kinds
 
 
@@ -798,12 +729,11 @@ def _row_by_row(first: Design, sample: pd.DataFrame, context: Mapping[str, objec
     half = len(sample) // 2
     part = matrices(first.spec, sample.iloc[half:], context)
     kept = np.arange(len(sample)) if first.rows.kept is None else first.rows.kept
-    return np.array_equal(first.X[kept >= half], part.X) and np.array_equal(
-        first.y[kept >= half], part.y
-    )
+    pairs = (first.X, part.X), (first.y, part.y)
+    return all(np.array_equal(whole[kept >= half], apart) for whole, apart in pairs)
 
 
-def _column(term: Any, table: pd.DataFrame) -> str | None:
+def _column(term: Term, table: pd.DataFrame) -> str | None:
     """Return the numeric column that a term is, None for the intercept, "" for anything else."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 

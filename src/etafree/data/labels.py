@@ -1,6 +1,6 @@
 r"""Columns of tables that are read in parts: their types, and labels of rows coded over all parts.
 
-Labels are collected in one pass and coded again in every other; no vector has an entry per row:
+Labels are collected in one pass and coded again in every other. No vector has an entry per row:
 what is kept grows with the number of groups.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,20 +22,34 @@ from etafree.foundation.arguments import Array, as_array
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+    from typing_extensions import TypeIs
 
+#: A part of a table.
+Chunk: TypeAlias = "pd.DataFrame | pa.Table"
 #: Labels of rows or groups: numbers, text or times.
-Labels = NDArray[Any]
+Labels: TypeAlias = NDArray[Any]
+#: Codes of groups, from 0, and rows of a part that are in use, None for all.
+Codes: TypeAlias = NDArray[np.intp]
+Kept: TypeAlias = Codes | None
 #: Types of whole numbers that are counted in a table, and where floating point loses some.
 WHOLE, EXACT = ("int64", "int32", "uint32"), 1 << 53
 #: Batches of fewer rows than a part has, by this factor, are put together.
 SMALL = 8
+#: Labels waiting to be sorted in before that is done.
+WAITING = 1 << 18
+
+
+def is_frame(chunk: object) -> TypeIs[pd.DataFrame]:
+    """Return whether a part is a DataFrame; it is Arrow's otherwise."""
+    return hasattr(chunk, "iloc")
 
 
 class Columns:
     """A design matrix whose columns stay where they are; rows are put together when asked for.
 
-    A block of consecutive rows is there until the next is asked for, which takes its place:
-    memory that is always the same needs no system calls.
+    A block of consecutive rows is overwritten by the next that is asked for: memory that is always
+    the same needs no system calls.
 
     Examples
     --------
@@ -51,12 +64,6 @@ class Columns:
         self._rows = slice(0, 0)
         self._block = np.empty((len(columns), 0))
 
-    @classmethod
-    def of(cls, chunk: Any, names: Sequence[str | None]) -> Columns:
-        """Return the matrix of these columns of a part, None for the intercept."""
-        columns = [None if name is None else numbers(chunk, name, "X") for name in names]
-        return cls(columns, len(chunk))
-
     @property
     def finite(self) -> bool:
         """Whether all numbers are finite; False also where their squares are not."""
@@ -65,7 +72,7 @@ class Columns:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: slice | NDArray[np.intp]) -> Array:
+    def __getitem__(self, rows: slice | Codes) -> Array:
         if not isinstance(rows, slice):
             return self._filled(np.empty((self.shape[1], len(rows))), rows)
         if rows != self._rows:
@@ -78,63 +85,56 @@ class Columns:
     def __matmul__(self, other: Array) -> Array:
         return self._filled(np.empty(self.shape[::-1]), slice(0, len(self))) @ other
 
-    def _filled(self, out: Array, rows: slice | NDArray[np.intp]) -> Array:
+    def _filled(self, out: Array, rows: slice | Codes) -> Array:
         for to, column in zip(out, self.columns, strict=True):
             to[:] = 1.0 if column is None else column[rows]
         return out.T
 
 
 def column_names(table: object) -> tuple[str, ...]:
-    """Return the names of a table's columns, all different; what is no text cannot be asked for."""
+    """Return the names of a table's columns, all different, without those that are no text."""
     if hasattr(table, "iloc") and hasattr(table, "columns"):
         names = [name for name in table.columns if isinstance(name, str)]
     elif hasattr(table, "schema"):  # Arrow's
         names = list(table.schema.names)
     else:
-        raise InputError(
-            "data",
-            f"has a {type(table).__name__} among its parts",
-            "every part must be a pandas DataFrame or an Arrow table",
-        )
+        advice = "every part must be a pandas DataFrame or an Arrow table"
+        raise InputError("data", f"has a {type(table).__name__} among its parts", advice)
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise InputError("data", f"has several columns named {twice}", "rename them")
     return tuple(names)
 
 
-def plain_type(kind: Any, name: str) -> Any:
+def plain_type(kind: pa.DataType, name: str) -> pa.DataType:
     """Return the type in which an Arrow column is used: a number, a time, text or truth values.
 
     Decimals are numbers, and so are half floats, which pandas cannot look up. A column of the
-    null type has no number. What holds several values in a row is refused by name.
+    null type has no number. Types with several values in a row are refused.
     """
-    pa = import_module("pyarrow")
-    is_a = pa.types
-    if is_a.is_decimal(kind) or is_a.is_null(kind):
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_decimal(kind) or types.is_null(kind):
         return pa.float64()
-    if is_a.is_float16(kind):
+    if types.is_float16(kind):
         return pa.float32()
     if isinstance(kind, pa.BaseExtensionType):  # a UUID, say
         return plain_type(kind.storage_type, name)
     if str(kind) in ("string_view", "binary_view"):  # which Arrow can hardly compute with
         return pa.large_string() if str(kind) == "string_view" else pa.large_binary()
-    if is_a.is_dictionary(kind):
+    if types.is_dictionary(kind):
         plain_type(kind.value_type, name)
-    if is_a.is_nested(kind) or is_a.is_interval(kind):
-        raise InputError(
-            "data",
-            f"column {name!r} holds neither numbers nor categories ({kind})",
-            "store what you need of it as a column of its own",
-        )
+    if types.is_nested(kind) or types.is_interval(kind):
+        problem = f"column {name!r} holds neither numbers nor categories ({kind})"
+        raise InputError("data", problem, "store what you need of it as a column of its own")
     return kind
 
 
-def unified(known: Any, more: Any) -> Any:
-    """Return a type that holds what both of two Arrow types do, text never as numbers.
+def unified(known: pa.DataType, more: pa.DataType) -> pa.DataType | None:
+    """Return a type that holds what both of two Arrow types do, None if text meets numbers."""
+    import pyarrow as pa
 
-    None where there is no such type.
-    """
-    pa = import_module("pyarrow")
     values = [getattr(kind, "value_type", kind) for kind in (known, more)]  # of a dictionary
     for pair in ([known, more], values):
         schemas = [pa.schema([("c", kind)]) for kind in pair]
@@ -145,11 +145,12 @@ def unified(known: Any, more: Any) -> Any:
     return None
 
 
-def as_plain(chunk: Any, columns: Sequence[str]) -> Any:
+def as_plain(chunk: Chunk, columns: Sequence[str]) -> Chunk:
     """Return a part with these columns, those of an Arrow table in the types they are used in."""
-    if hasattr(chunk, "iloc"):
+    if is_frame(chunk):
         return chunk
-    pa = import_module("pyarrow")
+    import pyarrow as pa
+
     chosen = chunk.select(list(columns))
     types = [plain_type(field.type, field.name) for field in chosen.schema]
     if types == chosen.schema.types:
@@ -158,9 +159,9 @@ def as_plain(chunk: Any, columns: Sequence[str]) -> Any:
     return table.cast(pa.schema(list(zip(columns, types, strict=True))))
 
 
-def together(batches: Iterable[Any], most: int) -> Iterator[Any]:
+def together(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[Chunk]:
     """Yield batches, small ones that follow each other as one of at most so many rows."""
-    held: list[Any] = []
+    held: list[pa.RecordBatch] = []
     rows = 0
     for batch in filter(len, batches):
         small = len(batch) * SMALL <= most
@@ -176,23 +177,21 @@ def together(batches: Iterable[Any], most: int) -> Iterator[Any]:
         yield _joined(held)
 
 
-def _joined(batches: list[Any]) -> Any:
+def _joined(batches: list[pa.RecordBatch]) -> Chunk:
     if len(batches) == 1:
         return batches[0]
-    pa = import_module("pyarrow")
-    table = pa.Table.from_batches(batches)
-    return table.unify_dictionaries().combine_chunks()
+    import pyarrow as pa
+
+    return pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
 
 
-def as_frame(chunk: Any, columns: Iterable[Hashable]) -> pd.DataFrame:
+def as_frame(chunk: Chunk, columns: Iterable[Hashable]) -> pd.DataFrame:
     """Return these columns of a part as a DataFrame, categories and text of Arrow's as objects."""
-    frame: pd.DataFrame
-    arrow = not hasattr(chunk, "iloc")
     chosen = list(columns)  # what pandas wrote about a file is not needed and may be damaged
-    frame = chunk.select(chosen).replace_schema_metadata().to_pandas() if arrow else chunk[chosen]
-    converted = frame
+    table = chunk[chosen] if is_frame(chunk) else chunk.select(chosen).replace_schema_metadata()
+    frame = converted = table if is_frame(table) else table.to_pandas()
     for name in frame.columns:
-        column, kind = frame[name], _type_in_use(frame[name], arrow)
+        column, kind = frame[name], _type_in_use(frame[name], table is not frame)
         if kind != column.dtype:
             converted = frame.copy(deep=False) if converted is frame else converted
             one_gap = column.where(column.notna(), None) if column.dtype == object else column
@@ -205,8 +204,7 @@ def _type_in_use(column: pd.Series, arrow: bool) -> Any:
 
     Truth values and decimals come as objects where some are missing, or from a database.
     """
-    name = column.dtype.name
-    inside = name
+    name = inside = column.dtype.name
     if name == "object":
         from pandas.api.types import infer_dtype
 
@@ -221,45 +219,43 @@ def _type_in_use(column: pd.Series, arrow: bool) -> Any:
     return object if text else column.dtype
 
 
-def raw(chunk: Any, name: str) -> NDArray[Any]:
+def raw(chunk: Chunk, name: str) -> Labels:
     """Return a column of a part as numpy has it."""
-    if hasattr(chunk, "iloc"):
+    if is_frame(chunk):
         return np.asarray(chunk[name])
     return np.asarray(chunk.column(name).to_numpy(zero_copy_only=False))
 
 
-def numbers(chunk: Any, name: str, argument: str) -> Array:
+def numbers(chunk: Chunk, name: str, argument: str) -> Array:
     """Return a column of a part as numbers, NaN where there is none."""
-    frame = hasattr(chunk, "iloc")
-    values: Any = as_frame(chunk, [name])[name] if frame else raw(chunk, name)
+    column = as_frame(chunk, [name])[name] if is_frame(chunk) else raw(chunk, name)
     try:
-        if values.dtype.kind in "biuf" and hasattr(values, "to_numpy"):
-            values = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        elif hasattr(values, "notna"):  # text is no number, though pandas would read it as one
-            values = np.asarray(values.where(values.notna(), np.nan))
-        return as_array(values, argument, finite=False)
+        if not isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+            column = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        elif not isinstance(column, np.ndarray):
+            column = column.where(column.notna(), np.nan)
+        return as_array(column, argument, finite=False)
     except (InputError, TypeError, ValueError):
-        raise InputError(
-            argument, f"column {name!r} is not numeric", "code it as numbers"
-        ) from None
+        problem = f"column {name!r} is not numeric"
+        raise InputError(argument, problem, "code it as numbers") from None
 
 
-def _is_whole(chunk: Any, name: str) -> bool:
+def _is_whole(chunk: Chunk, name: str) -> bool:
     """Return whether a column is of integers, none missing."""
-    if hasattr(chunk, "iloc"):
+    if is_frame(chunk):
         kind = chunk[name].dtype
         return isinstance(kind, np.dtype) and kind.name in WHOLE
     column = chunk.column(name)
     return str(column.type) in WHOLE and column.null_count == 0
 
 
-def factorized(chunk: Any, name: str) -> tuple[Labels, NDArray[np.intp]]:
+def factorized(chunk: Chunk, name: str) -> tuple[Labels, Codes]:
     """Return the distinct labels of a column and each row's place among them, -1 for none."""
     whole = raw(chunk, name) if _is_whole(chunk, name) else None
     if whole is not None and len(whole) and np.ptp(whole) <= len(whole):
-        found = Groups.of(whole, len(whole))  # a table of counts is cheaper than hashing
-        return found.labels, found.codes
-    if hasattr(chunk, "iloc"):
+        groups = Groups.of(whole, len(whole))  # a table of counts is cheaper than hashing
+        return groups.labels, groups.codes
+    if is_frame(chunk):
         import pandas as pd
 
         try:
@@ -270,11 +266,11 @@ def factorized(chunk: Any, name: str) -> tuple[Labels, NDArray[np.intp]]:
     column = chunk.column(name)
     column = getattr(column, "combine_chunks", lambda: column)()
     try:
-        found = column if hasattr(column, "dictionary") else column.dictionary_encode()
+        encoded = column if hasattr(column, "dictionary") else column.dictionary_encode()
     except NotImplementedError:  # lists and structs
         raise InputError("clusters", f"column {name!r} holds no labels ({column.type})") from None
-    codes = found.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return np.asarray(found.dictionary.to_numpy(zero_copy_only=False)), codes.astype(np.intp)
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.asarray(encoded.dictionary.to_numpy(zero_copy_only=False)), codes.astype(np.intp)
 
 
 def joined(parts: Sequence[Labels], argument: str) -> Labels:
@@ -290,59 +286,48 @@ def joined(parts: Sequence[Labels], argument: str) -> Labels:
         labels: Labels = np.concatenate(parts)
     except TypeError:
         kinds = sorted({part.dtype.name for part in parts})
-        raise InputError(
-            argument,
-            f"has labels of types that cannot be compared ({kinds})",
-            "store them as one type in all parts",
-        ) from None
+        problem = f"has labels of types that cannot be compared ({kinds})"
+        raise InputError(argument, problem, "store them as one type in all parts") from None
     whole = [part for part in parts if part.dtype.kind in "iu" and len(part)]
     if labels.dtype.kind not in "iuf" or not whole:
         return labels
     low, high = min(int(part.min()) for part in whole), max(int(part.max()) for part in whole)
     if any(part.dtype.kind == "f" and len(part) for part in parts):
         if max(-low, high) > EXACT:
-            raise InputError(
-                argument,
-                "has whole numbers beyond 2**53 in some parts and floating point in others",
-                "read them as whole numbers or text",
-            )
+            problem = "has whole numbers beyond 2**53 in some parts and floating point in others"
+            raise InputError(argument, problem, "read them as whole numbers or text")
         return labels
     kind = np.int64 if high < 1 << 63 else object
     return np.concatenate([part.astype(kind) for part in parts])
 
 
-Kept = NDArray[np.intp] | None
-#: Labels waiting to be sorted in before that is done.
-WAITING = 1 << 18
-
-
 class Tally:
-    """Labels that a coder finds, with the number of rows and the weight of each.
+    """Labels that a coder meets, with the number of rows and the weight of each.
 
     Examples
     --------
     >>> tally = Tally(Column("g", "clusters"))
     >>> tally.add(np.array(["b", "a"]), np.array([1, 2]), np.array([1.0, 2.0]))
     >>> tally.add(np.array(["b"]), np.array([3]), np.array([3.0]))
-    >>> [part.tolist() for part in tally.settled()]
+    >>> [sums.tolist() for sums in tally.settled()]
     [['a', 'b'], [2, 4], [2.0, 4.0]]
     """
 
-    def __init__(self, coder: Any) -> None:
+    def __init__(self, coder: Column | Cells) -> None:
         self.coder = coder
-        self.waiting: list[tuple[Labels, NDArray[np.intp], Array]] = []
+        self.waiting: list[tuple[Labels, Codes, Array]] = []
         self.most = WAITING
 
-    def add(self, labels: Labels, rows: NDArray[np.intp], weights: Array) -> None:
-        """Add labels with their rows and weights; a label without rows is not there."""
-        there = rows > 0
-        self.waiting.append((labels[there], rows[there], weights[there]))
-        if sum(len(part[0]) for part in self.waiting) > self.most:
+    def add(self, labels: Labels, rows: Codes, weights: Array) -> None:
+        """Add labels with their rows and weights; labels without rows are ignored."""
+        occur = rows > 0
+        self.waiting.append((labels[occur], rows[occur], weights[occur]))
+        if sum(len(labels) for labels, _, _ in self.waiting) > self.most:
             self.most = WAITING + 4 * len(self.settled()[0])
 
     def __iadd__(self, other: Tally) -> Tally:
-        for part in other.waiting:
-            self.add(*part)
+        for entry in other.waiting:
+            self.add(*entry)
         return self
 
     def __getstate__(self) -> dict[str, object]:
@@ -351,22 +336,22 @@ class Tally:
             self.settled()
         return self.__dict__
 
-    def settled(self) -> tuple[Labels, NDArray[np.intp], Array]:
+    def settled(self) -> tuple[Labels, Codes, Array]:
         """Return every label once, sorted, with its rows and weight."""
         every, *sums = zip(*self.waiting, strict=True)
         labels, (rows, weights) = joined(every, self.coder.argument), map(np.concatenate, sums)
         groups = Groups.of(labels, len(labels), self.coder.argument)
-        many = np.bincount(groups.codes, rows, len(groups)).astype(np.intp)
+        sizes = np.bincount(groups.codes, rows, len(groups)).astype(np.intp)
         kept, weights = groups.labels, groups.weights(weights)
         if kept.dtype.kind == "U":  # text of several types, which are told apart to the end
             kept = labels[np.unique(groups.codes, return_index=True)[1]]
-        self.waiting = [(kept, many, weights)]
-        return groups.labels, many, weights
+        self.waiting = [(kept, sizes, weights)]
+        return groups.labels, sizes, weights
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Codes of a column's labels."""
+    """Codes of a column's labels; `columns` are what a part must have."""
 
     name: str
     argument: str
@@ -374,7 +359,6 @@ class Column:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What a part must have."""
         return (self.name,)
 
     def __len__(self) -> int:
@@ -386,7 +370,7 @@ class Column:
 
         return pd.Index(self.labels)
 
-    def __call__(self, chunk: Any, kept: Kept) -> NDArray[np.intp]:
+    def __call__(self, chunk: Chunk, kept: Kept) -> Codes:
         """Return the code of every row of a part that is in use."""
         low = self.labels[0]
         if self.labels.dtype.kind in "iu" and int(self.labels[-1]) - int(low) + 1 == len(self):
@@ -406,16 +390,13 @@ class Column:
             raise _changed(self.argument)
         return codes.astype(np.intp, copy=False)
 
-    def count(self, chunk: Any, kept: Kept, weights: Array | None, tally: Tally) -> None:
+    def count(self, chunk: Chunk, kept: Kept, weights: Array | None, tally: Tally) -> None:
         """Add a part's labels to those seen so far; these need not be known yet."""
         labels, place = factorized(chunk, self.name)
         place = place if kept is None else place[kept]
         if np.any(place < 0):
-            raise InputError(
-                self.argument,
-                f"has missing labels in column {self.name!r}",
-                "drop these rows or give each its own label",
-            )
+            problem = f"has missing labels in column {self.name!r}"
+            raise InputError(self.argument, problem, "drop these rows or give each its own label")
         rows = np.bincount(place, minlength=len(labels))
         tally.add(labels, rows, np.bincount(place, weights, len(labels)).astype(np.float64))
 
@@ -425,15 +406,14 @@ class Cells:
     """Codes of rows that share all their groups."""
 
     ways: tuple[Coder, ...]
-    known: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    labels: Codes = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     argument: str = "clusters"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What a part must have."""
         return tuple(dict.fromkeys(c for way in self.ways for c in way.columns))
 
-    def numbers(self, chunk: Any, kept: Kept) -> NDArray[np.intp]:
+    def numbers(self, chunk: Chunk, kept: Kept) -> Codes:
         """Return one number for the groups of every row."""
         out = self.ways[0](chunk, kept)
         for way in self.ways[1:]:
@@ -441,21 +421,20 @@ class Cells:
         return out
 
     def __len__(self) -> int:
-        return len(self.known)
+        return len(self.labels)
 
-    def __call__(self, chunk: Any, kept: Kept) -> NDArray[np.intp]:
+    def __call__(self, chunk: Chunk, kept: Kept) -> Codes:
         """Return the cell of every row of a part that is in use."""
         numbers = self.numbers(chunk, kept)
-        codes = np.minimum(np.searchsorted(self.known, numbers), len(self) - 1)
-        if np.any(self.known[codes] != numbers):
+        codes = np.minimum(np.searchsorted(self.labels, numbers), len(self) - 1)
+        if np.any(self.labels[codes] != numbers):
             raise _changed(self.argument)
         return codes
 
-    def count(self, chunk: Any, kept: Kept, weights: Array | None, tally: Tally) -> None:
+    def count(self, chunk: Chunk, kept: Kept, weights: Array | None, tally: Tally) -> None:
         """Add a part's cells to those seen so far."""
-        cells, place, rows = np.unique(
-            self.numbers(chunk, kept), return_inverse=True, return_counts=True
-        )
+        numbers = self.numbers(chunk, kept)
+        cells, place, rows = np.unique(numbers, return_inverse=True, return_counts=True)
         tally.add(cells, rows, np.bincount(place, weights, len(cells)).astype(np.float64))
 
 
@@ -464,53 +443,41 @@ class Merged:
     """Codes of groups that belong to larger ones."""
 
     finer: Coder
-    into: NDArray[np.intp]
+    into: Codes
     many: int
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What a part must have."""
         return self.finer.columns
 
     def __len__(self) -> int:
         return self.many
 
-    def __call__(self, chunk: Any, kept: Kept) -> NDArray[np.intp]:
+    def __call__(self, chunk: Chunk, kept: Kept) -> Codes:
         """Return the code of every row of a part that is in use."""
         return self.into[self.finer(chunk, kept)]
 
 
-Coder = Column | Cells | Merged
+Coder: TypeAlias = Column | Cells | Merged
 
 
 def _changed(argument: str) -> InputError:
-    return InputError(
-        argument,
-        "has labels that the first pass did not see",
-        "the data must not change while they are in use",
-    )
+    problem = "has labels that the first pass did not see"
+    return InputError(argument, problem, "the data must not change while they are in use")
 
 
 class StreamedGroups(Groups):
-    """Groups of rows that are read in parts.
-
-    Attributes
-    ----------
-    coder : Column, Cells or Merged
-        Gives the codes of a part.
-    labels : (G,) array
-    """
+    """Groups of rows that are read in parts; `coder` gives the codes of a part."""
 
     def __init__(
         self,
         coder: Coder,
         labels: Labels,
-        rows: NDArray[np.intp],
+        rows: Codes,
         weights: Array,
         tally: Callable[[Tally], Tally],
     ) -> None:
-        self.coder = coder
-        self.labels = labels
+        self.coder, self.labels = coder, labels
         self._rows, self._weights, self._tally = rows, weights, tally
 
     @property
@@ -519,18 +486,15 @@ class StreamedGroups(Groups):
         return self.coder.columns
 
     @property
-    def codes(self) -> NDArray[np.intp]:  # type: ignore[override]
+    def codes(self) -> Codes:  # type: ignore[override]
         """Refused: there is no vector with an entry per row."""
-        raise InputError(
-            "clusters",
-            "are labels of data that are read in parts, and this needs all rows at once",
-            "take a sample into memory",
-        )
+        problem = "are labels of data that are read in parts, and this needs all rows at once"
+        raise InputError("clusters", problem, "take a sample into memory")
 
     def __getstate__(self) -> dict[str, object]:
         return {"coder": self.coder}  # another process needs codes only
 
-    def sizes(self) -> NDArray[np.intp]:
+    def sizes(self) -> Codes:
         """Return the number of rows in every group (G,)."""
         return self._rows
 
@@ -544,27 +508,24 @@ class StreamedGroups(Groups):
 
     def merged(self, into: Groups) -> StreamedGroups:
         """Return the groups of rows when these groups belong to larger ones."""
-        many = len(into)
-        rows = np.bincount(into.codes, self._rows, many).astype(np.intp)
+        rows = np.bincount(into.codes, self._rows, len(into)).astype(np.intp)
+        coder = Merged(self.coder, into.codes, len(into))
         weights = into.weights(self._weights)
-        return StreamedGroups(
-            Merged(self.coder, into.codes, many), into.labels, rows, weights, self._tally
-        )
+        return StreamedGroups(coder, into.labels, rows, weights, self._tally)
 
     def crossed(self, *others: Groups) -> tuple[Groups, tuple[Groups, ...]]:
         """Return the cells of rows that share all their groups, and every cell's own groups."""
         every = [groups for groups in (self, *others) if isinstance(groups, StreamedGroups)]
         if prod(map(len, every)) > np.iinfo(np.intp).max:
-            raise InputError(
-                "clusters", "have more combinations than a number can count", "leave a way out"
-            )
+            problem = "have more combinations than a number can count"
+            raise InputError("clusters", problem, "leave a way out")
         cells = Cells(tuple(groups.coder for groups in every))
         known, rows, weights = self._tally(Tally(cells)).settled()
         own, rest = [], known
         for groups in reversed(every):
             rest, codes = np.divmod(rest, len(groups))
             own.append(Groups(codes.astype(np.intp), groups.labels))
-        coder, labels = replace(cells, known=known), np.arange(len(known))
+        coder, labels = replace(cells, labels=known), np.arange(len(known))
         joint = StreamedGroups(coder, labels, rows, weights, self._tally)
         return joint, tuple(reversed(own))
 
@@ -599,8 +560,8 @@ class StreamedRows(Rows):
         name = column_name(labels, self.table, argument)
         if name not in self.known:
             self.known[name] = self.find(name, argument)
-        found = self.known[name]
-        return found.labelled(as_array(found.labels, argument)) if numeric else found
+        groups = self.known[name]
+        return groups.labelled(as_array(groups.labels, argument)) if numeric else groups
 
     def each(self, argument: str) -> Groups:
         """Refused: a group per row is a vector with an entry per row."""
@@ -610,19 +571,14 @@ class StreamedRows(Rows):
 def column_name(name: object, columns: Sequence[str], argument: str) -> str:
     """Return the name of a column of the table."""
     if not isinstance(name, str):
-        raise InputError(
-            argument,
-            f"is a {type(name).__name__}, and the data are read in parts",
-            "store it as a column and pass the column's name",
-        )
+        problem = f"is a {type(name).__name__}, and the data are read in parts"
+        raise InputError(argument, problem, "store it as a column and pass the column's name")
     if name not in columns:
         raise InputError(argument, f"names no column {name!r}", f"columns: {list(columns)}")
     return name
 
 
 def needs_rows(argument: str) -> InputError:
-    return InputError(
-        argument,
-        "has one value per row, and the data are read in parts",
-        "use ef.Criterion.from_formula on data in memory, a sample perhaps",
-    )
+    """Return the error about what exists only when all rows are in memory."""
+    advice = "use ef.Criterion.from_formula on data in memory, a sample perhaps"
+    return InputError(argument, "has one value per row, and the data are read in parts", advice)

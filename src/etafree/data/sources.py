@@ -3,10 +3,9 @@ r"""Tables that are read in parts, as often as needed: Parquet, Arrow, Dask, or 
 A part is a pandas DataFrame or an Arrow batch. `Source.map` hands the parts of every piece of the
 table to a function and gives the results in the order of the pieces: here, or on a Dask cluster.
 
-Files that are one table: which they are, and the types in which their columns are read.
-
-Arrow takes the first file's columns and types for all. Here every file is asked: a column that a
-file lacks would be missing in all its rows, and these rows would be left out without a word.
+Several files can be one table. Arrow takes the first file's columns and types for all. Here every
+file is asked: a column that a file lacks would be missing in all its rows, and these rows would be
+left out without a word.
 """
 
 from __future__ import annotations
@@ -22,21 +21,36 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from etafree.data.labels import SMALL, as_plain, column_names, plain_type, together, unified
+from etafree.data.labels import SMALL, Chunk, as_plain, column_names, plain_type, together, unified
 from etafree.errors import InputError, MissingExtraError
 from etafree.foundation.machines import PATIENCE, check_workers, connected, in_order
 from etafree.foundation.storage import check_claim, refuse_special
 
-#: Bytes of a number in memory.
-NUMBER = 8
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import dataset as ds
+
+#: Rows of a part: large enough that Python's overhead does not count, small against memory.
+BATCH = 1 << 17
+#: Rows that show what the columns hold.
+FEW = 1 << 10
+#: Parts that Arrow reads ahead, and parts that make a piece of a file.
+READAHEAD, PIECE = 4, 8
+#: How often Dask tries a part whose worker died.
+RETRIES = 3
+#: Bytes of a table in small bits that are kept: to read them costs more than to work on them.
+KEPT = 1 << 26
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[int, Iterator[Chunk]], T]
 #: What two names of one file have in common: its device and node, or its real path.
-_Identity = tuple[int, int] | str
+_Identity: TypeAlias = tuple[int, int] | str
 
 
 def module(name: str) -> ModuleType:
-    """Return a module of PyArrow or Dask."""
+    """Import a module of PyArrow or Dask."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -49,11 +63,8 @@ def reading(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise InputError(
-            "data",
-            f"there is no file {path!r}",
-            "it must be under this path on every machine that works on it, while it is in use",
-        ) from None
+        advice = "it must be under this path on every machine that works on it, while it is in use"
+        raise InputError("data", f"there is no file {path!r}", advice) from None
     except (module("pyarrow").ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError("data", f"{path!r} cannot be read ({reason})", "write it again") from None
@@ -62,8 +73,8 @@ def reading(path: str) -> Iterator[None]:
 class File(NamedTuple):
     """One file, or a table in memory, as Arrow's fragment, with the schema of its dataset."""
 
-    fragment: Any
-    declared: Any
+    fragment: ds.Fragment
+    declared: pa.Schema
 
     @property
     def path(self) -> str:
@@ -75,39 +86,31 @@ class File(NamedTuple):
         """Names of the columns, of the dataset and of the file."""
         return [*self.declared.names, *self.fragment.physical_schema.names]
 
-    @property
-    def in_path(self) -> dict[str, object]:
-        """Columns that stand in the names of folders, as ``town=3/``."""
-        keys = module("pyarrow.dataset").get_partition_keys(self.fragment.partition_expression)
-        return dict(keys)
-
-    def types(self, columns: Sequence[str]) -> dict[str, Any]:
+    def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         """Return the types of columns as they are stored; one that is not there is refused."""
-        stored, in_path = self.fragment.physical_schema, self.in_path
+        stored, folders = self.fragment.physical_schema, self.fragment.partition_expression
+        in_path = dict(module("pyarrow.dataset").get_partition_keys(folders))  # as ``town=3/``
         places = {name: stored.get_all_field_indices(name) for name in columns}
         missing = [name for name in columns if not places[name] and name not in in_path]
         twice = [name for name in columns if len(places[name]) > 1]
         if missing or twice:
-            problem = (
-                f"has no columns {missing}" if missing else f"has several columns named {twice}"
-            )
-            raise InputError(
-                "data", f"{self.path!r} {problem}", "every file must have the columns that are used"
-            )
+            named = f"no columns {missing}" if missing else f"several columns named {twice}"
+            advice = "every file must have the columns that are used"
+            raise InputError("data", f"{self.path!r} has {named}", advice)
         return {
             name: (self.declared.field(name) if name in in_path else stored.field(at[0])).type
             for name, at in places.items()
         }
 
 
-def files_of(dataset: Any) -> list[File]:
+def files_of(dataset: ds.Dataset) -> list[File]:
     """Return the files of a dataset of Arrow's."""
     return [File(fragment, dataset.schema) for fragment in dataset.get_fragments()]
 
 
-def schema_of(files: Sequence[File], columns: Sequence[str]) -> Any:
+def schema_of(files: Sequence[File], columns: Sequence[str]) -> pa.Schema:
     """Return a schema in which these columns of all files can be read, text never as numbers."""
-    stored: dict[str, dict[object, File]] = {name: {} for name in columns}
+    stored: dict[str, dict[pa.DataType, File]] = {name: {} for name in columns}
     for file in files:
         with reading(file.path):
             for name, kind in file.types(columns).items():
@@ -116,26 +119,22 @@ def schema_of(files: Sequence[File], columns: Sequence[str]) -> Any:
     return module("pyarrow").schema(types)
 
 
-def _common_type(name: str, kinds: dict[object, File]) -> Any:
-    """Return a type for what files store as several; `kinds` tells a file for each."""
+def _common_type(name: str, kinds: dict[pa.DataType, File]) -> pa.DataType:
+    """Return a type for what files store as several; `kinds` has a file for each."""
     schemas = [file.declared for file in kinds.values() if name in file.declared.names]
     for kind in (schema.field(name).type for schema in schemas):
         if kind not in kinds:  # no file's: the caller wants it
             return plain_type(kind, name)
     is_null = module("pyarrow").types.is_null
-    common: Any = None
-    first = ""
+    common, first = None, ""
     for stored, file in kinds.items():
         if is_null(stored) and len(kinds) > 1:
             continue  # it has no value there
         kind = plain_type(stored, name)
         joint = kind if common is None else unified(common, kind)
         if joint is None:
-            raise InputError(
-                "data",
-                f"{file.path!r} has {name!r} as {stored}, and {first!r} as {common}",
-                "write all files with one type",
-            )
+            problem = f"{file.path!r} has {name!r} as {stored}, and {first!r} as {common}"
+            raise InputError("data", problem, "write all files with one type")
         common, first = joint, first or file.path
     return common
 
@@ -143,8 +142,7 @@ def _common_type(name: str, kinds: dict[object, File]) -> Any:
 def parquet(paths: Sequence[str]) -> list[File]:
     """Return the Parquet files of files and folders; every file's footer is read: all are whole."""
     datasets = module("pyarrow.dataset")
-    # a row group at a time, not the whole file
-    options = datasets.ParquetFragmentScanOptions(
+    options = datasets.ParquetFragmentScanOptions(  # a row group at a time, not the whole file
         pre_buffer=False, use_buffered_stream=True, page_checksum_verification=True
     )
     form = datasets.ParquetFileFormat(default_fragment_scan_options=options)
@@ -159,33 +157,25 @@ def parquet(paths: Sequence[str]) -> list[File]:
             refuse_special(name, "data")
         if not names:
             raise InputError("data", f"the folder {path!r} has no Parquet files")
-        where = {"partition_base_dir": place} if folder else {}
-        with _naming_first(names, form):
-            dataset = datasets.dataset(names, format=form, partitioning="hive", **where)
-        files += files_of(dataset)
+        base = {"partition_base_dir": place} if folder else {}
+        with reading(names[0]):  # the others are opened below
+            files += files_of(datasets.dataset(names, format=form, partitioning="hive", **base))
     rows = size = 0
+    known: dict[_Identity, str] = {}
     for file in files:
-        with reading(file.path):
+        path = file.path
+        with reading(path):
             file.fragment.ensure_complete_metadata()
             rows += file.fragment.count_rows()
-            size += os.path.getsize(file.path)
-    _refuse_twice(file.path for file in files)
-    # far more rows than the files can tell apart: every pass would read all
+            size += os.path.getsize(path)
+        other = known.setdefault(_identity(path), path)
+        if other is not path:
+            problem = f"has the file {other!r} twice, also as {path!r}"
+            raise InputError("data", problem, "name it once")
+    # far more rows of eight bytes than the files can tell apart: every pass would read all
     equal = "count rows that are equal, and pass the counts as weights"
-    check_claim(str(paths[0]), rows * NUMBER, size, "data", equal)
+    check_claim(str(paths[0]), 8 * rows, size, "data", equal)
     return files
-
-
-@contextmanager
-def _naming_first(names: Sequence[str], form: Any) -> Iterator[None]:
-    """Name the file that cannot be read where Arrow may not."""
-    try:
-        yield
-    except (module("pyarrow").ArrowException, OSError):
-        for name in names:
-            with reading(name):
-                form.inspect(name, module("pyarrow.fs").LocalFileSystem())
-        raise
 
 
 def _names_in(folder: str) -> list[str]:
@@ -194,45 +184,36 @@ def _names_in(folder: str) -> list[str]:
     As everywhere, names that begin with a dot or an underscore are not looked at. Links are
     followed, in circles never.
     """
+
+    def refuse(error: OSError) -> None:
+        with reading(str(error.filename)):
+            raise error
+
+    names: list[str] = []
+    seen: set[tuple[_Identity, frozenset[tuple[str, str]]]] = set()
+    for at, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        with reading(at):
+            here = _identity(at), _keys(at, folder)
+        if here in seen:
+            folders.clear()
+            continue
+        seen.add(here)
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        names += [os.path.join(at, name) for name in files if not name.startswith((".", "_"))]
     real: dict[_Identity, str] = {}
-    for name in sorted(_walk(folder, folder, set())):
+    for name in sorted(names):
         with reading(name):
             known = real.setdefault(_identity(name), name)
         if _keys(os.path.dirname(known), folder) != _keys(os.path.dirname(name), folder):
-            raise InputError(
-                "data",
-                f"{known!r} and {name!r} are one file, with different columns in their names",
-                "keep one of them",
-            )
+            problem = f"{known!r} and {name!r} are one file, with different columns in their names"
+            raise InputError("data", problem, "keep one of them")
     return list(real.values())
-
-
-def _walk(
-    folder: str, base: str, seen: set[tuple[_Identity, frozenset[tuple[str, str]]]]
-) -> Iterator[str]:
-    with reading(folder):
-        here = _identity(folder), _keys(folder, base)
-        if here in seen:
-            return
-        seen.add(here)
-        with os.scandir(folder) as entries:
-            inside = sorted(entries, key=lambda entry: entry.name)
-    for entry in inside:
-        if entry.name.startswith((".", "_")):
-            continue
-        with reading(entry.path):
-            folder_too = entry.is_dir()
-        if folder_too:
-            yield from _walk(entry.path, base, seen)
-        else:
-            yield entry.path
 
 
 def _keys(folder: str, base: str) -> frozenset[tuple[str, str]]:
     """Return the columns that stand in the names of a folder and of those above it."""
-    parts = os.path.relpath(folder, base).split(os.sep)
-    pairs = (part.partition("=") for part in parts if "=" in part)
-    return frozenset({key: value for key, _, value in pairs}.items())
+    pairs = (name.partition("=") for name in os.path.relpath(folder, base).split(os.sep))
+    return frozenset({key: value for key, sign, value in pairs if sign}.items())
 
 
 def _identity(path: str) -> _Identity:
@@ -241,28 +222,16 @@ def _identity(path: str) -> _Identity:
     return (facts.st_dev, facts.st_ino) if facts.st_ino else os.path.realpath(path)
 
 
-def _refuse_twice(paths: Iterable[str]) -> None:
-    known: dict[_Identity, str] = {}
-    for path in paths:
-        other = known.setdefault(_identity(path), path)
-        if other is not path:
-            raise InputError(
-                "data", f"has the file {other!r} twice, also as {path!r}", "name it once"
-            )
-
-
-def check_pages(fragment: Any) -> Any:
+def _checking_pages(fragment: ds.Fragment) -> ds.FragmentScanOptions | None:
     """Return options that verify the checksums of a Parquet file's pages, if it has any."""
     if not hasattr(fragment, "row_groups"):
         return None
     options = fragment.format.default_fragment_scan_options
-    if options.page_checksum_verification:
-        return options
-    if getattr(options, "parquet_decryption_config", None) is not None:
-        return options  # which a copy would lose
-    mine = copy(options)
-    mine.page_checksum_verification = True
-    return mine
+    encrypted = getattr(options, "parquet_decryption_config", None) is not None  # lost in a copy
+    if not options.page_checksum_verification and not encrypted:
+        options = copy(options)
+        options.page_checksum_verification = True
+    return options
 
 
 @dataclass(frozen=True)
@@ -278,15 +247,12 @@ class Sent:
     rest: bytes
 
     @classmethod
-    def of(cls, fragment: Any) -> Sent:
+    def of(cls, fragment: ds.Fragment) -> Sent:
         """Return what makes the fragment again."""
         path = str(getattr(fragment, "path", ""))
         if not path:
-            raise InputError(
-                "scheduler",
-                "is for files and Dask DataFrames, and these data are in memory",
-                "leave it out",
-            )
+            problem = "is for files and Dask DataFrames, and these data are in memory"
+            raise InputError("scheduler", problem, "leave it out")
         if fragment.filesystem.type_name == "local":
             path = os.path.abspath(path)
         groups = None
@@ -295,27 +261,12 @@ class Sent:
         home = fragment.format, fragment.filesystem, fragment.partition_expression
         return cls(path, groups, pickle.dumps(home))
 
-    def opened(self) -> Any:
+    def opened(self) -> ds.Fragment:
         """Return the fragment again."""
         form, filesystem, in_path = pickle.loads(self.rest)
         with reading(self.path):
             file = form.make_fragment(self.path, filesystem, in_path)
             return file if self.groups is None else file.subset(row_group_ids=list(self.groups))
-
-
-#: Rows of a part: large enough that Python's overhead does not count, small against memory.
-BATCH = 1 << 17
-#: Rows that show what the columns hold.
-FEW = 1 << 10
-#: Parts that Arrow reads ahead, and parts that make a piece of a file.
-READAHEAD, PIECE = 4, 8
-#: How often Dask tries a part whose worker died.
-RETRIES = 3
-#: Bytes of a table in small bits that are kept: to read them costs more than to work on them.
-KEPT = 1 << 26
-
-T = TypeVar("T")
-Work = Callable[[int, Iterator[Any]], T]
 
 
 class Source(ABC):
@@ -324,10 +275,10 @@ class Source(ABC):
     columns: tuple[str, ...]
 
     @abstractmethod
-    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+    def chunks(self, columns: Sequence[str]) -> Iterator[Chunk]:
         """Yield the parts of the table in order, with these columns."""
 
-    def beginning(self, columns: Sequence[str]) -> Iterator[Any]:
+    def beginning(self, columns: Sequence[str]) -> Iterator[Chunk]:
         """Yield what `chunks` does, some first rows before it if they cost less alone."""
         return self.chunks(columns)
 
@@ -348,24 +299,18 @@ class Frames(Source):
         """Return the source with the columns of the first table."""
         tables = make()
         if not isinstance(tables, Iterable):
-            raise InputError(
-                "data",
-                f"returns a {type(tables).__name__}",
-                "let it return DataFrames or Arrow tables",
-            )
+            advice = "let it return DataFrames or Arrow tables"
+            raise InputError("data", f"returns a {type(tables).__name__}", advice)
         for table in tables:
             return cls(make, column_names(table))
         raise InputError("data", "yields nothing", "pass at least one DataFrame")
 
-    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+    def chunks(self, columns: Sequence[str]) -> Iterator[Chunk]:
         for table in self.make():
             missing = sorted(set(columns) - set(column_names(table)))
             if missing:
-                raise InputError(
-                    "data",
-                    f"has a part without the columns {missing}",
-                    "every part must have the same columns",
-                )
+                problem = f"has a part without the columns {missing}"
+                raise InputError("data", problem, "every part must have the same columns")
             yield as_plain(table, columns)
 
 
@@ -378,8 +323,8 @@ class Arrow(Source):
     client: object
     columns: tuple[str, ...]
     stamps: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    schemas: dict[tuple[str, ...], Any] = field(default_factory=dict)
-    kept: dict[tuple[str, ...], list[Any]] = field(default_factory=dict)
+    schemas: dict[tuple[str, ...], pa.Schema] = field(default_factory=dict)
+    kept: dict[tuple[str, ...], list[Chunk]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, files: list[File], declared: Sequence[str], batch: int, client: object) -> Arrow:
@@ -388,9 +333,9 @@ class Arrow(Source):
         return cls(files, batch, client, tuple(dict.fromkeys((*declared, *names))))
 
     @cached_property
-    def pieces(self) -> list[list[Any]]:
+    def pieces(self) -> list[list[ds.Fragment]]:
         """Row groups that have some parts' rows together: of one large file, or of small ones."""
-        pieces: list[list[Any]] = []
+        pieces: list[list[ds.Fragment]] = []
         held = 0
         for file in self.files:
             for fragment, rows in _row_groups(file.fragment, PIECE * self.batch):
@@ -410,7 +355,7 @@ class Arrow(Source):
         parts = 1 + sum(fact.num_rows for fact in facts) // self.batch
         return bool(sum(fact.num_row_groups for fact in facts) > SMALL * parts)
 
-    def ready(self, columns: Sequence[str]) -> Any:
+    def ready(self, columns: Sequence[str]) -> pa.Schema:
         """Return the schema for these columns, after a look at the files: none may have changed."""
         key = tuple(columns)
         if key not in self.schemas:
@@ -418,7 +363,7 @@ class Arrow(Source):
         self.check_files()
         return self.schemas[key]
 
-    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+    def chunks(self, columns: Sequence[str]) -> Iterator[Chunk]:
         schema = self.ready(columns)
         kept = [parts for names, parts in self.kept.items() if set(columns) <= set(names)]
         if kept:
@@ -428,7 +373,7 @@ class Arrow(Source):
             yield from self._keeping(parts, columns) if self.crumbs else parts
         self.check_files()
 
-    def _batches(self, schema: object) -> Iterator[Any]:
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         opened = (_batches(piece, schema, self.batch) for piece in self.pieces)
         ahead = next(opened, None)
         while ahead is not None:
@@ -438,7 +383,7 @@ class Arrow(Source):
                 ahead = ahead or next(opened, None)  # Arrow reads it while this one is worked on
             ahead = ahead or next(opened, None)
 
-    def _keeping(self, parts: Iterator[Any], columns: Sequence[str]) -> Iterator[Any]:
+    def _keeping(self, parts: Iterator[pa.Table], columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield parts, and keep them for the next pass if they are small."""
         held, size = [], 0
         for part in parts:
@@ -450,7 +395,7 @@ class Arrow(Source):
             self.kept.clear()
             self.kept[tuple(columns)] = held
 
-    def beginning(self, columns: Sequence[str]) -> Iterator[Any]:
+    def beginning(self, columns: Sequence[str]) -> Iterator[Chunk]:
         schema = self.ready(columns)
         for file in self.files[:1]:
             yield from _first_rows(file.fragment, columns)
@@ -466,9 +411,8 @@ class Arrow(Source):
         options = {"pure": False, "retries": RETRIES}
         with connected(self.client, PATIENCE) as client:
             held = client.submit(pickle.loads, _packed(shared), **options)
-            yield from in_order(
-                client, client.map(_on_piece, range(len(sent)), sent, shared=held, **options)
-            )
+            tasks = client.map(_on_piece, range(len(sent)), sent, shared=held, **options)
+            yield from in_order(client, tasks)
         self.check_files()
 
     def check_files(self) -> None:
@@ -484,14 +428,11 @@ class Arrow(Source):
                 facts = os.stat(path)
             now = facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns
             if self.stamps.setdefault(path, now) != now:
-                raise InputError(
-                    "data",
-                    f"{path!r} has changed since the first pass",
-                    "it must not change while it is in use",
-                )
+                problem = f"{path!r} has changed since the first pass"
+                raise InputError("data", problem, "it must not change while it is in use")
 
 
-def _row_groups(file: Any, rows: int) -> Iterator[tuple[Any, int]]:
+def _row_groups(file: ds.Fragment, rows: int) -> Iterator[tuple[ds.Fragment, int]]:
     """Yield parts of a Parquet file with at least so many rows, and these; other tables whole."""
     if not hasattr(file, "row_groups"):
         yield file, rows
@@ -510,13 +451,13 @@ def _row_groups(file: Any, rows: int) -> Iterator[tuple[Any, int]]:
         yield file.subset(row_group_ids=groups), held
 
 
-def _alike(first: object, other: object) -> bool:
+def _alike(first: ds.Fragment, other: ds.Fragment) -> bool:
     """Return whether two fragments can be read together."""
     kinds = [(getattr(f, "format", None), getattr(f, "filesystem", None)) for f in (first, other)]
     return kinds[0] == kinds[1]
 
 
-def _first_rows(file: Any, columns: Sequence[str]) -> list[Any]:
+def _first_rows(file: ds.Fragment, columns: Sequence[str]) -> list[Chunk]:
     """Return a few rows of a Parquet file without decoding its first row group."""
     if not hasattr(file, "row_groups") or not set(columns) <= set(file.physical_schema.names):
         return []
@@ -528,7 +469,9 @@ def _first_rows(file: Any, columns: Sequence[str]) -> list[Any]:
         return [as_plain(batch, columns) for batch in itertools.islice(batches, 1)]
 
 
-def _batches(piece: Sequence[Any], schema: Any, batch: int, threads: bool = True) -> Iterator[Any]:
+def _batches(
+    piece: Sequence[ds.Fragment], schema: pa.Schema, batch: int, threads: bool = True
+) -> Iterator[pa.RecordBatch]:
     """Return the batches of a piece, which Arrow starts to decode at once."""
     first = piece[0]
     options = {
@@ -536,19 +479,18 @@ def _batches(piece: Sequence[Any], schema: Any, batch: int, threads: bool = True
         "batch_size": batch,
         "batch_readahead": READAHEAD,
         "use_threads": threads,
-        "fragment_scan_options": check_pages(first),
+        "fragment_scan_options": _checking_pages(first),
     }
     path = str(getattr(first, "path", "the table"))
     with reading(path):
         if len(piece) == 1:
             decoded = first.to_batches(schema=schema, **options)
         else:
-            dataset = module("pyarrow.dataset").FileSystemDataset(
-                list(piece), schema, first.format, first.filesystem
-            )
+            together = module("pyarrow.dataset").FileSystemDataset
+            dataset = together(list(piece), schema, first.format, first.filesystem)
             decoded = dataset.to_batches(**options)
 
-    def batches() -> Iterator[Any]:
+    def batches() -> Iterator[pa.RecordBatch]:
         try:
             with reading(path):
                 yield from decoded
@@ -567,7 +509,7 @@ def _packed(shared: object) -> bytes:
     return packed
 
 
-def _on_piece(k: int, piece: list[Sent], shared: tuple[Work[T], object, int]) -> T:
+def _on_piece(k: int, piece: list[Sent], shared: tuple[Work[T], pa.Schema, int]) -> T:
     work, schema, batch = shared
     fragments = [sent.opened() for sent in piece]
     # one thread: the cluster has other workers for the other cores
@@ -582,7 +524,7 @@ class Dask(Source):
     client: object
     columns: tuple[str, ...]
 
-    def chunks(self, columns: Sequence[str]) -> Iterator[Any]:
+    def chunks(self, columns: Sequence[str]) -> Iterator[Chunk]:
         parts = self.frame[list(columns)].to_delayed()
         if self.client is None:
             yield from (part.compute(scheduler="synchronous") for part in parts)
@@ -605,7 +547,7 @@ class Dask(Source):
             yield from in_order(client, client.compute(tasks, retries=RETRIES))
 
 
-def _on_frame(work: Work[T], k: int, frame: object) -> T:
+def _on_frame(work: Work[T], k: int, frame: Chunk) -> T:
     return work(k, iter([frame]))
 
 
@@ -618,7 +560,15 @@ def as_source(data: object, batch: int = BATCH, scheduler: object = None) -> Sou
     if paths:
         return Arrow.of(parquet(paths), (), batch, _cluster(scheduler))
     if home == "pyarrow" and hasattr(data, "schema"):
-        return _arrow_source(data, batch, scheduler)
+        dataset = (
+            data if hasattr(data, "get_fragments") else module("pyarrow.dataset").dataset(data)
+        )
+        names = column_names(dataset)
+        try:
+            files = files_of(dataset)
+        except ValueError:
+            raise InputError("data", "is a dataset with a filter", "filter rows before") from None
+        return Arrow.of(files, names, batch, _cluster(scheduler))
     if home == "dask" and hasattr(data, "to_delayed") and hasattr(data, "columns"):
         return Dask(data, _cluster(scheduler, active=True), column_names(data))
     if scheduler is not None:
@@ -628,23 +578,10 @@ def as_source(data: object, batch: int = BATCH, scheduler: object = None) -> Sou
     if callable(data):
         return Frames.of(data)
     if isinstance(data, Iterator) or hasattr(data, "ndim") or not isinstance(data, Iterable):
-        raise InputError(
-            "data",
-            f"is a {type(data).__name__}, which can be read at most once",
-            "pass a function that returns a new iterator of DataFrames whenever it is called",
-        )
+        problem = f"is a {type(data).__name__}, which can be read at most once"
+        advice = "pass a function that returns a new iterator of DataFrames whenever it is called"
+        raise InputError("data", problem, advice)
     return Frames.of(lambda: data)
-
-
-def _arrow_source(data: object, batch: int, scheduler: object) -> Arrow:
-    """Return the source of a dataset or a table of Arrow's."""
-    dataset = data if hasattr(data, "get_fragments") else module("pyarrow.dataset").dataset(data)
-    names = column_names(dataset)
-    try:
-        files = files_of(dataset)
-    except ValueError:
-        raise InputError("data", "is a dataset with a filter", "filter rows before") from None
-    return Arrow.of(files, names, batch, _cluster(scheduler))
 
 
 def _paths(data: object) -> list[str]:
@@ -655,10 +592,7 @@ def _paths(data: object) -> list[str]:
 
 
 def _cluster(scheduler: object, active: bool = False) -> object:
-    """Return a client or an address where someone can work, None for none.
-
-    `active` takes a client that is running.
-    """
+    """Return a client, the one that is running if `active`, or an address where someone works."""
     if scheduler is None and active:
         try:
             scheduler = module("distributed").default_client()

@@ -2,8 +2,6 @@ r"""The total of a loss over a linear predictor whose rows are read in parts, pa
 
 Every sum over the rows is the sum of what `LinearTotal` computes of each part; the parts live only
 while they are worked on. Derivatives at points seen before are remembered: a pass costs more.
-
-Passes over a table that is read in parts, and how its parts become totals.
 """
 
 from __future__ import annotations
@@ -11,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.data.formula import Recipe, check_kinds, formula_columns, matrices
+from etafree.data.formula import Recipe, check_kinds, formula_columns, looks_elsewhere, matrices
 from etafree.data.groups import Groups, symmetric
 from etafree.data.labels import (
+    Chunk,
+    Codes,
     Column,
-    Columns,
+    Kept,
     StreamedGroups,
     Tally,
     as_frame,
+    is_frame,
     needs_rows,
     numbers,
 )
@@ -36,24 +38,35 @@ from etafree.losses import LinearLoss, ResidualLoss
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives
 from etafree.totals.linear import LinearTotal, PredictorTotal
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: Complete rows that show what a formula makes of the columns, and levels a category may have.
 SAMPLE, MOST_LEVELS = 500, 10_000
 #: Rows of every part that show whether a formula looks at other rows.
 WITNESSES = 8
+#: Points whose derivatives are remembered.
+REMEMBERED = 64
+#: Numbers in the Hessians of a block of clusters, and passes that all blocks may take.
+BLOCK_NUMBERS, MOST_PASSES = 1 << 24, 10
+EMPTY = "data", "has no complete row for this formula", "check missing values"
 
 
 @dataclass(frozen=True, eq=False)
 class Part(LinearTotal):
     """Rows of one part, with the part itself for its labels."""
 
-    chunk: Any = None
-    kept: NDArray[np.intp] | None = None
+    chunk: Chunk = field(kw_only=True)
+    kept: Kept = field(kw_only=True)
 
-    def codes(self, groups: Groups) -> NDArray[np.intp]:
+    def codes(self, groups: Groups) -> Codes:
         """Return the group of every row."""
         assert isinstance(groups, StreamedGroups)
-        codes: NDArray[np.intp] = groups.coder(self.chunk, self.kept)
-        return codes
+        return groups.coder(self.chunk, self.kept)
+
+    def count_labels(self, tally: Tally) -> None:
+        """Add the part's labels to a tally."""
+        tally.coder.count(self.chunk, self.kept, self.weights, tally)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +89,9 @@ class Reader:
         named = (self.weights, self.offset, self.trials)
         return (*self.recipe.columns, *(name for name in named if name is not None))
 
-    def part(self, chunk: object, loss: LinearLoss, first: int) -> Part:
+    def part(self, chunk: Chunk, loss: LinearLoss, first: int) -> Part:
         """Return the total of a part whose first row has this number."""
-        X, y, kept = self._design(chunk)
+        X, y, kept = self.recipe.arrays(chunk, self.complete)
 
         def column(name: str | None, argument: str) -> Array | None:
             if name is None:
@@ -91,16 +104,7 @@ class Reader:
         m = column(self.trials, "trials")
         y = y if m is None else np.column_stack([y, m])
         o, w = column(self.offset, "offset"), column(self.weights, "weights")
-        return Part(loss, X, y, o, w, self.frequency, first, chunk, kept)
-
-    def _design(self, chunk: object) -> tuple[Any, Array, NDArray[np.intp] | None]:
-        """Return X, y and the rows kept, None for all; columns stay where they are if they can."""
-        if self.recipe.plain is not None:
-            y = numbers(chunk, self.recipe.response, "y")
-            X = Columns.of(chunk, self.recipe.plain)
-            if self.complete or (X.finite and np.isfinite(y @ y)):
-                return X, y, None
-        return self.recipe.arrays(chunk, self.complete)
+        return Part(loss, X, y, o, w, self.frequency, first, chunk=chunk, kept=kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +117,15 @@ class Pass:
     reader: Reader
     loss: LinearLoss
     step: Callable[..., None]
-    start: tuple[Any, ...]
-    firsts: tuple[int, ...]
+    start: tuple[object, ...]
+    firsts: Sequence[int]
 
     @own_settings
-    def __call__(self, k: int, chunks: Iterator[Any]) -> tuple[tuple[Any, ...], int, int]:
+    def __call__(self, k: int, chunks: Iterator[Chunk]) -> tuple[tuple[Any, ...], int, int]:
+        """Return what was added up, the rows in use, and all rows."""
         out = tuple(np.zeros(s) if isinstance(s, tuple) else deepcopy(s) for s in self.start)
-        begin, seen = self.firsts[k] if self.firsts else 0, 0
-        first = begin
+        begin = first = self.firsts[k] if self.firsts else 0
+        seen = 0
         for chunk in filter(len, chunks):  # nothing, not even types, can be learnt from no rows
             part = self.reader.part(chunk, self.loss, first)
             seen += part.n if part.kept is None else len(chunk)
@@ -145,62 +150,57 @@ def run_pass(
     `columns` are needed besides the reader's, `lengths` are what an earlier pass returned.
     """
     needed = tuple(dict.fromkeys((*reader.columns, *columns)))
-    firsts = tuple(np.cumsum((0, *lengths)).tolist()) if lengths else ()
+    firsts = np.cumsum((0, *lengths)).tolist() if lengths else ()
     used, rows = [], 0
     start = tuple(o.shape if isinstance(o, np.ndarray) else deepcopy(o) for o in out)
-    work = Pass(reader, loss, step, start, firsts)
-    for made, kept, seen in source.map(work, needed):
-        for total, more in zip(out, made, strict=True):
+    for sums, kept, seen in source.map(Pass(reader, loss, step, start, firsts), needed):
+        for total, more in zip(out, sums, strict=True):
             total += more  # in place
         used.append(kept)
         rows += seen
+    if lengths and sum(used) != sum(lengths):
+        problem = f"has {sum(used)} rows in this pass and had {sum(lengths)} in the first"
+        raise InputError("data", problem, "it must not change while it is in use")
     return tuple(used), rows
 
 
 class Witnesses:
-    """Some rows of every part with what the formula made of them there.
+    """A few rows of every part with what the formula made of them there.
 
     A formula such as ``y ~ I(year - np.min(year))`` looks at other rows than its own, which the
     first rows of a sorted table do not show.
     """
 
     def __init__(self) -> None:
-        self.rows: list[Any] = []
-        self.made: list[Array] = []
+        self.frames: list[pd.DataFrame] = []
+        self.designs: list[Array] = []
 
     def add(self, part: Part, columns: Sequence[str]) -> None:
         """Keep a few rows of a part."""
-        some = np.unique(np.linspace(0, part.n - 1, WITNESSES).astype(np.intp))
-        places = some if part.kept is None else part.kept[some]
+        rows = np.unique(np.linspace(0, part.n - 1, WITNESSES).astype(np.intp))
+        places = rows if part.kept is None else part.kept[rows]
         chunk = part.chunk
-        taken = chunk.iloc[places] if hasattr(chunk, "iloc") else chunk.take(places)
-        self.rows.append(as_frame(taken, columns))
-        self.made.append(np.column_stack([part.X[some], part.y.reshape(part.n, -1)[some, 0]]))
+        taken = chunk.iloc[places] if is_frame(chunk) else chunk.take(places)
+        self.frames.append(as_frame(taken, columns))
+        self.designs.append(np.column_stack([part.X[rows], part.y.reshape(part.n, -1)[rows, 0]]))
 
     def __iadd__(self, other: Witnesses) -> Witnesses:
-        self.rows += other.rows
-        self.made += other.made
+        self.frames += other.frames
+        self.designs += other.designs
         return self
 
     def check(self, recipe: Recipe) -> None:
         """Refuse a formula that makes something else of these rows when they are together."""
         import pandas as pd
 
-        X, y, kept = recipe.arrays(pd.concat(self.rows, ignore_index=True))
-        apart = np.concatenate(self.made)
+        X, y, kept = recipe.arrays(pd.concat(self.frames, ignore_index=True))
+        apart = np.concatenate(self.designs)
         if kept is not None or not np.allclose(np.column_stack([X, y]), apart, 1e-9, 0.0):
-            raise InputError(
-                "formula",
-                "has something that looks at other rows than its own, and these are read in parts",
-                "store it as a column of the data",
-            )
+            raise looks_elsewhere("has something that")
 
 
 class Census(NamedTuple):
-    """What the first pass found.
-
-    `rows` are all of them, `lengths` those in use in every piece.
-    """
+    """Counts of the first pass: `rows` are all, `lengths` those in use in every piece."""
 
     rows: int
     lengths: tuple[int, ...]
@@ -213,13 +213,22 @@ class Census(NamedTuple):
 def take_census(
     loss: LinearLoss, source: Source, reader: Reader, labels: Mapping[str, str]
 ) -> tuple[Census, tuple[Array, Array], list[Tally]]:
-    """Return what the first pass finds: counts, a least-squares start, and columns' labels.
+    """Make the first pass: counts, a least-squares start, and columns' labels.
 
     `labels` maps columns to the arguments they were given for.
     """
     p, kind = len(reader.recipe.names), "frequency" if reader.frequency else "sampling"
+    computed = reader.recipe.plain is None
 
-    def add(part: Part, counts: Array, squares: Array, *rest: Any) -> None:
+    def add(
+        part: Part,
+        counts: Array,
+        squares: Array,
+        gram: Array,
+        moment: Array,
+        witnesses: Witnesses,
+        *tallies: Tally,
+    ) -> None:
         loss.check(part.y)
         if part.weights is not None:  # one more, so that a part may be without weight
             every = np.append(part.weights, 1.0)
@@ -227,132 +236,93 @@ def take_census(
             copies = np.count_nonzero(~np.isin(part.weights, (0.0, 1.0)))
             counts += part.weights.sum(), np.count_nonzero(part.weights), copies
             squares += np.square(part.column_norms)
-        add_start(part, *rest[:2])
-        if reader.recipe.plain is None:
-            rest[2].add(part, reader.recipe.columns)
-        for tally in rest[3:]:
-            count_labels(part, tally)
+        _add((gram, moment), part.least_squares())
+        if computed:
+            witnesses.add(part, reader.recipe.columns)
+        for tally in tallies:
+            part.count_labels(tally)
 
     tallies = [Tally(Column(name, argument)) for name, argument in labels.items()]
-    sums = np.zeros(3), np.zeros(p), np.zeros((p, p)), np.zeros(p)
-    found = Witnesses()
-    lengths, rows = run_pass(source, reader, loss, add, (*sums, found, *tallies), tuple(labels))
-    counts, squares, gram, moment = sums
+    counts, squares, gram, moment = np.zeros(3), np.zeros(p), np.zeros((p, p)), np.zeros(p)
+    witnesses = Witnesses()
+    out = counts, squares, gram, moment, witnesses, *tallies
+    lengths, rows = run_pass(source, reader, loss, add, out, tuple(labels))
     if sum(lengths) == 0:
-        raise InputError("data", "has no complete row for this formula", "check missing values")
-    if reader.recipe.plain is None:
-        found.check(reader.recipe)
+        raise InputError(*EMPTY)
+    if computed:
+        witnesses.check(reader.recipe)
     if reader.weights is None:
         counts[:2], squares = sum(lengths), np.diagonal(gram)
     checked_weights(Rows(1), 1, counts[:1], "sampling")
     copies = reader.frequency and bool(counts[2])
-    made = Census(rows, lengths, float(counts[0]), int(counts[1]), copies, np.sqrt(squares))
-    return made, (gram, moment), tallies
+    census = Census(rows, lengths, float(counts[0]), int(counts[1]), copies, np.sqrt(squares))
+    return census, (gram, moment), tallies
 
 
-def add_start(part: Part, gram: Array, moment: Array) -> None:
-    """Add a part's share of a least-squares start."""
-    more = part.least_squares()
-    gram += more[0]
-    moment += more[1]
-
-
-def count_labels(part: Part, tally: Tally) -> None:
-    """Add a part's labels to a tally."""
-    tally.coder.count(part.chunk, part.kept, part.weights, tally)
-
-
-def find_recipe(source: Source, formula: str, context: Mapping[str, Any] | None) -> Recipe:
+def find_recipe(source: Source, formula: str, context: Mapping[str, object] | None) -> Recipe:
     """Return what the formula makes of the table; a pass finds the levels of its categories."""
     import pandas as pd
 
     columns = formula_columns(formula, source.columns, context)
-    frames: list[Any] = []
+    frames: list[pd.DataFrame] = []
     kinds: dict[str, str] = {}
     for chunk in source.beginning(columns):
         frames.append(as_frame(chunk, columns).dropna().iloc[:SAMPLE])
         kinds = check_kinds(frames[-1], kinds)
         if sum(map(len, frames)) >= SAMPLE:
             break
-    filled = [frame for frame in frames if len(frame)] or frames[:1]
-    if not filled or not len(filled[0]):
-        raise InputError("data", "has no complete row for this formula", "check missing values")
+    filled = [frame for frame in frames if len(frame)]
+    if not filled:
+        raise InputError(*EMPTY)
     recipe = Recipe.of(formula, pd.concat(filled, ignore_index=True), context)
     keys = recipe.level_columns()
     if not keys:
         return recipe
-    work = Levels(formula, context, columns, tuple(map(tuple, keys)), kinds)
-    every = pd.concat(list(source.map(work, columns)), ignore_index=True)
-    return Recipe.of(formula, every[work.new(every, [set() for _ in keys])], context)
+
+    def levels(k: int, chunks: Iterator[Chunk]) -> pd.DataFrame | None:
+        """Return complete rows that show every level of the categories in a piece."""
+        seen: list[set[object]] = [set() for _ in keys]
+        rows = []
+        for frame in (as_frame(chunk, columns) for chunk in chunks if len(chunk)):
+            check_kinds(frame, kinds)
+            kept = matrices(formula, frame, context).rows.kept
+            complete = frame if kept is None else frame.iloc[kept]
+            rows.append(complete[_new_levels(complete, keys, seen)])
+        return pd.concat(rows, ignore_index=True) if rows else None
+
+    every = pd.concat(list(source.map(levels, columns)), ignore_index=True)
+    shown = every[_new_levels(every, keys, [set() for _ in keys])]
+    return Recipe.of(formula, shown, context)
 
 
-@dataclass(frozen=True, eq=False)
-class Levels:
-    """Complete rows that show every level of the categories in a piece of the table."""
-
-    formula: str
-    context: Mapping[str, Any] | None
-    columns: tuple[str, ...]
-    keys: tuple[tuple[str, ...], ...]
-    kinds: Mapping[str, str]
-
-    def __call__(self, k: int, chunks: Iterator[Any]) -> Any:
-        import pandas as pd
-
-        found: list[Any] = []
-        seen: list[set[Any]] = [set() for _ in self.keys]
-        for chunk in chunks:
-            frame = as_frame(chunk, self.columns)
-            if len(frame):
-                check_kinds(frame, self.kinds)
-                kept = matrices(self.formula, frame, self.context).rows.kept
-                frame = frame if kept is None else frame.iloc[kept]
-                found.append(frame[self.new(frame, seen)])
-        return pd.concat(found, ignore_index=True) if found else None
-
-    def new(self, frame: Any, seen: list[set[Any]]) -> NDArray[np.bool_]:
-        """Return which rows have a level for the first time."""
-        out = np.zeros(len(frame), dtype=bool)
-        for key, known in zip(self.keys, seen, strict=True):
-            first = np.flatnonzero(~frame.duplicated(list(key)).to_numpy())
-            values = list(frame[list(key)].iloc[first].itertuples(index=False, name=None))
-            fresh = [value not in known for value in values]
-            out[first[fresh]] = True
-            known.update(values)
-            if len(known) > MOST_LEVELS:
-                raise InputError(
-                    "formula",
-                    f"takes {list(key)} for categories, with more than {MOST_LEVELS} levels",
-                    "group its values first",
-                )
-        return out
-
-
-#: Points whose derivatives are remembered.
-REMEMBERED = 64
-#: Numbers in the Hessians of a block of clusters, and passes that all blocks may take.
-BLOCK_NUMBERS, MOST_PASSES = 1 << 24, 10
+def _new_levels(
+    frame: pd.DataFrame, keys: Sequence[Sequence[str]], seen: list[set[object]]
+) -> NDArray[np.bool_]:
+    """Return which rows have a level, of the columns of a key, for the first time."""
+    out = np.zeros(len(frame), dtype=bool)
+    for key, known in zip(keys, seen, strict=True):
+        first = np.flatnonzero(~frame.duplicated(list(key)).to_numpy())
+        values = list(frame[list(key)].iloc[first].itertuples(index=False, name=None))
+        out[first[[value not in known for value in values]]] = True
+        known.update(values)
+        if len(known) > MOST_LEVELS:
+            problem = f"takes {list(key)} for categories, with more than {MOST_LEVELS} levels"
+            raise InputError("formula", problem, "group its values first")
+    return out
 
 
 @dataclass(frozen=True, eq=False)
 class StreamedTotal(PredictorTotal):
     """Sum of a `LinearLoss` over weighted observations that are read in parts.
 
-    Attributes
-    ----------
-    loss : LinearLoss
-    source : Source
-    reader : Reader
-    census : Census
-    known : dict
-        Derivatives at points seen before.
+    `known` holds the derivatives at points seen before.
     """
 
     loss: LinearLoss
     source: Source
     reader: Reader
     census: Census
-    known: dict[Any, Any] = field(default_factory=dict, repr=False)
+    known: dict[tuple[bytes, bool], Derivatives] = field(default_factory=dict, repr=False)
     weights: None = field(default=None, init=False)  # each part has its own
 
     @classmethod
@@ -363,36 +333,34 @@ class StreamedTotal(PredictorTotal):
         _check_scale(loss)
         census, start, tallies = take_census(loss, source, reader, labels)
         reader = replace(reader, complete=census.rows == sum(census.lengths))
-        total = cls(loss, source, reader, census, {"start": start})
-        return total, {t.coder.name: total._groups(t) for t in tallies}
+        total = cls(loss, source, reader, census)
+        vars(total)["_start"] = start
+        return total, {name: total._groups(t) for name, t in zip(labels, tallies, strict=True)}
 
     def fold(
-        self, step: Callable[..., None], *out: Any, groups: Groups | None = None
+        self, step: Callable[..., None], *out: Any, groups: Groups | Tally | None = None
     ) -> tuple[Any, ...]:
         """Call ``step(part, *out)``, which adds to `out`, for the rows of every part in order."""
-        return self._fold(step, out, groups.columns if isinstance(groups, StreamedGroups) else ())
-
-    def _fold(
-        self, step: Callable[..., None], out: tuple[Any, ...], columns: tuple[str, ...]
-    ) -> tuple[Any, ...]:
-        run = self.source, self.reader, self.loss
-        used, _ = run_pass(*run, step, out, columns, self.census.lengths)
-        if sum(used) != self.n:
-            raise InputError(
-                "data",
-                f"has {sum(used)} rows in this pass and had {self.n} in the first",
-                "it must not change while it is in use",
-            )
+        coder = getattr(groups, "coder", None)
+        columns = () if coder is None else coder.columns
+        run_pass(self.source, self.reader, self.loss, step, out, columns, self.census.lengths)
         return out
+
+    def _sums(
+        self, terms: Callable[[Part], tuple[Any, ...]], *shapes: int | tuple[int, ...]
+    ) -> tuple[Array, ...]:
+        """Return the sums over the parts of arrays of these shapes."""
+        return self.fold(lambda part, *out: _add(out, terms(part)), *map(np.zeros, shapes))
 
     def tally(self, tally: Tally) -> Tally:
         """Return the tally with all labels of the table, in one pass."""
-        made: Tally = self._fold(count_labels, (tally,), tally.coder.columns)[0]
-        return made
+        self.fold(Part.count_labels, tally, groups=tally)
+        return tally
 
     def _groups(self, tally: Tally) -> StreamedGroups:
-        coder = replace(tally.coder, labels=tally.settled()[0])
-        return StreamedGroups(coder, *tally.settled(), self.tally)
+        labels, rows, weights = tally.settled()
+        coder = replace(tally.coder, labels=labels)
+        return StreamedGroups(coder, labels, rows, weights, self.tally)
 
     def groups(self, name: str, argument: str) -> StreamedGroups:
         """Return the groups that a column's labels make."""
@@ -446,28 +414,29 @@ class StreamedTotal(PredictorTotal):
             other.fold(lambda part: loss.check(part.y))
         return other
 
-    def take(self, rows: NDArray[np.intp]) -> LinearTotal:
+    def take(self, rows: Codes) -> LinearTotal:
         """Return the total of some rows, by their numbers."""
         many = len(rows)
 
         def pick(part: Part, X: Array, y: Array, offset: Array, weights: Array) -> None:
             here = (rows >= part.first) & (rows < part.first + part.n)
-            some = part.take(rows[here] - part.first)
-            X[here], y[here] = some.X, some.y
-            offset[here] = 0.0 if some.offset is None else some.offset
-            weights[here] = 1.0 if some.weights is None else some.weights
+            taken = part.take(rows[here] - part.first)
+            X[here], y[here] = taken.X, taken.y
+            offset[here] = 0.0 if taken.offset is None else taken.offset
+            weights[here] = 1.0 if taken.weights is None else taken.weights
 
         shapes = (many, self.p), (many, 2) if self.trials else (many,), (many,), (many,)
         X, y, offset, weights = self.fold(pick, *map(np.zeros, shapes))
         return LinearTotal(self.loss, X, y, offset, weights, self.frequency)
 
+    @cached_property
+    def _start(self) -> tuple[Array, Array]:
+        gram, moment = self._sums(Part.least_squares, (self.p, self.p), self.p)
+        return gram, moment
+
     def least_squares(self) -> tuple[Array, Array]:
         """Return the Gram matrix X'WX and X'W(start - offset) of a least-squares start."""
-        if "start" not in self.known:
-            zeros = np.zeros((self.p, self.p)), np.zeros(self.p)
-            self.known["start"] = self.fold(add_start, *zeros)
-        gram, moment = self.known["start"]
-        return gram, moment
+        return self._start
 
     def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
         """Return value, gradient and Hessian in one pass, none at a point seen before."""
@@ -476,36 +445,26 @@ class StreamedTotal(PredictorTotal):
             if len(self.known) >= REMEMBERED:
                 del self.known[next(iter(self.known))]
             self.known[key] = super().derivatives(theta, majorize=majorize)
-        made: Derivatives = self.known[key]
-        return made
+        return self.known[key]
 
-    def moments(self, theta: Array, majorize: bool) -> tuple[Array, Array, Array, Array]:
+    def moments(self, theta: Array, majorize: bool) -> tuple[float, Array, Array, float]:
         """Return value, gradient, lower triangle of the Hessian, and sum of squared slopes."""
-
-        def add(part: Part, *out: Array) -> None:
-            _add(out, part.moments(theta, majorize))
-
-        zeros = np.zeros(1), np.zeros(self.p), np.zeros((self.p, self.p)), np.zeros(1)
-        value, gradient, hessian, square = self.fold(add, *zeros)
-        return value[0], gradient, hessian, square[0]
+        shapes = (), self.p, (self.p, self.p), ()
+        value, gradient, hessian, square = self._sums(
+            lambda part: part.moments(theta, majorize), *shapes
+        )
+        return float(value), gradient, hessian, float(square)
 
     def totals(self, thetas: Array) -> Array:
         """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
-
-        def add(part: Part, out: Array) -> None:
-            out += part.totals(thetas)
-
-        (out,) = self.fold(add, np.zeros(len(thetas)))
-        made: Array = out
-        return made
+        (out,) = self._sums(lambda part: (part.totals(thetas),), len(thetas))
+        return out
 
     def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
         """Return the gradient and Hessian expected under a normal parameter."""
-
-        def add(part: Part, *out: Array) -> None:
-            _add(out, part.expected_derivatives(mean, covariance))
-
-        gradient, hessian = self.fold(add, np.zeros(self.p), np.zeros((self.p, self.p)))
+        gradient, hessian = self._sums(
+            lambda part: part.expected_derivatives(mean, covariance), self.p, (self.p, self.p)
+        )
         return gradient, hessian
 
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
@@ -520,8 +479,8 @@ class StreamedTotal(PredictorTotal):
             here.weights[:] += np.bincount(codes, part.weights, high - low)
 
         zeros = ClusterTotals.zeros(len(groups), self.p)
-        made = ClusterTotals(*self.fold(add, *zeros, groups=groups))
-        return made._replace(hessian=symmetric(made.hessian))
+        totals = ClusterTotals(*self.fold(add, *zeros, groups=groups))
+        return totals._replace(hessian=symmetric(totals.hessian))
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, a pass for each block."""
@@ -538,12 +497,8 @@ class StreamedTotal(PredictorTotal):
         many, p = len(groups), self.p
         per_block = max(1, BLOCK_NUMBERS // p**2)
         if many > MOST_PASSES * per_block:
-            raise InputError(
-                "correction",
-                f"needs the Hessians of {many} clusters, which takes more than "
-                f"{MOST_PASSES} passes over the data",
-                "use correction='CR1'",
-            )
+            problem = f"needs the Hessians of {many} clusters, in more than {MOST_PASSES} passes"
+            raise InputError("correction", problem, "use correction='CR1'")
         for first in range(0, many, per_block):
             size = min(per_block, many - first)
             shapes = (size, p), (size, p, p), (size,), (size if twice else 0, p, p)
@@ -573,16 +528,13 @@ class StreamedTotal(PredictorTotal):
 
 def _check_scale(loss: LinearLoss) -> None:
     if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
-        raise InputError(
-            "scale",
-            f"{loss.scale!r} needs all residuals at once, and the data are read in parts",
-            "pass a number, from a sample perhaps",
-        )
+        problem = f"{loss.scale!r} needs all residuals at once, and the data are read in parts"
+        raise InputError("scale", problem, "pass a number, from a sample perhaps")
 
 
-def _add(out: tuple[Array, ...], more: tuple[Any, ...]) -> None:
-    for total, part in zip(out, more, strict=True):
-        total += part
+def _add(out: Sequence[Array], more: Sequence[float | Array]) -> None:
+    for total, term in zip(out, more, strict=True):
+        total += term  # in place
 
 
 def _block_step(
@@ -595,12 +547,12 @@ def _block_step(
         inside = np.flatnonzero((codes >= 0) & (codes < size))
         if len(inside) == 0:
             return
-        found, local = np.unique(codes[inside], return_inverse=True)
-        some = part if len(inside) == part.n else part.take(inside)
-        if once and some.weights is not None:
-            some = some.reweighted(np.sign(some.weights), True)
-        for block in some.cluster_blocks(theta, Groups(local.reshape(-1), found)):
-            here = found[block.first : block.first + len(block.scores)]
+        clusters, local = np.unique(codes[inside], return_inverse=True)
+        rows = part if len(inside) == part.n else part.take(inside)
+        if once and rows.weights is not None:
+            rows = rows.reweighted(np.sign(rows.weights), True)
+        for block in rows.cluster_blocks(theta, Groups(local.reshape(-1), clusters)):
+            here = clusters[block.first : block.first + len(block.scores)]
             scores[here] += block.scores
             hessians[here] += block.hessians
             weights[here] += block.weights
