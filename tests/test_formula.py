@@ -8,7 +8,7 @@ import pytest
 
 import etafree as ef
 from conftest import refused
-from etafree.data.formula import screened
+from etafree.data.formula import check_kinds, column_uses, expanded, formula_columns, screened
 from etafree.errors import InputError
 
 
@@ -183,6 +183,19 @@ def test_formulas_of_columns_and_listed_functions_pass(formula: str) -> None:
 )
 def test_formulas_that_could_run_code_are_refused(formula: str) -> None:
     refused("formula", "", lambda: screened(formula, COLUMNS))
+
+
+def test_what_a_formula_uses_is_known_before_it_is_evaluated() -> None:
+    uses = column_uses("y ~ log(x) + C(g, Treatment('a'))", ["a", "g", "x", "y"])
+    assert uses == ({"x", "y"}, {"g"})
+    assert formula_columns("y ~ np.log(x) + C(g)", ["g", "h", "x", "y"], None) == ("g", "x", "y")
+    terms = expanded("y ~ (x + z)**2", ["x", "y", "z"]).rhs
+    assert [str(term) for term in terms] == ["1", "x", "z", "x:z"]
+    far = "multiplies out to about 1.1e+12 terms"
+    refused("formula", far, lambda: expanded("y ~ (x + z)**40", ["x", "y", "z"]))
+    refused("formula", "has '{' at place 5", lambda: screened("y ~ {__import__('os')}", ["y"]))
+    kinds = check_kinds(pd.DataFrame({"x": [1, 2], "g": ["a", "b"]}), {"x": "numbers"})
+    assert kinds == {"x": "numbers", "g": "categories"}
 
 
 def test_columns_of_the_same_name_are_refused() -> None:

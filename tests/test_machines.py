@@ -109,7 +109,7 @@ def test_what_is_sent_is_plain_and_opens_nothing_on_the_way(folder, tmp_path) ->
     whole = file.read_bytes()
     file.unlink()
     again = pickle.loads(sent)
-    assert (again.path, again.groups) == (str(file), (1, 3))
+    assert (again.path, again.groups) == (str(file), [1, 3])
     with pytest.raises(InputError, match=r"there is no file .*0\.parquet.*on every machine"):
         again.opened()
     file.write_bytes(whole)

@@ -889,17 +889,36 @@ def test_labels_whose_type_differs_by_part():
 
 
 def test_labels_that_read_the_same_are_refused_wherever_they_settle(monkeypatch):
-    from etafree.data.labels import Column, Tally
+    from etafree.data.labels import Column
 
     parts = [np.array([2, "a"], dtype=object), np.array([1, 3]), np.array(["1"], dtype=object)]
     for often in (False, True):
-        tally = Tally(Column("g", "clusters"))
+        tally = Column("g", "clusters").tally()
         for labels in parts[:2]:
             tally.add(labels, np.ones(2, dtype=int), np.ones(2))
             if often:
                 assert tally.settled()[0].tolist() in (["2", "a"], ["1", "2", "3", "a"])
         tally.add(parts[2], np.ones(1, dtype=int), np.ones(1))
         refused("clusters", "read the same", tally.settled)
+
+
+def test_labels_add_up_over_parts_and_long_numbers_stay_exact():
+    from etafree.data.labels import Column, joined
+
+    tally = Column("g", "clusters").tally()
+    tally.add(np.array(["b", "a"]), np.array([1, 2]), np.array([1.0, 2.0]))
+    tally.add(np.array(["b"]), np.array([3]), np.array([3.0]))
+    assert [sums.tolist() for sums in tally.settled()] == [["a", "b"], [2, 4], [2.0, 4.0]]
+    signed, unsigned = np.array([2**53 + 1]), np.array([2**63], dtype=np.uint64)
+    assert joined([signed, unsigned], "clusters").tolist() == [2**53 + 1, 2**63]
+
+
+def test_columns_that_stay_where_they_are_make_a_matrix():
+    from etafree.data.labels import Columns
+
+    X = Columns([None, np.array([2.0, 3.0, 5.0])], 3)
+    assert (X.shape, X[1:3].tolist()) == ((3, 2), [[1.0, 3.0], [1.0, 5.0]])
+    assert (X @ np.ones(2)).tolist() == [3.0, 4.0, 6.0]
 
 
 def test_combinations_too_many_to_count(streamed):

@@ -13,13 +13,13 @@ import numpy as np
 STRIP = 512
 
 
-def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+def jit(**options: Any) -> Callable[[Callable[..., object]], Any]:
     """Compile a function by numba, kept on disk if there is a folder to keep it in.
 
     In a container whose package and home are read-only there is none, and numba refuses to cache.
     """
 
-    def compiled(function: Callable[..., Any]) -> Any:
+    def compiled(function: Callable[..., object]) -> Any:
         try:
             return numba.njit(cache=True, error_model="numpy", **options)(function)
         except RuntimeError:

@@ -16,10 +16,10 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, cast
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from etafree.data.labels import Chunk, Columns, Kept, as_frame, numbers
 from etafree.data.rows import Rows
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from formulaic import Formula, ModelMatrices, ModelSpecs
     from formulaic.parser.types import ASTNode, Term
 
+#: Functions and values that a formula may name.
+Context: TypeAlias = Mapping[str, object] | None
 #: What a formula from a file or the command line may call, and the keywords it may pass.
 CALLS = {"C", "I", "Treatment", "Sum", "Helmert", "Diff", "Poly", "bs", "cc", "cr", "cs", "poly"}
 CALLS |= {"center", "scale", "standardize", "lag", "exp", "exp2", "exp10", "log", "log2", "log10"}
@@ -69,6 +71,7 @@ BITS: dict[type[object], str] = {
 #: What constants are computed with; anything else counts as a difference.
 ARITHMETIC: dict[type[ast.operator], Callable[[float, float], object]] = {
     ast.Add: operator.add,
+    ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Pow: operator.pow,
     **dict.fromkeys((ast.Div, ast.FloorDiv), operator.truediv),
@@ -82,14 +85,6 @@ def screened(formula: str, columns: Iterable[object]) -> str:
 
     formulaic evaluates Python. Here only columns, numbers, operators and listed functions pass;
     write columns with other characters in backticks.
-
-    Examples
-    --------
-    >>> screened("y ~ log(x) + C(g)", ["y", "x", "g"])
-    'y ~ log(x) + C(g)'
-    >>> screened("y ~ {__import__('os')}", ["y"])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    etafree.errors.InputError: formula: has '{' at place 5; use columns...
     """
     known = {str(name) for name in columns}
     if not isinstance(formula, str) or len(formula) > LONGEST:
@@ -116,19 +111,11 @@ def _check_name(word: str, after: str, columns: set[str]) -> None:
         return
     if after == "(":
         raise InputError("formula", f"calls {word!r}", f"functions: {sorted(CALLS)}")
-    advice = f"columns: {sorted(columns)}, in backticks if they are no plain words"
-    raise InputError("formula", f"has {word!r}", advice)
+    raise InputError("formula", f"has {word!r}", f"columns, some in backticks: {sorted(columns)}")
 
 
 def column_uses(formula: str, columns: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Return the columns that a screened formula uses as they are, and those inside ``C()``.
-
-    Examples
-    --------
-    >>> bare, categories = column_uses("y ~ log(x) + C(g, Treatment('a'))", ["a", "g", "x", "y"])
-    >>> sorted(bare), sorted(categories)
-    (['x', 'y'], ['g'])
-    """
+    """Return the columns that a screened formula uses as they are, and those inside ``C()``."""
     known, bare, categories = set(columns), set[str](), set[str]()
     opened: tuple[str, ...] = ()
     for kind, word, place in _tokens(formula):
@@ -154,16 +141,7 @@ def _tokens(formula: str) -> Iterator[tuple[str, str, int]]:
 
 
 def expanded(formula: str, columns: Sequence[object]) -> Formula:
-    """Return the terms of a formula, or refuse one that makes too many.
-
-    Examples
-    --------
-    >>> [str(term) for term in expanded("y ~ (x + z)**2", ["x", "y", "z"]).rhs]
-    ['1', 'x', 'z', 'x:z']
-    >>> expanded("y ~ (x + z)**40", ["x", "y", "z"])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    etafree.errors.InputError: formula: 'y ~ (x + z)**40' multiplies out to about 1.1e+12 terms; ...
-    """
+    """Return the terms of a formula: 1, x, z and x:z of ``y ~ (x + z)**2``; refuse too many."""
     import formulaic
     from formulaic.parser import DefaultFormulaParser
 
@@ -191,8 +169,11 @@ def _products(tree: ASTNode, columns: int) -> float:
             continue
         counts = [terms[id(argument)] for argument in node.args]
         symbol = node.operator.symbol
-        if symbol in ("**", "^"):
-            count = _power(counts[0], _exponent(node.args[1]))
+        if symbol in ("**", "^"):  # each product has as many factors; formulaic refuses no number
+            exponent = _exponent(node.args[1])
+            power = float(exponent[:18]) if exponent.isdecimal() else 0.0
+            large = power > 1 and counts[0] > math.exp(700 / power)
+            count = math.inf if large else max(counts[0] ** power, power)
         elif symbol == ".":
             count = float(columns)
         elif symbol in ("*", ":"):
@@ -210,22 +191,12 @@ def _exponent(node: ASTNode) -> str:
     return max(map(_exponent, node.args), key=lambda text: (text.isdecimal(), len(text), text))
 
 
-def _power(terms: float, exponent: str) -> float:
-    """Return how many products a power takes, each of which has as many factors."""
-    if not exponent.isdecimal():
-        return 1.0  # refused by formulaic
-    many = float(exponent[:18])
-    return math.inf if many > 1 and terms > math.exp(700 / many) else max(terms**many, many)
-
-
-def check_expressions(
-    terms: Formula, data: pd.DataFrame, context: Mapping[str, object] | None
-) -> None:
+def check_expressions(terms: Formula, data: pd.DataFrame, context: Mapping[str, object]) -> None:
     """Refuse terms that mean something else in Python, or whose columns memory cannot hold."""
     total = 0.0
     for side in (getattr(terms, "lhs", ()), getattr(terms, "rhs", ())):
         for term in side if hasattr(side, "__iter__") else ():
-            width = math.prod(_width(str(f.expr), data, context or {}) for f in term.factors)
+            width = math.prod(_width(str(f.expr), data, context) for f in term.factors)
             total += width
             check_columns(str(term), width, len(data), total)
 
@@ -243,7 +214,14 @@ def check_columns(term: str, columns: float, rows: int, total: float = 0.0) -> N
 def _width(factor: str, data: pd.DataFrame, context: Mapping[str, object]) -> float:
     """Return how many columns a factor makes, its expression checked."""
     if factor in data:
-        return _levels(data[factor])
+        column = data[factor]
+        if column.dtype.kind == "M":  # formulaic's error does not name the column
+            advice = f"store days since a start, or write C({factor}) for categories"
+            raise InputError("formula", f"takes the dates of {factor!r} for numbers", advice)
+        try:
+            return 1.0 if column.dtype.kind in "iufc" else float(max(column.nunique(), 1))
+        except TypeError:  # lists and the like, which are refused later
+            return 1.0
     quoted = {f"_quoted_{k}": name for k, name in enumerate(re.findall(r"`([^`]*)`", factor))}
     for place, name in quoted.items():
         factor = factor.replace(f"`{name}`", place, 1)
@@ -254,30 +232,14 @@ def _width(factor: str, data: pd.DataFrame, context: Mapping[str, object]) -> fl
     return _Expression(factor, body, data, quoted, context).width()
 
 
-def _levels(column: pd.Series) -> float:
-    """Return how many columns a column of a table makes: one, or one for each of its labels."""
-    if column.dtype.kind in "iufc":
-        return 1.0
-    if column.dtype.kind == "M":  # formulaic's error does not name the column
-        advice = f"store days since a start, or write C({column.name}) for categories"
-        raise InputError("formula", f"takes the dates of {column.name!r} for numbers", advice)
-    try:
-        return float(max(column.nunique(), 1))
-    except TypeError:  # lists and the like, which are refused later
-        return 1.0
-
-
 @dataclass(frozen=True)
 class _Expression:
-    """A factor that Python evaluates, and what it may name: columns, some in backticks, or context.
-
-    `quoted` maps the names that stand for columns in backticks to these columns.
-    """
+    """A factor that Python evaluates, and what it may name."""
 
     text: str
     body: ast.expr
     data: pd.DataFrame
-    quoted: Mapping[str, str]
+    quoted: Mapping[str, str]  # columns in backticks, by the names that stand for them in `text`
     context: Mapping[str, object]
 
     def width(self) -> float:
@@ -311,25 +273,19 @@ class _Expression:
             if size > COLUMNS and size not in ends:
                 raise InputError("formula", f"{shown!r} makes a vector of {size:,.0f} numbers")
         if function == "C" and call.args and isinstance(call.args[0], ast.Name):
-            name = self._column(call.args[0])
+            name = self.quoted.get(call.args[0].id, call.args[0].id)
             return max(float(self.data[name].nunique()), 1.0) if name in self.data else 1.0
-        stated = [
-            keywords.get(word, places[k] if k < len(places) else None)
-            for word, k in WIDTHS.get(function, {}).items()
-        ]
-        return max([1.0, *(width for width in stated if width is not None)])
-
-    def _column(self, name: ast.Name) -> str:
-        return self.quoted.get(name.id, name.id)
+        at, widths = dict(enumerate(places)), WIDTHS.get(function, {})
+        stated = (keywords.get(word, at.get(k)) for word, k in widths.items())
+        return max([1.0, *filter(None, stated)])
 
     def _check_bits(self, node: ast.AST, shown: str) -> None:
         """Refuse operators on bits, unless it is truth values that they combine."""
         symbol = BITS.get(type(getattr(node, "op", None)))
         if symbol is not None and not self._is_truth(node):
             problem = f"{shown!r} has {symbol!r}, which works on the bits of numbers in Python"
-            power = "write ** for a power"
-            advice = power if symbol == "^" else "combine truth values only, (x > 0)"
-            raise InputError("formula", problem, advice)
+            truth = "combine truth values only, (x > 0)"
+            raise InputError("formula", problem, "write ** for a power" if symbol == "^" else truth)
 
     def _is_truth(self, node: ast.AST) -> bool:
         """Return whether a node is true or false in every row, as far as its form tells."""
@@ -339,7 +295,7 @@ class _Expression:
             case ast.UnaryOp(op=ast.Invert()):
                 return self._is_truth(node.operand)
             case ast.Name():
-                name = self._column(node)
+                name = self.quoted.get(node.id, node.id)
                 return name in self.data and str(self.data[name].dtype) in ("bool", "boolean")
             case ast.Call():
                 starts, whole = ("is", "logical_", "not"), ("between", "bool")
@@ -360,27 +316,19 @@ class _Expression:
                 number = self._constant(node.operand)
                 return -number if number is not None and isinstance(node.op, ast.USub) else number
             case ast.BinOp():
-                return _computed(node.op, self._constant(node.left), self._constant(node.right))
+                a, b = self._constant(node.left), self._constant(node.right)
+                compute = ARITHMETIC.get(type(node.op), ARITHMETIC[ast.Sub])
+                try:
+                    result = None if a is None or b is None else compute(a, b)
+                except ArithmeticError as error:
+                    return math.inf if isinstance(error, OverflowError) else None
+                return result if isinstance(result, float) else None  # a negative's root is complex
         return None
 
 
 def _function(call: ast.Call) -> str:
     """Return a function's name without the module's."""
     return ast.unparse(call.func).rpartition(".")[2]
-
-
-def _computed(symbol: ast.operator, a: float | None, b: float | None) -> float | None:
-    """Return the size of a sum, difference, product, ratio or power of two constants."""
-    if a is None or b is None:
-        return None
-    compute: Callable[[float, float], object] = ARITHMETIC.get(type(symbol), operator.sub)
-    try:
-        value = compute(a, b)
-    except OverflowError:
-        return math.inf
-    except ZeroDivisionError:
-        return None
-    return value if isinstance(value, float) else None  # the root of a negative number is complex
 
 
 class Design(NamedTuple):
@@ -400,17 +348,10 @@ def plain_text(error: Exception) -> str:
     return " ".join(re.sub("[⧛⧚]", "", text).split())
 
 
-def design(formula: str, data: object, context: Mapping[str, object] | None = None) -> Design:
+def design(formula: str, data: object, context: Context = None) -> Design:
     """Return the model matrices of ``"y ~ x1 + C(group)"``; rows with missing values are dropped.
 
     Functions in the formula come from numpy as ``np``, from formulaic, or from `context`.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> d = design("y ~ x", pd.DataFrame({"y": [1.0, 2.0, None], "x": [0.0, 1.0, 2.0]}))
-    >>> d.names, d.X.shape, d.rows.dropped
-    (('Intercept', 'x'), (2, 2), 1)
     """
     import pandas as pd
 
@@ -430,10 +371,10 @@ def design(formula: str, data: object, context: Mapping[str, object] | None = No
     return complete
 
 
-def matrices(
-    formula: str | ModelSpecs, data: pd.DataFrame, context: Mapping[str, object] | None
-) -> Design:
+def matrices(formula: str | ModelSpecs, data: pd.DataFrame, context: Context) -> Design:
     """Return the model matrices of a formula, or of the specification an earlier one left."""
+    import formulaic
+
     table = as_frame(data, data.columns).reset_index(drop=True)
     if isinstance(formula, str):
         text, table = formula, _used_levels(table, None)
@@ -441,9 +382,17 @@ def matrices(
         declared = [name for name in table if table[name].dtype.name == "category"]
         text, table = "the formula", table.astype(dict.fromkeys(declared, object))
     own = {} if context is None else as_mapping(context, "context")
-    known = {"np": np, "exp10": _exp10, "C": _categories, **own}
+    exp10 = partial(np.power, 10.0)  # formulaic's own is the tenth power of x
+    known = {"np": np, "exp10": exp10, "C": _categories, **own}
+    evaluate = partial(formulaic.model_matrix, context=known, na_action="drop")
     try:
-        both = _evaluated(formula, table, known, own)
+        if isinstance(formula, str):
+            check_expressions(expanded(formula, list(table.columns)), table, own)
+        both = evaluate(formula, table)
+        index = getattr(getattr(both, "rhs", None), "index", table.index)
+        if isinstance(formula, str) and len(index) < len(table):
+            fewer = _used_levels(table, index)  # no labels that only dropped rows have
+            both = both if fewer is table else evaluate(formula, fewer)
     except InputError:
         raise
     except Exception as error:  # formulaic raises its own and Python's errors alike
@@ -457,7 +406,7 @@ def matrices(
         advice = "code its columns as numbers, or write C(column) for categories"
         problem = f"{text!r} makes entries that are no numbers ({error})"
         raise InputError("formula", problem, advice) from None
-    X, y = _without_overflow(both, X, y, table, known)
+    X, y = _without_overflow(both.model_spec, X, y, table, evaluate)
     names = tuple(map(str, both.rhs.columns))
     intercept = names.index("Intercept") if "Intercept" in names else None
     kept = np.asarray(both.rhs.index, dtype=np.intp)
@@ -468,26 +417,6 @@ def matrices(
 
 def _arrays(both: ModelMatrices) -> tuple[Array, Array]:
     return both.rhs.to_numpy(dtype=np.float64), both.lhs.to_numpy(dtype=np.float64)[:, 0]
-
-
-def _evaluated(
-    formula: str | ModelSpecs,
-    table: pd.DataFrame,
-    known: Mapping[str, object],
-    own: Mapping[str, object],
-) -> ModelMatrices:
-    """Return what formulaic makes of a table, without labels that only dropped rows have."""
-    import formulaic
-
-    if isinstance(formula, str):
-        check_expressions(expanded(formula, list(table.columns)), table, own)
-    both = formulaic.model_matrix(formula, table, context=known, na_action="drop")
-    rows = getattr(getattr(both, "rhs", None), "index", table.index)
-    if isinstance(formula, str) and len(rows) < len(table):
-        fewer = _used_levels(table, rows)
-        if fewer is not table:
-            return formulaic.model_matrix(formula, fewer, context=known, na_action="drop")
-    return both
 
 
 def _check_sides(both: ModelMatrices, table: pd.DataFrame, formula: str) -> None:
@@ -541,24 +470,25 @@ def _remedy(reason: str, data: pd.DataFrame) -> str:
 
 
 def _without_overflow(
-    both: ModelMatrices, X: Array, y: Array, table: pd.DataFrame, known: Mapping[str, object]
+    spec: ModelSpecs,
+    X: Array,
+    y: Array,
+    table: pd.DataFrame,
+    evaluate: Callable[..., ModelMatrices],
 ) -> tuple[Array, Array]:
     """Return the matrices, computed in floating point where whole numbers overflowed silently.
 
     ``I(x**9)`` of whole numbers wraps around at 2⁶³, of small integer types earlier. Otherwise the
     numbers stay: differences of long ids are exact in whole numbers only.
     """
-    import formulaic
-
-    computed = _computations(both.model_spec, table)
+    computed = _computations(spec, table)
     texts = [name for name in table if isinstance(name, str)]  # no formula can name another
     whole = [name for name in texts if table[name].dtype.kind in "iu" and name in computed]
     if not whole:
         return X, y
     floats = table.assign(**{name: numbers(table, name, "data") for name in whole})
     try:
-        spec = both.model_spec
-        pair = _arrays(formulaic.model_matrix(spec, floats, context=known, na_action="drop"))
+        pair = _arrays(evaluate(spec, floats))
     except Exception:  # what takes whole numbers only, such as an index
         return X, y
     near = 1e-9 * float(np.abs(floats[whole].to_numpy()).max(initial=0.0))
@@ -571,26 +501,13 @@ def _without_overflow(
 
 def _computations(spec: ModelSpecs, table: pd.DataFrame) -> str:
     """Return all that a formula computes from columns, other than categories of one column."""
-    terms = [term.factors for side in spec for term in side.terms]
-    texts = [(factor.expr, len(factors)) for factors in terms for factor in factors]
-    derived = [text for text, many in texts if many > 1 or text not in table]
+    factors = [(f.expr, len(t.factors)) for side in spec for t in side.terms for f in t.factors]
+    derived = [text for text, many in factors if many > 1 or text not in table]
     return " ".join(text for text in derived if not re.fullmatch(r"1|C\(\w+(, .*)?\)", text))
 
 
-def _exp10(x: ArrayLike) -> object:
-    return np.power(10.0, x)  # formulaic's own is the tenth power of x
-
-
-def formula_columns(
-    formula: str, columns: Sequence[str], context: Mapping[str, object] | None
-) -> tuple[str, ...]:
-    """Return the columns of a table that a formula uses, in the table's order.
-
-    Examples
-    --------
-    >>> formula_columns("y ~ np.log(x) + C(g)", ["g", "h", "x", "y"], None)
-    ('g', 'x', 'y')
-    """
+def formula_columns(formula: str, columns: Sequence[str], context: Context) -> tuple[str, ...]:
+    """Return the columns of a table that a formula uses, in the table's order."""
     if not isinstance(formula, str) or "~" not in formula:
         raise InputError("formula", f"is {formula!r}", FORM)
     try:
@@ -610,35 +527,19 @@ def formula_columns(
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """How the parts of one table become rows of one design matrix.
-
-    Attributes
-    ----------
-    names : tuple of str
-    intercept : int or None
-    columns : tuple of str
-        What a part must have.
-    plain : tuple of (str or None), or None
-        Each parameter's own column, None for the intercept, if the formula asks for no more.
-    response : str
-        Its column, if `plain`.
-    spec, context
-        What formulaic needs otherwise.
-    kinds : mapping
-        What each column holds, as `check_kinds` has it.
-    """
+    """How the parts of one table become rows of one design matrix."""
 
     names: tuple[str, ...]
     intercept: int | None
-    columns: tuple[str, ...]
-    plain: tuple[str | None, ...] | None
-    response: str
-    spec: ModelSpecs
-    context: Mapping[str, object] | None
-    kinds: Mapping[str, str]
+    columns: tuple[str, ...]  # what a part must have
+    plain: tuple[str | None, ...] | None  # each parameter's column if that is all, None for ones
+    response: str  # its column, if `plain`
+    spec: ModelSpecs  # what formulaic needs otherwise, and the context
+    context: Context
+    kinds: Mapping[str, str]  # what each column holds
 
     @classmethod
-    def of(cls, formula: str, sample: pd.DataFrame, context: Mapping[str, object] | None) -> Recipe:
+    def of(cls, formula: str, sample: pd.DataFrame, context: Context) -> Recipe:
         """Return the recipe that a sample shows, all levels of all categories among its rows."""
         first = design(formula, sample, context)
         left, right = first.spec.lhs, first.spec.rhs
@@ -703,13 +604,9 @@ def looks_elsewhere(term: str) -> InputError:
 
 
 def check_kinds(frame: pd.DataFrame, known: Mapping[str, str]) -> dict[str, str]:
-    """Return what columns hold, with what is known of other parts; refuse what differs from it.
+    """Return what columns hold (numbers, categories or dates); refuse what other parts differ in.
 
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> check_kinds(pd.DataFrame({"x": [1, 2], "g": ["a", "b"]}), {"x": "numbers"})
-    {'x': 'numbers', 'g': 'categories'}
+    `known` is what those hold.
     """
     from pandas.api.types import is_numeric_dtype
 
@@ -724,7 +621,7 @@ def check_kinds(frame: pd.DataFrame, known: Mapping[str, str]) -> dict[str, str]
     return kinds
 
 
-def _row_by_row(first: Design, sample: pd.DataFrame, context: Mapping[str, object] | None) -> bool:
+def _row_by_row(first: Design, sample: pd.DataFrame, context: Context) -> bool:
     """Return whether half of the rows give what they give among all."""
     half = len(sample) // 2
     part = matrices(first.spec, sample.iloc[half:], context)

@@ -7,7 +7,7 @@ what is kept grows with the number of groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -50,12 +50,6 @@ class Columns:
 
     A block of consecutive rows is overwritten by the next that is asked for: memory that is always
     the same needs no system calls.
-
-    Examples
-    --------
-    >>> X = Columns([None, np.array([2.0, 3.0, 5.0])], 3)
-    >>> X.shape, X[1:3].tolist(), (X @ np.ones(2)).tolist()
-    ((3, 2), [[1.0, 3.0], [1.0, 5.0]], [3.0, 4.0, 6.0])
     """
 
     def __init__(self, columns: Sequence[Array | None], rows: int) -> None:
@@ -240,18 +234,12 @@ def numbers(chunk: Chunk, name: str, argument: str) -> Array:
         raise InputError(argument, problem, "code it as numbers") from None
 
 
-def _is_whole(chunk: Chunk, name: str) -> bool:
-    """Return whether a column is of integers, none missing."""
-    if is_frame(chunk):
-        kind = chunk[name].dtype
-        return isinstance(kind, np.dtype) and kind.name in WHOLE
-    column = chunk.column(name)
-    return str(column.type) in WHOLE and column.null_count == 0
-
-
 def factorized(chunk: Chunk, name: str) -> tuple[Labels, Codes]:
     """Return the distinct labels of a column and each row's place among them, -1 for none."""
-    whole = raw(chunk, name) if _is_whole(chunk, name) else None
+    column = chunk[name] if is_frame(chunk) else chunk.column(name)
+    kind = column.dtype if is_frame(chunk) else column.type
+    gaps = not isinstance(kind, np.dtype) if is_frame(chunk) else column.null_count
+    whole = raw(chunk, name) if str(kind) in WHOLE and not gaps else None
     if whole is not None and len(whole) and np.ptp(whole) <= len(whole):
         groups = Groups.of(whole, len(whole))  # a table of counts is cheaper than hashing
         return groups.labels, groups.codes
@@ -259,11 +247,10 @@ def factorized(chunk: Chunk, name: str) -> tuple[Labels, Codes]:
         import pandas as pd
 
         try:
-            codes, labels = pd.factorize(chunk[name])
+            codes, labels = pd.factorize(column)
         except TypeError as error:
             raise InputError("clusters", f"column {name!r} holds no labels ({error})") from None
         return np.asarray(labels), np.asarray(codes, dtype=np.intp)
-    column = chunk.column(name)
     column = getattr(column, "combine_chunks", lambda: column)()
     try:
         encoded = column if hasattr(column, "dictionary") else column.dictionary_encode()
@@ -274,14 +261,7 @@ def factorized(chunk: Chunk, name: str) -> tuple[Labels, Codes]:
 
 
 def joined(parts: Sequence[Labels], argument: str) -> Labels:
-    """Return the labels of all parts; whole numbers stay what they are, floating point loses some.
-
-    Examples
-    --------
-    >>> signed, unsigned = np.array([2**53 + 1]), np.array([2**63], dtype=np.uint64)
-    >>> joined([signed, unsigned], "clusters")
-    array([9007199254740993, 9223372036854775808], dtype=object)
-    """
+    """Return the labels of all parts, whole numbers exactly: floating point loses some."""
     try:
         labels: Labels = np.concatenate(parts)
     except TypeError:
@@ -302,21 +282,27 @@ def joined(parts: Sequence[Labels], argument: str) -> Labels:
 
 
 class Tally:
-    """Labels that a coder meets, with the number of rows and the weight of each.
+    """Labels of all parts, with the number of rows and the weight of each.
 
-    Examples
-    --------
-    >>> tally = Tally(Column("g", "clusters"))
-    >>> tally.add(np.array(["b", "a"]), np.array([1, 2]), np.array([1.0, 2.0]))
-    >>> tally.add(np.array(["b"]), np.array([3]), np.array([3.0]))
-    >>> [sums.tolist() for sums in tally.settled()]
-    [['a', 'b'], [2, 4], [2.0, 4.0]]
+    `distinct` gives the distinct labels of a part and each row's place among them; it needs
+    `columns`.
     """
 
-    def __init__(self, coder: Column | Cells) -> None:
-        self.coder = coder
+    def __init__(
+        self,
+        columns: tuple[str, ...],
+        argument: str,
+        distinct: Callable[[Chunk, Kept], tuple[Labels, Codes]],
+    ) -> None:
+        self.columns, self.argument, self.distinct = columns, argument, distinct
         self.waiting: list[tuple[Labels, Codes, Array]] = []
         self.most = WAITING
+
+    def count(self, chunk: Chunk, kept: Kept, weights: Array | None) -> None:
+        """Add the labels of a part's rows that are in use."""
+        labels, place = self.distinct(chunk, kept)
+        rows = np.bincount(place, minlength=len(labels))
+        self.add(labels, rows, np.bincount(place, weights, len(labels)).astype(np.float64))
 
     def add(self, labels: Labels, rows: Codes, weights: Array) -> None:
         """Add labels with their rows and weights; labels without rows are ignored."""
@@ -339,8 +325,8 @@ class Tally:
     def settled(self) -> tuple[Labels, Codes, Array]:
         """Return every label once, sorted, with its rows and weight."""
         every, *sums = zip(*self.waiting, strict=True)
-        labels, (rows, weights) = joined(every, self.coder.argument), map(np.concatenate, sums)
-        groups = Groups.of(labels, len(labels), self.coder.argument)
+        labels, (rows, weights) = joined(every, self.argument), map(np.concatenate, sums)
+        groups = Groups.of(labels, len(labels), self.argument)
         sizes = np.bincount(groups.codes, rows, len(groups)).astype(np.intp)
         kept, weights = groups.labels, groups.weights(weights)
         if kept.dtype.kind == "U":  # text of several types, which are told apart to the end
@@ -351,18 +337,11 @@ class Tally:
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Codes of a column's labels; `columns` are what a part must have."""
+    """Codes of a column's labels, once these are known."""
 
     name: str
     argument: str
     labels: Labels = field(default_factory=lambda: np.zeros(0))
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     @cached_property
     def _index(self) -> Any:
@@ -370,15 +349,27 @@ class Column:
 
         return pd.Index(self.labels)
 
+    def tally(self) -> Tally:
+        """Return an empty tally of the labels."""
+        return Tally((self.name,), self.argument, self._distinct)
+
+    def _distinct(self, chunk: Chunk, kept: Kept) -> tuple[Labels, Codes]:
+        labels, place = factorized(chunk, self.name)
+        place = place if kept is None else place[kept]
+        if np.any(place < 0):
+            problem = f"has missing labels in column {self.name!r}"
+            raise InputError(self.argument, problem, "drop these rows or give each its own label")
+        return labels, place
+
     def __call__(self, chunk: Chunk, kept: Kept) -> Codes:
         """Return the code of every row of a part that is in use."""
-        low = self.labels[0]
-        if self.labels.dtype.kind in "iu" and int(self.labels[-1]) - int(low) + 1 == len(self):
+        low, many = self.labels[0], len(self.labels)
+        if self.labels.dtype.kind in "iu" and int(self.labels[-1]) - int(low) + 1 == many:
             codes = raw(chunk, self.name)  # numbers without gaps are codes
             if codes.dtype.kind in "iu":
                 codes = (codes if kept is None else codes[kept]).astype(np.intp, copy=False)
                 codes = codes - np.intp(low) if low else codes
-                if len(codes) and (codes.min() < 0 or codes.max() >= len(self)):
+                if len(codes) and (codes.min() < 0 or codes.max() >= many):
                     raise _changed(self.argument)
                 return codes
         labels, place = factorized(chunk, self.name)
@@ -390,144 +381,86 @@ class Column:
             raise _changed(self.argument)
         return codes.astype(np.intp, copy=False)
 
-    def count(self, chunk: Chunk, kept: Kept, weights: Array | None, tally: Tally) -> None:
-        """Add a part's labels to those seen so far; these need not be known yet."""
-        labels, place = factorized(chunk, self.name)
-        place = place if kept is None else place[kept]
-        if np.any(place < 0):
-            problem = f"has missing labels in column {self.name!r}"
-            raise InputError(self.argument, problem, "drop these rows or give each its own label")
-        rows = np.bincount(place, minlength=len(labels))
-        tally.add(labels, rows, np.bincount(place, weights, len(labels)).astype(np.float64))
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """Codes of rows that share all their groups."""
-
-    ways: tuple[Coder, ...]
-    labels: Codes = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    argument: str = "clusters"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(c for way in self.ways for c in way.columns))
-
-    def numbers(self, chunk: Chunk, kept: Kept) -> Codes:
-        """Return one number for the groups of every row."""
-        out = self.ways[0](chunk, kept)
-        for way in self.ways[1:]:
-            out = out * len(way) + way(chunk, kept)
-        return out
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __call__(self, chunk: Chunk, kept: Kept) -> Codes:
-        """Return the cell of every row of a part that is in use."""
-        numbers = self.numbers(chunk, kept)
-        codes = np.minimum(np.searchsorted(self.labels, numbers), len(self) - 1)
-        if np.any(self.labels[codes] != numbers):
-            raise _changed(self.argument)
-        return codes
-
-    def count(self, chunk: Chunk, kept: Kept, weights: Array | None, tally: Tally) -> None:
-        """Add a part's cells to those seen so far."""
-        numbers = self.numbers(chunk, kept)
-        cells, place, rows = np.unique(numbers, return_inverse=True, return_counts=True)
-        tally.add(cells, rows, np.bincount(place, weights, len(cells)).astype(np.float64))
-
-
-@dataclass(frozen=True, eq=False)
-class Merged:
-    """Codes of groups that belong to larger ones."""
-
-    finer: Coder
-    into: Codes
-    many: int
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.finer.columns
-
-    def __len__(self) -> int:
-        return self.many
-
-    def __call__(self, chunk: Chunk, kept: Kept) -> Codes:
-        """Return the code of every row of a part that is in use."""
-        return self.into[self.finer(chunk, kept)]
-
-
-Coder: TypeAlias = Column | Cells | Merged
-
 
 def _changed(argument: str) -> InputError:
-    problem = "has labels that the first pass did not see"
-    return InputError(argument, problem, "the data must not change while they are in use")
+    return InputError(
+        argument, "has labels that the first pass did not see", "data must not change"
+    )
 
 
 class StreamedGroups(Groups):
-    """Groups of rows that are read in parts; `coder` gives the codes of a part."""
+    """Groups of rows that are read in parts.
+
+    `coder` gives the codes of a part, which must have `columns`; `tally` counts labels in a pass.
+    """
 
     def __init__(
         self,
-        coder: Coder,
-        labels: Labels,
-        rows: Codes,
-        weights: Array,
+        coder: Callable[[Chunk, Kept], Codes],
+        columns: tuple[str, ...],
+        counted: tuple[Labels, Codes, Array],
         tally: Callable[[Tally], Tally],
     ) -> None:
-        self.coder, self.labels = coder, labels
-        self._rows, self._weights, self._tally = rows, weights, tally
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """What a part must have."""
-        return self.coder.columns
+        self.coder, self.columns, self.tally = coder, columns, tally
+        self.labels, self._rows, self._weights = counted
 
     @property
     def codes(self) -> Codes:  # type: ignore[override]
         """Refused: there is no vector with an entry per row."""
-        problem = "are labels of data that are read in parts, and this needs all rows at once"
-        raise InputError("clusters", problem, "take a sample into memory")
+        raise InputError("clusters", "are read in parts, and this needs all rows", "take a sample")
 
     def __getstate__(self) -> dict[str, object]:
-        return {"coder": self.coder}  # another process needs codes only
+        return {"coder": self.coder, "columns": self.columns}  # all that another process needs
 
     def sizes(self) -> Codes:
-        """Return the number of rows in every group (G,)."""
         return self._rows
 
     def weights(self, weights: Array | None) -> Array:
-        """Return the sum of the rows' own weights in every group (G,)."""
         return self._weights
 
     def labelled(self, labels: Labels) -> StreamedGroups:
-        """Return the same groups with other labels."""
-        return StreamedGroups(self.coder, labels, self._rows, self._weights, self._tally)
+        counted = labels, self._rows, self._weights
+        return StreamedGroups(self.coder, self.columns, counted, self.tally)
 
     def merged(self, into: Groups) -> StreamedGroups:
-        """Return the groups of rows when these groups belong to larger ones."""
-        rows = np.bincount(into.codes, self._rows, len(into)).astype(np.intp)
-        coder = Merged(self.coder, into.codes, len(into))
-        weights = into.weights(self._weights)
-        return StreamedGroups(coder, into.labels, rows, weights, self._tally)
+        finer, codes = self.coder, into.codes
+        rows = np.bincount(codes, self._rows, len(into)).astype(np.intp)
+        counted = into.labels, rows, into.weights(self._weights)
+        return StreamedGroups(
+            lambda chunk, kept: codes[finer(chunk, kept)], self.columns, counted, self.tally
+        )
 
     def crossed(self, *others: Groups) -> tuple[Groups, tuple[Groups, ...]]:
-        """Return the cells of rows that share all their groups, and every cell's own groups."""
         every = [groups for groups in (self, *others) if isinstance(groups, StreamedGroups)]
         if prod(map(len, every)) > np.iinfo(np.intp).max:
             problem = "have more combinations than a number can count"
             raise InputError("clusters", problem, "leave a way out")
-        cells = Cells(tuple(groups.coder for groups in every))
-        known, rows, weights = self._tally(Tally(cells)).settled()
+        ways = [(groups.coder, len(groups)) for groups in every]
+
+        def numbers(chunk: Chunk, kept: Kept) -> Codes:  # one for the groups of every row
+            out = ways[0][0](chunk, kept)
+            for way, many in ways[1:]:
+                out = out * many + way(chunk, kept)
+            return out
+
+        def distinct(chunk: Chunk, kept: Kept) -> tuple[Labels, Codes]:
+            return np.unique(numbers(chunk, kept), return_inverse=True)
+
+        def cells(chunk: Chunk, kept: Kept) -> Codes:
+            values = numbers(chunk, kept)
+            codes = np.minimum(np.searchsorted(known, values), len(known) - 1)
+            if np.any(known[codes] != values):
+                raise _changed("clusters")
+            return codes
+
+        columns = tuple(dict.fromkeys(name for groups in every for name in groups.columns))
+        known, rows, weights = self.tally(Tally(columns, "clusters", distinct)).settled()
         own, rest = [], known
         for groups in reversed(every):
             rest, codes = np.divmod(rest, len(groups))
             own.append(Groups(codes.astype(np.intp), groups.labels))
-        coder, labels = replace(cells, labels=known), np.arange(len(known))
-        joint = StreamedGroups(coder, labels, rows, weights, self._tally)
-        return joint, tuple(reversed(own))
+        counted = np.arange(len(known)), rows, weights
+        return StreamedGroups(cells, columns, counted, self.tally), tuple(reversed(own))
 
 
 @dataclass(frozen=True, eq=False)
@@ -540,16 +473,13 @@ class StreamedRows(Rows):
 
     @property
     def used(self) -> int:
-        """Number of rows in use."""
         return self.in_use
 
     @property
     def dropped(self) -> int:
-        """Number of rows left out."""
         return self.original - self.used
 
     def align(self, values: object, argument: str) -> Labels:
-        """Refused: there is no vector with an entry per row."""
         raise needs_rows(argument)
 
     def groups(self, labels: object, argument: str, *, numeric: bool = False) -> Groups:
@@ -564,7 +494,6 @@ class StreamedRows(Rows):
         return groups.labelled(as_array(groups.labels, argument)) if numeric else groups
 
     def each(self, argument: str) -> Groups:
-        """Refused: a group per row is a vector with an entry per row."""
         raise InputError(argument, "must name a column when data are read in parts")
 
 

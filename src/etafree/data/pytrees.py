@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 from etafree.errors import InputError, MissingExtraError
 from etafree.foundation.arguments import Array, as_array, refuse_masked
 
+#: An array, or arrays in dicts, lists and tuples.
+Pytree: TypeAlias = Any
+#: A column of numbers, whole numbers or truth values.
+Numbers: TypeAlias = NDArray[np.generic]
+
 
 def import_jax() -> ModuleType:
-    """Return JAX, or say how to install it."""
+    """Import JAX, or say how to install it."""
     try:
         return importlib.import_module("jax")
     except ImportError as error:
@@ -24,15 +29,7 @@ def import_jax() -> ModuleType:
 
 
 def double_precision() -> AbstractContextManager[object]:
-    """Return the context in which JAX computes in float64; outside, nothing changes.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> with double_precision():
-    ...     print(jnp.ones(1).dtype)
-    float64
-    """
+    """Return the context in which JAX computes in float64; outside, nothing changes."""
     enable = getattr(import_jax(), "enable_x64", None)
     if enable is None:  # before JAX 0.8
         enable = importlib.import_module("jax.experimental").enable_x64
@@ -45,30 +42,26 @@ def refuse_other_rows(
 ) -> None:
     """Refuse a loss of single rows that closes over an array with an entry for each of n rows.
 
-    Such a loss (a partial likelihood, say) is no sum of independent terms, and the scores of single
-    rows are not its own. Arrays are found among the constants of the traced function.
+    Such a loss (a partial likelihood, say) is no sum of independent terms: scores of single rows
+    are wrong. Arrays are found among the constants of the traced function.
     """
     with double_precision():
         traced = import_jax().make_jaxpr(function)(*like)
     for shape in _constants(traced):
         if n > 1 and n in shape:
-            raise InputError(
-                argument,
-                f"closes over an array of shape {shape}, an entry for each of {n} rows: "
-                "then rows are not terms of their own, and scores of single rows are wrong",
-                "take what belongs to a row from row; if the array has nothing to do with the "
-                "rows, pass constants=True",
-            )
+            problem = f"closes over an array of shape {shape}, an entry for each of {n} rows: "
+            problem += "then rows are not terms of their own, and scores of single rows are wrong"
+            advice = "take what belongs to a row from row; if the array has nothing to do with the "
+            raise InputError(argument, problem, advice + "rows, pass constants=True")
 
 
-def _constants(traced: Any) -> list[tuple[int, ...]]:
+def _constants(traced: object) -> list[tuple[int, ...]]:
     """Return the shapes of the constants of a traced function and of those it calls."""
     shapes = [np.shape(value) for value in getattr(traced, "consts", ())]
-    for equation in getattr(traced, "jaxpr", traced).eqns:
+    for equation in getattr(getattr(traced, "jaxpr", traced), "eqns", ()):
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
-                if hasattr(inner, "eqns"):
-                    shapes += _constants(inner)
+                shapes += _constants(inner) if hasattr(inner, "eqns") else []
     return shapes
 
 
@@ -86,21 +79,11 @@ def _label(path: Iterable[object], root: str) -> str:
     return root + text if text[:1] in ("", "[") else text[1:]
 
 
-def as_parameters(start: object) -> tuple[Any, Array, tuple[str, ...] | None]:
-    """Return parameters as a pytree of arrays, flat (p,), and their names; None for one vector.
-
-    Examples
-    --------
-    >>> as_parameters({"beta": [0, 1], "scale": 2.0})[1:]
-    (array([0., 1., 2.]), ('beta[0]', 'beta[1]', 'scale'))
-    """
+def as_parameters(start: object) -> tuple[Pytree, Array, tuple[str, ...] | None]:
+    """Return parameters as a pytree of arrays, flat (p,), and their names; None for one vector."""
     if start is None:
-        raise InputError(
-            "start",
-            "is missing",
-            "pass an array or a dict of arrays that says what "
-            "the parameters are, such as start=np.zeros(3)",
-        )
+        advice = "pass an array or a dict of arrays that says what the parameters are, such as "
+        raise InputError("start", "is missing", advice + "start=np.zeros(3)")
     jax = import_jax()
     template = jax.tree.map(lambda leaf: as_array(leaf, "start"), start, is_leaf=_is_leaf)
     leaves = jax.tree_util.tree_flatten_with_path(template)[0]
@@ -109,37 +92,29 @@ def as_parameters(start: object) -> tuple[Any, Array, tuple[str, ...] | None]:
         raise InputError("start", "holds no parameters", "pass an array such as np.zeros(3)")
     if template is leaves[0][1] and template.ndim < 2:
         return template, flat, None
-    names = []
-    for path, leaf in leaves:
-        for at in np.ndindex(leaf.shape):
-            place = "[" + ",".join(map(str, at)) + "]" if at else ""
-            names.append(_label(path, "theta") + place)
+    names = [
+        _label(path, "theta") + (f"[{','.join(map(str, at))}]" if at else "")
+        for path, leaf in leaves
+        for at in np.ndindex(leaf.shape)
+    ]
     return template, flat, tuple(names)
 
 
-def rebuild(template: object) -> Callable[[Any], Any]:
-    """Return the function that gives a flat vector (p,) the structure of a pytree of arrays.
-
-    Examples
-    --------
-    >>> rebuild({"beta": np.zeros(2), "scale": np.zeros(())})(np.array([1.0, 2.0, 3.0]))["beta"]
-    array([1., 2.])
-    """
+def rebuild(template: Pytree) -> Callable[[Array], Pytree]:
+    """Return the function that gives a flat vector (p,) the structure of a pytree of arrays."""
     jax = import_jax()
     leaves, tree = jax.tree.flatten(template)
     ends = np.cumsum([leaf.size for leaf in leaves])
 
-    def structured(theta: Any) -> Any:
-        parts = [
-            theta[end - leaf.size : end].reshape(leaf.shape)
-            for leaf, end in zip(leaves, ends, strict=True)
-        ]
-        return jax.tree.unflatten(tree, parts)
+    def structured(theta: Array) -> Pytree:
+        pairs = zip(leaves, ends, strict=True)
+        arrays = [theta[end - leaf.size : end].reshape(leaf.shape) for leaf, end in pairs]
+        return jax.tree.unflatten(tree, arrays)
 
     return structured
 
 
-def _numbers(leaf: object) -> NDArray[Any] | None:
+def _numbers(leaf: object) -> Numbers | None:
     """Return a column as floats, integers or booleans, None if it is none of these."""
     try:
         refuse_masked(leaf, "data")
@@ -151,14 +126,8 @@ def _numbers(leaf: object) -> NDArray[Any] | None:
         return None
 
 
-def as_columns(data: Any) -> tuple[Any, int]:
-    """Return data as a pytree of arrays (n, ...), and n; of a DataFrame the columns of numbers.
-
-    Examples
-    --------
-    >>> as_columns({"x": np.zeros((3, 2)), "y": [1, 2, 3]})[1]
-    3
-    """
+def as_columns(data: Pytree) -> tuple[Pytree, int]:
+    """Return data as a pytree of arrays (n, ...), and n; of a DataFrame the columns of numbers."""
     jax = import_jax()
     if hasattr(data, "columns"):
         data = {name: data[name] for name in data.columns if _numbers(data[name]) is not None}
@@ -171,11 +140,8 @@ def as_columns(data: Any) -> tuple[Any, int]:
         raise InputError("data", "has no columns of numbers", "pass a dict of arrays")
     bad = [name for name, _, array in named if array is None]
     if bad:
-        raise InputError(
-            "data",
-            f"has columns that are not numbers: {', '.join(bad)}",
-            "turn them into numbers or leave them out",
-        )
+        problem = f"has columns that are not numbers: {', '.join(bad)}"
+        raise InputError("data", problem, "turn them into numbers or leave them out")
     arrays = {name: array for name, _, array in named if array is not None}
     n = _common_length(arrays)
     indexes = [leaf.index for _, leaf, _ in named if hasattr(leaf, "iloc")]
@@ -184,37 +150,26 @@ def as_columns(data: Any) -> tuple[Any, int]:
     return jax.tree.unflatten(tree, [np.ascontiguousarray(a) for a in arrays.values()]), n
 
 
-def _common_length(arrays: Mapping[str, NDArray[Any]]) -> int:
+def _common_length(arrays: Mapping[str, Numbers]) -> int:
     """Return how many rows all columns have; single numbers and no rows at all are refused."""
     single = [name for name, array in arrays.items() if array.ndim == 0]
     if single:
-        raise InputError(
-            "data",
-            f"has single numbers where columns belong: {', '.join(single)}",
-            "write constants into the function",
-        )
+        problem = f"has single numbers where columns belong: {', '.join(single)}"
+        raise InputError("data", problem, "write constants into the function")
     lengths = {name: len(array) for name, array in arrays.items()}
-    n = max(lengths.values())
     if len(set(lengths.values())) > 1:
-        raise InputError(
-            "data",
-            f"has columns of different lengths: {lengths}",
-            "the first axis is the observation",
-        )
+        problem = f"has columns of different lengths: {lengths}"
+        raise InputError("data", problem, "the first axis is the observation")
+    n = max(lengths.values())
     if n == 0:
         raise InputError("data", "has no rows")
     return n
 
 
 def in_bundles(thetas: Array, step: int, call: Callable[[Array], Array]) -> Array:
-    """Return what `call` makes of parameters (D, p), `step` at a time; not a number is infinite.
+    """Return what `call` makes of parameters (D, p), `step` at a time; NaN becomes infinity.
 
     The last bundle is filled up to a power of two: few sizes, few compilations.
-
-    Examples
-    --------
-    >>> in_bundles(np.array([[1.0], [np.nan], [3.0]]), 2, lambda t: 2 * t[:, 0])
-    array([ 2., inf,  6.])
     """
     out = np.zeros(len(thetas))
     for first in range(0, len(thetas), step):

@@ -81,11 +81,6 @@ class File(NamedTuple):
         """Where it is, nowhere for a table in memory."""
         return str(getattr(self.fragment, "path", ""))
 
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns, of the dataset and of the file."""
-        return [*self.declared.names, *self.fragment.physical_schema.names]
-
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         """Return the types of columns as they are stored; one that is not there is refused."""
         stored, folders = self.fragment.physical_schema, self.fragment.partition_expression
@@ -105,7 +100,10 @@ class File(NamedTuple):
 
 def files_of(dataset: ds.Dataset) -> list[File]:
     """Return the files of a dataset of Arrow's."""
-    return [File(fragment, dataset.schema) for fragment in dataset.get_fragments()]
+    try:
+        return [File(fragment, dataset.schema) for fragment in dataset.get_fragments()]
+    except ValueError:
+        raise InputError("data", "is a dataset with a filter", "filter rows before") from None
 
 
 def schema_of(files: Sequence[File], columns: Sequence[str]) -> pa.Schema:
@@ -243,7 +241,7 @@ class Sent:
     """
 
     path: str
-    groups: tuple[int, ...] | None
+    groups: list[int] | None
     rest: bytes
 
     @classmethod
@@ -255,9 +253,7 @@ class Sent:
             raise InputError("scheduler", problem, "leave it out")
         if fragment.filesystem.type_name == "local":
             path = os.path.abspath(path)
-        groups = None
-        if hasattr(fragment, "row_groups"):
-            groups = tuple(group.id for group in fragment.row_groups)
+        groups = [g.id for g in fragment.row_groups] if hasattr(fragment, "row_groups") else None
         home = fragment.format, fragment.filesystem, fragment.partition_expression
         return cls(path, groups, pickle.dumps(home))
 
@@ -266,7 +262,7 @@ class Sent:
         form, filesystem, in_path = pickle.loads(self.rest)
         with reading(self.path):
             file = form.make_fragment(self.path, filesystem, in_path)
-            return file if self.groups is None else file.subset(row_group_ids=list(self.groups))
+            return file if self.groups is None else file.subset(row_group_ids=self.groups)
 
 
 class Source(ABC):
@@ -299,8 +295,7 @@ class Frames(Source):
         """Return the source with the columns of the first table."""
         tables = make()
         if not isinstance(tables, Iterable):
-            advice = "let it return DataFrames or Arrow tables"
-            raise InputError("data", f"returns a {type(tables).__name__}", advice)
+            raise InputError("data", f"returns a {type(tables).__name__}", "return DataFrames")
         for table in tables:
             return cls(make, column_names(table))
         raise InputError("data", "yields nothing", "pass at least one DataFrame")
@@ -329,19 +324,22 @@ class Arrow(Source):
     @classmethod
     def of(cls, files: list[File], declared: Sequence[str], batch: int, client: object) -> Arrow:
         """Return the source of files, with all the columns that any of them has."""
-        names = [name for file in files for name in file.columns]
-        return cls(files, batch, client, tuple(dict.fromkeys((*declared, *names))))
+        schemas = [schema for f in files for schema in (f.declared, f.fragment.physical_schema)]
+        names = [*declared, *(name for schema in schemas for name in schema.names)]
+        return cls(files, batch, client, tuple(dict.fromkeys(names)))
 
     @cached_property
     def pieces(self) -> list[list[ds.Fragment]]:
         """Row groups that have some parts' rows together: of one large file, or of small ones."""
         pieces: list[list[ds.Fragment]] = []
-        held = 0
+        held, last = 0, None
         for file in self.files:
             for fragment, rows in _row_groups(file.fragment, PIECE * self.batch):
-                if not pieces or held >= self.batch or not _alike(pieces[-1][0], fragment):
+                # what can be read together
+                kind = getattr(fragment, "format", None), getattr(fragment, "filesystem", None)
+                if held >= self.batch or kind != last:
                     pieces.append([])
-                    held = 0
+                    held, last = 0, kind
                 pieces[-1].append(fragment)
                 held += rows
         return pieces
@@ -375,13 +373,8 @@ class Arrow(Source):
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         opened = (_batches(piece, schema, self.batch) for piece in self.pieces)
-        ahead = next(opened, None)
-        while ahead is not None:
-            batches, ahead = ahead, None
-            for batch in batches:
-                yield batch
-                ahead = ahead or next(opened, None)  # Arrow reads it while this one is worked on
-            ahead = ahead or next(opened, None)
+        for batches, _ in itertools.pairwise(itertools.chain(opened, [None])):
+            yield from batches or ()  # while they are worked on, Arrow reads the next piece
 
     def _keeping(self, parts: Iterator[pa.Table], columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield parts, and keep them for the next pass if they are small."""
@@ -407,10 +400,12 @@ class Arrow(Source):
             return
         shared = work, self.ready(columns), self.batch
         sent = [[Sent.of(fragment) for fragment in piece] for piece in self.pieces]
-        # what all pieces share travels once, as a task's result that a lost worker's heir can redo
+        # what all pieces share travels once, as a task's result that a lost worker's heir can redo,
+        # in bytes that the scheduler hands on as they are
+        packed = module("cloudpickle").dumps(shared)
         options = {"pure": False, "retries": RETRIES}
         with connected(self.client, PATIENCE) as client:
-            held = client.submit(pickle.loads, _packed(shared), **options)
+            held = client.submit(pickle.loads, packed, **options)
             tasks = client.map(_on_piece, range(len(sent)), sent, shared=held, **options)
             yield from in_order(client, tasks)
         self.check_files()
@@ -449,12 +444,6 @@ def _row_groups(file: ds.Fragment, rows: int) -> Iterator[tuple[ds.Fragment, int
             groups, held = [], 0
     if groups:
         yield file.subset(row_group_ids=groups), held
-
-
-def _alike(first: ds.Fragment, other: ds.Fragment) -> bool:
-    """Return whether two fragments can be read together."""
-    kinds = [(getattr(f, "format", None), getattr(f, "filesystem", None)) for f in (first, other)]
-    return kinds[0] == kinds[1]
 
 
 def _first_rows(file: ds.Fragment, columns: Sequence[str]) -> list[Chunk]:
@@ -503,12 +492,6 @@ def _batches(
     return batches()
 
 
-def _packed(shared: object) -> bytes:
-    """Return what workers need as bytes, which the scheduler hands on as they are."""
-    packed: bytes = module("cloudpickle").dumps(shared)
-    return packed
-
-
 def _on_piece(k: int, piece: list[Sent], shared: tuple[Work[T], pa.Schema, int]) -> T:
     work, schema, batch = shared
     fragments = [sent.opened() for sent in piece]
@@ -541,7 +524,7 @@ class Dask(Source):
             for k, part in enumerate(parts):
                 yield run(work, k, part).compute(scheduler="synchronous")
             return
-        shared = delayed(pickle.loads, pure=False)(_packed(work))
+        shared = delayed(pickle.loads, pure=False)(module("cloudpickle").dumps(work))
         tasks = [run(shared, k, part) for k, part in enumerate(parts)]
         with connected(self.client, PATIENCE) as client:
             yield from in_order(client, client.compute(tasks, retries=RETRIES))
@@ -560,15 +543,10 @@ def as_source(data: object, batch: int = BATCH, scheduler: object = None) -> Sou
     if paths:
         return Arrow.of(parquet(paths), (), batch, _cluster(scheduler))
     if home == "pyarrow" and hasattr(data, "schema"):
-        dataset = (
-            data if hasattr(data, "get_fragments") else module("pyarrow.dataset").dataset(data)
-        )
-        names = column_names(dataset)
-        try:
-            files = files_of(dataset)
-        except ValueError:
-            raise InputError("data", "is a dataset with a filter", "filter rows before") from None
-        return Arrow.of(files, names, batch, _cluster(scheduler))
+        whole = hasattr(data, "get_fragments")
+        dataset = data if whole else module("pyarrow.dataset").dataset(data)
+        declared = column_names(dataset)
+        return Arrow.of(files_of(dataset), declared, batch, _cluster(scheduler))
     if home == "dask" and hasattr(data, "to_delayed") and hasattr(data, "columns"):
         return Dask(data, _cluster(scheduler, active=True), column_names(data))
     if scheduler is not None:

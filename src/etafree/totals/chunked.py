@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etafree.data.formula import Recipe, check_kinds, formula_columns, looks_elsewhere, matrices
 from etafree.data.groups import Groups, symmetric
@@ -60,28 +59,24 @@ class Part(LinearTotal):
     kept: Kept = field(kw_only=True)
 
     def codes(self, groups: Groups) -> Codes:
-        """Return the group of every row."""
         assert isinstance(groups, StreamedGroups)
         return groups.coder(self.chunk, self.kept)
 
     def count_labels(self, tally: Tally) -> None:
         """Add the part's labels to a tally."""
-        tally.coder.count(self.chunk, self.kept, self.weights, tally)
+        tally.count(self.chunk, self.kept, self.weights)
 
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """How a part of the table becomes a total.
-
-    `weights`, `offset` and `trials` name columns; `complete` says that no row is left out.
-    """
+    """How a part of the table becomes a total; weights, offset and trials are columns' names."""
 
     recipe: Recipe
     weights: str | None = None
     frequency: bool = True
     offset: str | None = None
     trials: str | None = None
-    complete: bool = False
+    complete: bool = False  # no row is left out
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -109,15 +104,12 @@ class Reader:
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One pass over a piece of the table: `step` adds every part to what is in `start`.
-
-    There a shape stands for an array of zeros, which need not travel.
-    """
+    """One pass over a piece of the table: `step` adds every part to what is in `start`."""
 
     reader: Reader
     loss: LinearLoss
     step: Callable[..., None]
-    start: tuple[object, ...]
+    start: tuple[object, ...]  # a shape stands for an array of zeros, which need not travel
     firsts: Sequence[int]
 
     @own_settings
@@ -210,55 +202,6 @@ class Census(NamedTuple):
     column_norms: Array
 
 
-def take_census(
-    loss: LinearLoss, source: Source, reader: Reader, labels: Mapping[str, str]
-) -> tuple[Census, tuple[Array, Array], list[Tally]]:
-    """Make the first pass: counts, a least-squares start, and columns' labels.
-
-    `labels` maps columns to the arguments they were given for.
-    """
-    p, kind = len(reader.recipe.names), "frequency" if reader.frequency else "sampling"
-    computed = reader.recipe.plain is None
-
-    def add(
-        part: Part,
-        counts: Array,
-        squares: Array,
-        gram: Array,
-        moment: Array,
-        witnesses: Witnesses,
-        *tallies: Tally,
-    ) -> None:
-        loss.check(part.y)
-        if part.weights is not None:  # one more, so that a part may be without weight
-            every = np.append(part.weights, 1.0)
-            checked_weights(Rows(len(every)), len(every), every, kind)
-            copies = np.count_nonzero(~np.isin(part.weights, (0.0, 1.0)))
-            counts += part.weights.sum(), np.count_nonzero(part.weights), copies
-            squares += np.square(part.column_norms)
-        _add((gram, moment), part.least_squares())
-        if computed:
-            witnesses.add(part, reader.recipe.columns)
-        for tally in tallies:
-            part.count_labels(tally)
-
-    tallies = [Tally(Column(name, argument)) for name, argument in labels.items()]
-    counts, squares, gram, moment = np.zeros(3), np.zeros(p), np.zeros((p, p)), np.zeros(p)
-    witnesses = Witnesses()
-    out = counts, squares, gram, moment, witnesses, *tallies
-    lengths, rows = run_pass(source, reader, loss, add, out, tuple(labels))
-    if sum(lengths) == 0:
-        raise InputError(*EMPTY)
-    if computed:
-        witnesses.check(reader.recipe)
-    if reader.weights is None:
-        counts[:2], squares = sum(lengths), np.diagonal(gram)
-    checked_weights(Rows(1), 1, counts[:1], "sampling")
-    copies = reader.frequency and bool(counts[2])
-    census = Census(rows, lengths, float(counts[0]), int(counts[1]), copies, np.sqrt(squares))
-    return census, (gram, moment), tallies
-
-
 def find_recipe(source: Source, formula: str, context: Mapping[str, object] | None) -> Recipe:
     """Return what the formula makes of the table; a pass finds the levels of its categories."""
     import pandas as pd
@@ -280,35 +223,28 @@ def find_recipe(source: Source, formula: str, context: Mapping[str, object] | No
         return recipe
 
     def levels(k: int, chunks: Iterator[Chunk]) -> pd.DataFrame | None:
-        """Return complete rows that show every level of the categories in a piece."""
-        seen: list[set[object]] = [set() for _ in keys]
-        rows = []
+        shown = None
         for frame in (as_frame(chunk, columns) for chunk in chunks if len(chunk)):
             check_kinds(frame, kinds)
             kept = matrices(formula, frame, context).rows.kept
             complete = frame if kept is None else frame.iloc[kept]
-            rows.append(complete[_new_levels(complete, keys, seen)])
-        return pd.concat(rows, ignore_index=True) if rows else None
+            shown = _showing_levels(pd.concat([shown, complete], ignore_index=True), keys)
+        return shown
 
     every = pd.concat(list(source.map(levels, columns)), ignore_index=True)
-    shown = every[_new_levels(every, keys, [set() for _ in keys])]
-    return Recipe.of(formula, shown, context)
+    return Recipe.of(formula, _showing_levels(every, keys), context)
 
 
-def _new_levels(
-    frame: pd.DataFrame, keys: Sequence[Sequence[str]], seen: list[set[object]]
-) -> NDArray[np.bool_]:
-    """Return which rows have a level, of the columns of a key, for the first time."""
-    out = np.zeros(len(frame), dtype=bool)
-    for key, known in zip(keys, seen, strict=True):
-        first = np.flatnonzero(~frame.duplicated(list(key)).to_numpy())
-        values = list(frame[list(key)].iloc[first].itertuples(index=False, name=None))
-        out[first[[value not in known for value in values]]] = True
-        known.update(values)
-        if len(known) > MOST_LEVELS:
-            problem = f"takes {list(key)} for categories, with more than {MOST_LEVELS} levels"
+def _showing_levels(frame: pd.DataFrame, keys: Sequence[list[str]]) -> pd.DataFrame:
+    """Return the first row of every level of categories, each made of some columns."""
+    first = np.zeros(len(frame), dtype=bool)
+    for key in keys:
+        new = ~frame.duplicated(key).to_numpy()
+        first |= new
+        if np.count_nonzero(new) > MOST_LEVELS:
+            problem = f"takes {key} for categories, with more than {MOST_LEVELS} levels"
             raise InputError("formula", problem, "group its values first")
-    return out
+    return frame[first]
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,20 +265,53 @@ class StreamedTotal(PredictorTotal):
     def of(
         cls, loss: LinearLoss, source: Source, reader: Reader, labels: Mapping[str, str]
     ) -> tuple[StreamedTotal, dict[str, StreamedGroups]]:
-        """Return the total after its first pass, and the groups of columns by name."""
+        """Make the first pass; return the total and the groups of columns by name.
+
+        `labels` maps columns to the arguments they were given for.
+        """
         _check_scale(loss)
-        census, start, tallies = take_census(loss, source, reader, labels)
-        reader = replace(reader, complete=census.rows == sum(census.lengths))
-        total = cls(loss, source, reader, census)
-        vars(total)["_start"] = start
-        return total, {name: total._groups(t) for name, t in zip(labels, tallies, strict=True)}
+        recipe, kind = reader.recipe, "frequency" if reader.frequency else "sampling"
+        computed, p = recipe.plain is None, len(recipe.names)
+
+        def add(part: Part, counts: Array, squares: Array, *rest: Any) -> None:
+            gram, moment, witnesses, *tallies = rest
+            loss.check(part.y)
+            if part.weights is not None:  # one more, so that a part may be without weight
+                every = np.append(part.weights, 1.0)
+                checked_weights(Rows(len(every)), len(every), every, kind)
+                copies = np.count_nonzero(~np.isin(part.weights, (0.0, 1.0)))
+                counts += part.weights.sum(), np.count_nonzero(part.weights), copies
+                squares += np.square(part.column_norms)
+            _add((gram, moment), part.least_squares())
+            if computed:
+                witnesses.add(part, recipe.columns)
+            for tally in tallies:
+                part.count_labels(tally)
+
+        columns = [Column(name, argument) for name, argument in labels.items()]
+        tallies = [column.tally() for column in columns]
+        counts, squares, gram, moment = np.zeros(3), np.zeros(p), np.zeros((p, p)), np.zeros(p)
+        witnesses = Witnesses()
+        out = counts, squares, gram, moment, witnesses, *tallies
+        lengths, rows = run_pass(source, reader, loss, add, out, tuple(labels))
+        if sum(lengths) == 0:
+            raise InputError(*EMPTY)
+        if computed:
+            witnesses.check(recipe)
+        if reader.weights is None:
+            counts[:2], squares = sum(lengths), np.diagonal(gram)
+        checked_weights(Rows(1), 1, counts[:1], "sampling")
+        copies = reader.frequency and bool(counts[2])
+        census = Census(rows, lengths, float(counts[0]), int(counts[1]), copies, np.sqrt(squares))
+        total = cls(loss, source, replace(reader, complete=rows == sum(lengths)), census)
+        vars(total)["_start"] = gram, moment
+        return total, {c.name: total._groups(c, t) for c, t in zip(columns, tallies, strict=True)}
 
     def fold(
         self, step: Callable[..., None], *out: Any, groups: Groups | Tally | None = None
     ) -> tuple[Any, ...]:
         """Call ``step(part, *out)``, which adds to `out`, for the rows of every part in order."""
-        coder = getattr(groups, "coder", None)
-        columns = () if coder is None else coder.columns
+        columns = groups.columns if isinstance(groups, StreamedGroups | Tally) else ()
         run_pass(self.source, self.reader, self.loss, step, out, columns, self.census.lengths)
         return out
 
@@ -357,57 +326,49 @@ class StreamedTotal(PredictorTotal):
         self.fold(Part.count_labels, tally, groups=tally)
         return tally
 
-    def _groups(self, tally: Tally) -> StreamedGroups:
-        labels, rows, weights = tally.settled()
-        coder = replace(tally.coder, labels=labels)
-        return StreamedGroups(coder, labels, rows, weights, self.tally)
+    def _groups(self, column: Column, tally: Tally) -> StreamedGroups:
+        counted = tally.settled()
+        coder = replace(column, labels=counted[0])
+        return StreamedGroups(coder, tally.columns, counted, self.tally)
 
     def groups(self, name: str, argument: str) -> StreamedGroups:
         """Return the groups that a column's labels make."""
-        return self._groups(self.tally(Tally(Column(name, argument))))
+        column = Column(name, argument)
+        return self._groups(column, self.tally(column.tally()))
 
     @property
     def n(self) -> int:
-        """Number of rows in use."""
         return sum(self.census.lengths)
 
     @property
     def p(self) -> int:
-        """Number of parameters."""
         return len(self.reader.recipe.names)
 
     @property
     def frequency(self) -> bool:  # type: ignore[override]
-        """Whether a weight counts copies of a row."""
         return self.reader.frequency
 
     @property
     def trials(self) -> bool:
-        """Whether responses come with a number of trials."""
         return self.reader.trials is not None
 
     @property
     def weight(self) -> float:
-        """Sum of the weights."""
         return self.census.weight
 
     @property
     def count(self) -> float:
-        """Number of observations: copies count under frequency weights, zero weights never do."""
         return self.weight if self.frequency else float(self.census.present)
 
     @property
     def copies(self) -> bool:
-        """Whether weights repeat rows."""
         return self.census.copies
 
     @property
     def column_norms(self) -> Array:
-        """Euclidean norm of every column of X."""
         return self.census.column_norms
 
     def with_loss(self, loss: LinearLoss) -> StreamedTotal:
-        """Return the total of another loss over the same rows."""
         _check_scale(loss)
         other = replace(self, loss=loss, known={})
         if type(loss).check is not LinearLoss.check:
@@ -415,7 +376,6 @@ class StreamedTotal(PredictorTotal):
         return other
 
     def take(self, rows: Codes) -> LinearTotal:
-        """Return the total of some rows, by their numbers."""
         many = len(rows)
 
         def pick(part: Part, X: Array, y: Array, offset: Array, weights: Array) -> None:
@@ -435,7 +395,6 @@ class StreamedTotal(PredictorTotal):
         return gram, moment
 
     def least_squares(self) -> tuple[Array, Array]:
-        """Return the Gram matrix X'WX and X'W(start - offset) of a least-squares start."""
         return self._start
 
     def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
@@ -448,7 +407,6 @@ class StreamedTotal(PredictorTotal):
         return self.known[key]
 
     def moments(self, theta: Array, majorize: bool) -> tuple[float, Array, Array, float]:
-        """Return value, gradient, lower triangle of the Hessian, and sum of squared slopes."""
         shapes = (), self.p, (self.p, self.p), ()
         value, gradient, hessian, square = self._sums(
             lambda part: part.moments(theta, majorize), *shapes
@@ -456,20 +414,16 @@ class StreamedTotal(PredictorTotal):
         return float(value), gradient, hessian, float(square)
 
     def totals(self, thetas: Array) -> Array:
-        """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
         (out,) = self._sums(lambda part: (part.totals(thetas),), len(thetas))
         return out
 
     def expected_derivatives(self, mean: Array, covariance: Array) -> tuple[Array, Array]:
-        """Return the gradient and Hessian expected under a normal parameter."""
         gradient, hessian = self._sums(
             lambda part: part.expected_derivatives(mean, covariance), self.p, (self.p, self.p)
         )
         return gradient, hessian
 
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
-        """Return gradient, Hessian and every cluster's score sum in one pass."""
-
         def add(part: Part, *out: Array) -> None:
             codes = part.codes(groups)
             low, high = int(codes.min()), int(codes.max()) + 1
@@ -488,7 +442,6 @@ class StreamedTotal(PredictorTotal):
         yield from self._blocks(theta, groups, twice, False)
 
     def unweighted_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
-        """Yield the same blocks of the rows that have weight, each counted once."""
         yield from self._blocks(theta, groups, False, True)
 
     def _blocks(
@@ -502,22 +455,19 @@ class StreamedTotal(PredictorTotal):
         for first in range(0, many, per_block):
             size = min(per_block, many - first)
             shapes = (size, p), (size, p, p), (size,), (size if twice else 0, p, p)
-            step = _block_step(theta, groups, first, size, twice, once)
+            step = _block_step(theta, groups, first, size, once)
             scores, hessians, weights, variances = self.fold(
                 step, *map(np.zeros, shapes), groups=groups
             )
             yield ClusterBlock(first, scores, hessians, weights, variances if twice else hessians)
 
     def reweighted(self, weights: Array | None, frequency: bool) -> StreamedTotal:
-        """Refused: weights are a column of the table."""
         raise needs_rows("weights")
 
     def values(self, theta: Array) -> Array:
-        """Refused: there is no vector with an entry per row."""
         raise needs_rows("criterion")
 
     def scores(self, theta: Array) -> Array:
-        """Refused: the matrix of scores never exists."""
         raise needs_rows("criterion")
 
     @property
@@ -538,7 +488,7 @@ def _add(out: Sequence[Array], more: Sequence[float | Array]) -> None:
 
 
 def _block_step(
-    theta: Array, groups: Groups, first: int, size: int, twice: bool, once: bool
+    theta: Array, groups: Groups, first: int, size: int, once: bool
 ) -> Callable[..., None]:
     """Return what adds a part to the clusters from `first` on, `once` without its weights."""
 
@@ -556,7 +506,7 @@ def _block_step(
             scores[here] += block.scores
             hessians[here] += block.hessians
             weights[here] += block.weights
-            if twice:
+            if len(variances):
                 variances[here] += block.variances
 
     return add
