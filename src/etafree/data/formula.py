@@ -206,9 +206,9 @@ def check_columns(term: str, columns: float, rows: int, total: float = 0.0) -> N
     total = max(total, columns)
     cells = min(CELLS, memory()[1] // 8)  # of eight bytes
     if total > COLUMNS or total * rows > cells:
-        made = f"{columns:,.0f} columns of {rows:,} rows, and {total:,.0f} with the terms before it"
+        size = f"{columns:,.0f} columns of {rows:,} rows, and {total:,.0f} with the terms before it"
         advice = f"a formula may make {COLUMNS:,} columns and {cells:,} cells here"
-        raise InputError("formula", f"{term!r:.80} makes {made}", advice)
+        raise InputError("formula", f"{term!r:.80} makes {size}", advice)
 
 
 def _width(factor: str, data: pd.DataFrame, context: Mapping[str, object]) -> float:
@@ -362,9 +362,9 @@ def design(formula: str, data: object, context: Context = None) -> Design:
     if not data.columns.is_unique:
         twice = sorted(set(map(str, data.columns[data.columns.duplicated()])))
         raise InputError("data", f"has several columns named {twice}", "rename them")
-    odd = [name for name in data.columns if data[name].dtype.kind == "c"]
-    if any(re.search(rf"\b{re.escape(str(name))}\b", formula) for name in odd):
-        raise InputError("formula", f"uses complex columns {odd}", "take real parts first")
+    imaginary = [name for name in data.columns if data[name].dtype.kind == "c"]
+    if any(re.search(rf"\b{re.escape(str(name))}\b", formula) for name in imaginary):
+        raise InputError("formula", f"uses complex columns {imaginary}", "take real parts first")
     complete = matrices(formula, data, context)
     if len(complete.X) == 0:
         raise InputError("data", "has no complete row for this formula", "check missing values")

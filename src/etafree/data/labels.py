@@ -32,6 +32,11 @@ Labels: TypeAlias = NDArray[Any]
 #: Codes of groups, from 0, and rows of a part that are in use, None for all.
 Codes: TypeAlias = NDArray[np.intp]
 Kept: TypeAlias = Codes | None
+#: Distinct labels of a part and each row's place among them; codes of a part's rows.
+Distinct: TypeAlias = Callable[[Chunk, Kept], tuple[Labels, Codes]]
+Coder: TypeAlias = Callable[[Chunk, Kept], Codes]
+#: Labels with the number of rows and the weight of each.
+Counted: TypeAlias = tuple[Labels, Codes, Array]
 #: Types of whole numbers that are counted in a table, and where floating point loses some.
 WHOLE, EXACT = ("int64", "int32", "uint32"), 1 << 53
 #: Batches of fewer rows than a part has, by this factor, are put together.
@@ -282,20 +287,11 @@ def joined(parts: Sequence[Labels], argument: str) -> Labels:
 
 
 class Tally:
-    """Labels of all parts, with the number of rows and the weight of each.
+    """Labels of all parts, which `distinct` finds in `columns` of each, with rows and weights."""
 
-    `distinct` gives the distinct labels of a part and each row's place among them; it needs
-    `columns`.
-    """
-
-    def __init__(
-        self,
-        columns: tuple[str, ...],
-        argument: str,
-        distinct: Callable[[Chunk, Kept], tuple[Labels, Codes]],
-    ) -> None:
+    def __init__(self, columns: tuple[str, ...], argument: str, distinct: Distinct) -> None:
         self.columns, self.argument, self.distinct = columns, argument, distinct
-        self.waiting: list[tuple[Labels, Codes, Array]] = []
+        self.waiting: list[Counted] = []
         self.most = WAITING
 
     def count(self, chunk: Chunk, kept: Kept, weights: Array | None) -> None:
@@ -322,7 +318,7 @@ class Tally:
             self.settled()
         return self.__dict__
 
-    def settled(self) -> tuple[Labels, Codes, Array]:
+    def settled(self) -> Counted:
         """Return every label once, sorted, with its rows and weight."""
         every, *sums = zip(*self.waiting, strict=True)
         labels, (rows, weights) = joined(every, self.argument), map(np.concatenate, sums)
@@ -388,18 +384,14 @@ def _changed(argument: str) -> InputError:
     )
 
 
-class StreamedGroups(Groups):
-    """Groups of rows that are read in parts.
+Fill: TypeAlias = Callable[[Tally], Tally]
 
-    `coder` gives the codes of a part, which must have `columns`; `tally` counts labels in a pass.
-    """
+
+class StreamedGroups(Groups):
+    """Groups of rows that are read in parts; `tally` counts labels in a pass over all of them."""
 
     def __init__(
-        self,
-        coder: Callable[[Chunk, Kept], Codes],
-        columns: tuple[str, ...],
-        counted: tuple[Labels, Codes, Array],
-        tally: Callable[[Tally], Tally],
+        self, coder: Coder, columns: tuple[str, ...], counted: Counted, tally: Fill
     ) -> None:
         self.coder, self.columns, self.tally = coder, columns, tally
         self.labels, self._rows, self._weights = counted

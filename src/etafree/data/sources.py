@@ -373,8 +373,8 @@ class Arrow(Source):
 
     def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         opened = (_batches(piece, schema, self.batch) for piece in self.pieces)
-        for batches, _ in itertools.pairwise(itertools.chain(opened, [None])):
-            yield from batches or ()  # while they are worked on, Arrow reads the next piece
+        for batches, _ in itertools.pairwise(itertools.chain(opened, [()])):
+            yield from batches  # while they are worked on, Arrow reads the next piece
 
     def _keeping(self, parts: Iterator[pa.Table], columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield parts, and keep them for the next pass if they are small."""
@@ -475,8 +475,8 @@ def _batches(
         if len(piece) == 1:
             decoded = first.to_batches(schema=schema, **options)
         else:
-            together = module("pyarrow.dataset").FileSystemDataset
-            dataset = together(list(piece), schema, first.format, first.filesystem)
+            joint = module("pyarrow.dataset").FileSystemDataset
+            dataset = joint(list(piece), schema, first.format, first.filesystem)
             decoded = dataset.to_batches(**options)
 
     def batches() -> Iterator[pa.RecordBatch]:
