@@ -17,7 +17,6 @@ from etafree.data.groups import Groups
 from etafree.errors import ConvergenceError, MissingExtraError
 from etafree.totals import jax as jax_total
 from etafree.totals.jax import JaxLoss, Kernels, double_precision
-from etafree.totals.predictors import find_predictors
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -46,7 +45,7 @@ def poisson(theta, row):
 
 
 def hidden(function, theta, row):
-    """The same loss, in a form that has no linear predictor for the search to find."""
+    """The same loss, in a form that is no function of a linear predictor."""
     return function(theta, row) + 0.0 * jnp.sum(jnp.sin(theta))
 
 
@@ -98,8 +97,6 @@ kinds = pytest.mark.parametrize("kind", ["none", "frequency", "sampling"])
 def test_totals_are_those_of_the_closed_form(name, way, kind):
     closed, written = both(name, way, **weights_of(kind))
     a, b = closed.total, written.total
-    found = b._kernels.predictors
-    assert found is None if way == "plain" else found.many == 1
     assert (b.n, b.p, b.weight, b.size, b.count) == (a.n, a.p, a.weight, a.size, a.count)
     theta = THETA + 0.1
     same(b.values(theta), a.values(theta))
@@ -474,69 +471,49 @@ def test_the_minimiser_does_not_depend_on_units():
     np.testing.assert_allclose(found * units, plain, rtol=1e-8)
 
 
-X8 = np.linspace(-1, 1, 8)
-PREDICTORS = {
-    "written twice": (1, lambda t, r: jnp.exp(r["x"] @ t) - r["y"] * (r["x"] @ t)),
-    "a sum": (1, lambda t, r: jnp.cosh(jnp.sum(r["x"] * t / 2) + 1 - r["y"])),
-    "named coefficients": (1, lambda t, r: (t[0] + t[1] * r["x"][1] - r["x"][2] * t[7]) ** 2),
-    "a scale": (2, lambda t, r: ((r["y"] - r["x"][:7] @ t[:7]) / jnp.exp(t[7])) ** 2 + t[7]),
-    "a product": (2, lambda t, r: jnp.exp(r["x"] @ t) * jnp.sum(t) + jnp.sum(t)),
-    "curved scores": (None, lambda t, r: jnp.sum(t * r["x"] * jnp.exp(r["x"] @ t))),
-    "all of theta": (None, lambda t, r: jnp.sum(jnp.sin(t)) * r["y"]),
-    "a loop": (1, lambda t, r: jax.lax.fori_loop(0, 3, lambda _, v: v**2 + 1, 0.3 * r["x"] @ t)),
-    "nothing": (None, lambda t, r: 2.0 * r["y"]),
-    "rounded": (None, lambda t, r: jnp.sum(t.astype(int)) * 1.0 + jnp.sum(t**2)),
+FORMS = {
+    "written twice": lambda t, r: jnp.exp(r["x"] @ t) - r["y"] * (r["x"] @ t),
+    "a sum": lambda t, r: jnp.cosh(jnp.sum(r["x"] * t / 2) + 1 - r["y"]),
+    "named coefficients": lambda t, r: (t[0] + t[1] * r["x"][1] - r["x"][2] * t[7]) ** 2,
+    "a scale": lambda t, r: ((r["y"] - r["x"][:7] @ t[:7]) / jnp.exp(t[7])) ** 2 + t[7],
+    "a product": lambda t, r: jnp.exp(r["x"] @ t) * jnp.sum(t) + jnp.sum(t),
+    "curved scores": lambda t, r: jnp.sum(t * r["x"] * jnp.exp(r["x"] @ t)),
+    "all of theta": lambda t, r: jnp.sum(jnp.sin(t)) * r["y"],
+    "a loop": lambda t, r: jax.lax.fori_loop(0, 3, lambda _, v: v**2 + 1, 0.3 * r["x"] @ t),
+    "nothing": lambda t, r: 2.0 * r["y"],
+    "rounded": lambda t, r: jnp.sum(t.astype(int)) * 1.0 + jnp.sum(t**2),
 }
 
 
-@pytest.mark.parametrize("name", PREDICTORS)
-def test_predictors_are_found_and_give_the_same_derivatives(name):
-    many, loss = PREDICTORS[name]
-    row, theta = {"x": X8, "y": 1.5}, np.linspace(0.3, -0.5, 8)
-    with double_precision():
-        found = find_predictors(loss, 8, row)
-        if found is None:
-            assert many is None
-            return
-        J, o = found.extract(row)
-        u = J @ theta + o
-        assert found.many == many
-        same(found.outer(u, row), loss(theta, row))
-        same(J.T @ jax.grad(found.outer)(u, row), jax.grad(loss)(theta, row))
-        same(J.T @ jax.hessian(found.outer)(u, row) @ J, jax.hessian(loss)(theta, row))
-
-
-@pytest.mark.parametrize("name", ["a sum", "a scale", "all of theta"])  # one, two, no predictors
+@pytest.mark.parametrize("name", FORMS)
 def test_kernels_are_derivatives_of_the_weighted_sum(name):
-    many, loss = PREDICTORS[name]
+    loss = FORMS[name]
     rng = np.random.default_rng(41)
     theta, w = 0.3 * rng.standard_normal(8), rng.gamma(2.0, 1.0, 12)
     rows = {"x": rng.standard_normal((12, 8)), "y": rng.standard_normal(12)}
     each = jax.vmap(loss, (None, 0))
     with double_precision():
-        made = Kernels(loss, theta, {"x": rows["x"][0], "y": rows["y"][0]})
-        assert (made.predictors and made.predictors.many) == many
-        ready = made.prepare(rows)
-        gradients = jax.jacobian(each)(theta, rows)
-        hessians = w[:, None, None] * jax.jacobian(jax.jacobian(each))(theta, rows)
+        made = Kernels(loss, theta)
+        gradients = jax.jacfwd(each)(theta, rows)
+        hessians = w[:, None, None] * jax.jacfwd(jax.jacfwd(each))(theta, rows)
         values = w * each(theta, rows)
-        same(made.values(theta, ready, w), values)
-        same(made.scores(theta, ready, w), w[:, None] * gradients)
-        value, gradient, _, hessian = made.derivatives(theta, ready, w)
+        same(made.values(theta, rows, w), values)
+        same(made.scores(theta, rows, w), w[:, None] * gradients)
+        value, gradient, _, hessian = made.derivatives(theta, rows, w)
         same(value, values.sum())
         same(gradient, w @ gradients)
         same(hessian, hessians.sum(axis=0))
-        scores, bent = made.hessians(theta, ready, w)
+        scores, bent = made.hessians(theta, rows, w)
         same(scores, w[:, None] * gradients)
         same(bent, hessians)
-        value, gradient = made.value_and_gradient(theta, ready, w)
+        value, gradient = made.value_and_gradient(theta, rows, w)
         same(value, values.sum())
         same(gradient, w @ gradients)
         several = np.stack([theta, 2 * theta])
-        same(made.totals(several, ready, w), [w @ each(t, rows) for t in several])
+        same(made.totals(several, rows, w), [w @ each(t, rows) for t in several])
         # a row of weight zero counts for nothing, whatever it holds
         rows["y"][3], w[3] = np.inf, 0.0
-        kept = made.values(theta, made.prepare(rows), w)
+        kept = made.values(theta, rows, w)
         same(kept, np.where(w > 0, values, 0.0))
 
 
