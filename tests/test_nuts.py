@@ -56,7 +56,7 @@ def z_scores(draws: ef.Draws, mean: np.ndarray, variance: np.ndarray) -> np.ndar
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm-up that is just long enough where the whitening is good."""
-    monkeypatch.setattr(nuts, "WINDOWS", ((20, False), (50, True), (30, False)))
+    monkeypatch.setattr(nuts, "WARM_UP", 100)
 
 
 def test_values_and_gradients_are_those_of_the_energy(case: Case) -> None:
@@ -217,19 +217,18 @@ def test_a_total_of_its_own_is_asked_point_by_point() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_seeds_make_draws_whatever_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_make_draws_and_posteriors_of_a_size_share_programs() -> None:
     import jax.numpy as jnp
 
     posterior = one_parameter("huber", 0.5)
     one = drawn(posterior, draws=50)
-    program = nuts._program(None, True)
-    compiled = program._cache_size()
-    monkeypatch.setattr(nuts, "PAUSE", 0.001)
+    programs = nuts._programs(None, True)
+    compiled = [program._cache_size() for program in programs]
     two = drawn(posterior, draws=50)
     np.testing.assert_array_equal(one.values, two.values)
     assert not np.array_equal(one.values, drawn(posterior, draws=50, seed=2).values)
     drawn(one_parameter("logistic", 2.0), draws=50)
-    assert program._cache_size() == compiled
+    assert [program._cache_size() for program in programs] == compiled
     assert one.values.shape == (4, 13, 1)
     assert one.values.dtype == np.float64
     assert (one.sampler, one.eta, one.names) == ("nuts", 0.5, posterior.criterion.names)

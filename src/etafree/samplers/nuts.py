@@ -1,14 +1,20 @@
-"""The no-U-turn sampler in the same whitening: for posteriors that are far from normal."""
+r"""The no-U-turn sampler in the same whitening: for posteriors that are far from normal.
+
+Chains move in z with :math:`\theta = m + Lz`, where the log density, taken relative to its value at
+the mode, is of order p. What JAX cannot differentiate it asks of numpy, in single precision: JAX
+answers in threads of its own, for which our context of double precision does not hold. Chains then
+draw from :math:`\exp f(\mathrm{round}(z))`, which is off by a relative 1e-7, and from that exactly:
+leapfrog steps along any field are reversible and keep volumes.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +30,15 @@ from etafree.foundation.threads import own_settings
 from etafree.penalties import Penalty, Ridge
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
-from etafree.totals.linear import has_design
+from etafree.totals.base import Total
+from etafree.totals.linear import LinearTotal, has_design
+
+if TYPE_CHECKING:
+    from jax import Array as JaxArray
 
 CHAINS = 4
-#: Iterations of the warm-up, and whether the metric is learnt from them at their end.
-WINDOWS = ((40, False), (60, True), (150, True), (50, False))
+#: Iterations of blackjax's window adaptation, and of one call of the compiled sampler.
+WARM_UP, BLOCK = 300, 25
 TARGET = 0.8
 #: Iterations per chain below which R-hat means nothing; of shorter requests the last are kept.
 SHORTEST = 150
@@ -36,14 +46,22 @@ R_HAT_LIMIT = 1.1
 DIVERGENT_LIMIT = 0.01
 #: How far below its peak, per parameter, the log density may be where a chain starts.
 DEPTH = 1000.0
-#: Iterations that one call of the compiled program can do, and seconds that it should take.
-ROWS, PAUSE = 256, 0.2
 
 #: Values (D,) and gradients (D, p) at points (D, p).
 Energy = Callable[[Array], tuple[Array, Array]]
-#: What compiled programs ask for, by number, so that one program serves all posteriors of a size,
-#: and the errors that came up.
-_JOBS: dict[int, tuple[Energy, list[BaseException]]] = {}
+
+
+class _Job(NamedTuple):
+    """What a running program asks for, at whitened points, and the errors that came up."""
+
+    energy: Energy
+    normal: Normal
+    peak: float
+    errors: list[BaseException]
+
+
+#: Jobs by number, so that one compiled program serves all posteriors of a size.
+_JOBS: dict[int, _Job] = {}
 _NUMBERS = itertools.count()
 
 
@@ -55,14 +73,14 @@ class _Target(NamedTuple):
     eta: np.float64
     centre: Array
     precision: Array
-    job: np.float64
+    job: np.int32
 
 
 @own_settings  # which JAX's own threads would wait for
 def nuts_draws(
     posterior: GeneralizedPosterior, normal: Normal, draws: int, rng: np.random.Generator
 ) -> Draws:
-    """Return draws of four chains of the no-U-turn sampler that learn one step size and metric.
+    """Return draws of four chains of the no-U-turn sampler that share a step size and a metric.
 
     A total with ``log_density_parts`` is differentiated and compiled by JAX; any other is asked for
     values and gradients. Kinks do no harm. The effective size is the smallest over means *and*
@@ -127,71 +145,58 @@ def _starts(posterior: GeneralizedPosterior, normal: Normal, rng: np.random.Gene
 def _run(
     posterior: GeneralizedPosterior, normal: Normal, z: Array, length: int, seed: int
 ) -> tuple[Array, dict[str, float]]:
-    """Warm up and sample; return whitened draws (length, chain, p) and what happened.
-
-    How many iterations go into one call of the program depends on the time they take; the draws do
-    not depend on it.
-    """
-    import blackjax
+    """Warm up and sample; return whitened draws (length, chain, p) and what happened."""
     import jax
-
-    def begin(step_size: float) -> Any:  # numbers of one kind, or the program is compiled twice
-        start = blackjax.adaptation.step_size.dual_averaging_adaptation(TARGET)[0]
-        return jax.tree.map(np.float64, start(step_size))
 
     p, energy = posterior.criterion.p, posterior.energy
     native = hasattr(energy.total, "log_density_parts")
     weight, centre, precision = energy.strength * energy.size, np.zeros(p), np.zeros((p, p))
     if isinstance(energy.penalty, Ridge):
         centre, precision, weight = energy.penalty.mu, weight * energy.penalty.Q, 0.0
-    asks = not native or weight != 0.0
-    advance = _program(energy.total if native else None, asks)
-    key = jax.random.key(seed, impl="threefry2x32")
-    chains = blackjax.mcmc.hmc.HMCState(z, np.zeros(CHAINS), np.zeros((CHAINS, p)))
-    averaging, metric, done, gradients, pace = begin(p**-0.25), np.ones(p), 0, 0, 1
-    plan = [(count, True, learn) for count, learn in WINDOWS] + [(length, False, False)]
+    warm_up, advance = _programs(energy.total if native else None, not native or weight != 0.0)
+    ask, job = _asked(energy.total, native, weight, energy.penalty), next(_NUMBERS)
     errors: list[BaseException] = []
-    job = next(_NUMBERS)
-    target = _Target(
-        normal.mean, normal.lower, np.float64(posterior.eta), centre, precision, np.float64(job)
-    )
-    _JOBS[job] = (_asked(energy.total, native, weight, energy.penalty), errors)
-    with contextlib.ExitStack() as stack:
-        stack.callback(_JOBS.pop, job)
-        show = stack.enter_context(counted(sum(stage[0] for stage in plan), "nuts"))
-        for count, adapting, learn in plan:
-            made: list[list[Array]] = []
-            left = count
-            while left:
-                size, clock = min(left, pace), time.monotonic()
-                state = (chains, averaging, metric, adapting)
-                span = (np.int64(done), np.int64(size))
-                chains, averaging, found = advance(state, key, span, target)
-                made.append([np.asarray(record)[:size] for record in found])
-                if errors:
-                    raise errors[0]
-                quick = time.monotonic() - clock < PAUSE
-                pace = min(ROWS, 2 * pace) if quick else max(1, pace // 2)
-                done, left = done + size, left - size
-                show(size)
-            points, steps, diverged, accepted = (np.concatenate(m) for m in zip(*made, strict=True))
-            gradients += int(steps.sum())
-            step_size = float(np.exp(averaging.log_step_size_avg))
-            if learn:  # shrunk towards the whitening's own variance as if by five draws
-                some, variance = CHAINS * count, points.reshape(-1, p).var(axis=0)
-                metric = (some * variance + 5.0) / (some + 5.0)
-                averaging = begin(step_size)
+    eta, count = np.float64(posterior.eta), -(-length // BLOCK)
+    target = _Target(normal.mean, normal.lower, eta, centre, precision, np.int32(job))
+    keys = jax.random.split(jax.random.key(seed, impl="threefry2x32"), 1 + count)
+    _JOBS[job] = _Job(ask, normal, float(ask(normal.mode[None])[0][0]), errors)
+    try:
+        with counted(WARM_UP + count * BLOCK, "nuts") as show:
+            chains, step_size, metric, steps = _wait(warm_up(z, keys[0], target, WARM_UP), errors)
+            show(WARM_UP)
+            gradients, blocks = int(steps), []
+            for key in keys[1:]:
+                chains, records = _wait(advance(chains, key, step_size, metric, target), errors)
+                blocks.append([np.asarray(record) for record in records])
+                show(BLOCK)
+    finally:
+        del _JOBS[job]
+    points, steps, diverged, accepted = (np.concatenate(b) for b in zip(*blocks, strict=True))
     return points, {
         "divergences": int(diverged.sum()),
-        "step_size": step_size,
+        "step_size": float(step_size),
         "acceptance": float(accepted.mean()),
-        "gradients": gradients,
+        "gradients": gradients + int(steps.sum()),
     }
 
 
+def _wait(results: tuple[Any, ...], errors: list[BaseException]) -> tuple[Any, ...]:
+    """Wait for a compiled program, so that an interrupt is noticed, and raise what went wrong."""
+    import jax
+
+    try:
+        while not all(leaf.is_ready() for leaf in jax.tree.leaves(results)):
+            time.sleep(0.002)
+    except BaseException as interrupt:  # the program is answered NaN from now on, which ends it
+        errors.append(interrupt)
+    if errors:
+        raise errors[0]
+    return results
+
+
 @functools.lru_cache(maxsize=8)
-def _program(total: Any, asks: bool) -> Any:
-    """Return iterations of all chains, compiled at their first use.
+def _programs(total: Any, asks: bool) -> tuple[Any, Any]:
+    """Return the warm-up and a block of iterations of all chains, compiled at their first use.
 
     That is once per number of parameters, or once per total where JAX differentiates the total:
     the last eight of these are kept.
@@ -200,103 +205,93 @@ def _program(total: Any, asks: bool) -> Any:
     import jax
     import jax.numpy as jnp
 
-    kernel = blackjax.nuts.build_kernel()
-    learn = blackjax.adaptation.step_size.dual_averaging_adaptation(TARGET)[1]
     native = None if total is None else total.log_density_parts()
+    kernel = blackjax.nuts.build_kernel()
 
-    def ask(theta: Any, job: Any) -> tuple[Any, Any]:
-        # As bits: JAX makes float32 of float64 in threads that do not know of our context.
-        asked = jax.lax.bitcast_convert_type(jnp.append(theta, job), jnp.uint32)
-        bits = jax.pure_callback(_answer, asked, asked, vmap_method="expand_dims")
-        both = jax.lax.bitcast_convert_type(bits, jnp.float64)
-        return both[-1], both[:-1]
+    def ask(z: JaxArray, job: JaxArray) -> tuple[JaxArray, JaxArray]:
+        single = z.astype(jnp.float32)
+        like = (single[0], single)  # shapes and types of what comes back
+        value, slope = jax.pure_callback(_answer, like, single, job, vmap_method="expand_dims")
+        return value.astype(jnp.float64), slope.astype(jnp.float64)
 
-    rest = jax.custom_vjp(lambda theta, job: ask(theta, job)[0])
+    rest = jax.custom_vjp(lambda z, job: ask(z, job)[0])
     rest.defvjp(ask, lambda slope, scale: (scale * slope, None))
 
-    def log_density(z: Any, target: _Target) -> Any:
+    def density(z: JaxArray, target: _Target) -> Any:
         theta = target.mean + target.lower @ z
         away = theta - target.centre
         energy = 0.5 * away @ target.precision @ away
         if native is not None:
             energy += native(theta)
         if asks:
-            energy += rest(theta, target.job)
+            energy += rest(z, target.job)
         return -target.eta * energy
 
-    def advance(state: Any, key: Any, span: Any, target: _Target) -> Any:
-        first, count = span
-        chains, averaging, metric, adapting = state
-        density = functools.partial(log_density, target=target)
+    def warm_up(z: JaxArray, key: JaxArray, target: _Target, count: int) -> tuple[Any, ...]:
+        adaptation = blackjax.window_adaptation(
+            blackjax.nuts,
+            functools.partial(density, target=target),
+            initial_step_size=z.shape[1] ** -0.25,
+            target_acceptance_rate=TARGET,
+        )
 
-        def step(i: Any, carry: Any) -> Any:
-            chains, averaging, records = carry
-            size = jnp.where(adapting, averaging.log_step_size, averaging.log_step_size_avg)
-            keys = jax.random.split(jax.random.fold_in(key, first + i), CHAINS)
-            move: Any = lambda key, chain: kernel(key, chain, density, jnp.exp(size), metric)  # noqa: E731
-            chains, info = jax.vmap(move)(keys, chains)
-            learnt = learn(averaging, info.acceptance_rate.mean())
-            averaging = jax.tree.map(lambda a, b: jnp.where(adapting, a, b), learnt, averaging)
-            rows = (
-                chains.position,
+        def one(key: JaxArray, z: JaxArray) -> tuple[Any, ...]:
+            (state, tuned), history = adaptation.run(key, z, count)
+            steps = history.info.num_integration_steps.sum()
+            return state, jnp.log(tuned["step_size"]), tuned["inverse_mass_matrix"], steps
+
+        chains, sizes, metrics, steps = jax.vmap(one)(jax.random.split(key, CHAINS), z)
+        return chains, jnp.exp(sizes.mean()), metrics.mean(axis=0), steps.sum()
+
+    def advance(
+        chains: object, key: JaxArray, step_size: JaxArray, metric: JaxArray, target: _Target
+    ) -> tuple[Any, ...]:
+        tuned = (functools.partial(density, target=target), step_size, metric)
+
+        def step(chains: object, key: JaxArray) -> tuple[Any, ...]:
+            keys = jax.random.split(key, CHAINS)
+            moved, info = jax.vmap(lambda key, chain: kernel(key, chain, *tuned))(keys, chains)
+            return moved, (
+                moved.position,
                 info.num_integration_steps,
                 info.is_divergent,
                 info.acceptance_rate,
             )
-            return chains, averaging, jax.tree.map(lambda r, row: r.at[i].set(row), records, rows)
 
-        z = chains.position
-        start = jax.vmap(lambda point: blackjax.nuts.init(point, density))
-        chains = jax.lax.cond(first == 0, start, lambda _: chains, z)
-        kinds = (jnp.int64, jnp.bool, jnp.float64)
-        records = (jnp.zeros((ROWS, *z.shape)), *(jnp.zeros((ROWS, CHAINS), k) for k in kinds))
-        return jax.lax.fori_loop(0, count, step, (chains, averaging, records))
+        return jax.lax.scan(step, chains, jax.random.split(key, BLOCK))
 
-    return jax.jit(advance)
+    return jax.jit(warm_up, static_argnums=3), jax.jit(advance)
 
 
-def _answer(bits: object) -> NDArray[np.uint32]:
-    """Give a compiled program the gradients and values at its points, all as bits."""
-    points = np.asarray(bits).view(np.float64)[..., 0]
-    rows = np.atleast_2d(points)
-    energy, errors = _JOBS[int(rows[0, -1])]
-    out = np.full(rows.shape, np.nan)
+def _answer(z: JaxArray, job: JaxArray) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Answer a program: the energy relative to the mode's, and its gradient, as functions of z."""
+    points = np.asarray(z, np.float64)
+    rows, asked = np.atleast_2d(points), _JOBS.get(int(np.ravel(job)[0]))
+    values, slopes = np.full(len(rows), np.nan), np.full(rows.shape, np.nan)
     good = np.isfinite(rows).all(axis=1)  # chains that wait for others may go anywhere
-    try:
-        with np.errstate(all="ignore"):
-            out[good, -1], out[good, :-1] = energy(rows[good, :-1])
-    except BaseException as error:  # raised again where the program was called
-        errors.append(error)
-    return out.reshape(points.shape)[..., None].view(np.uint32)
+    with np.errstate(all="ignore"):
+        if asked is not None and not asked.errors:
+            normal = asked.normal
+            try:
+                energies, gradients = asked.energy(normal.mean + rows[good] @ normal.lower.T)
+                values[good], slopes[good] = energies - asked.peak, gradients @ normal.lower
+            except BaseException as error:  # raised again where the program was called
+                asked.errors.append(error)
+        single = values.astype(np.float32), slopes.astype(np.float32)
+    return single[0].reshape(points.shape[:-1]), single[1].reshape(points.shape)
 
 
-def _asked(total: Any, native: bool, weight: float, penalty: Penalty) -> Energy:
+def _asked(total: Total, native: bool, weight: float, penalty: Penalty) -> Energy:
     """Return the total, unless JAX has it, plus the weighted penalty."""
 
-    def linear(thetas: Array) -> tuple[Array, Array]:
-        values, slopes = np.zeros(len(thetas)), np.zeros(thetas.shape)
-        for rows in row_blocks(total.n, max(total.p, len(thetas))):
-            X, y = total.X[rows], total.y[rows]
-            u = thetas @ X.T
-            if total.offset is not None:
-                u += total.offset[rows]
-            weights = None if total.weights is None else total.weights[rows]
-            slope = total.loss.first(u, y)
-            if weights is not None:
-                slope *= weights
-                slope[:, weights == 0] = 0.0
-            slopes += slope @ X
-            values += total.loss.sums(u, y, weights)  # which overwrites u
-        return values, slopes
-
-    def pointwise(thetas: Array) -> tuple[Array, Array]:
-        if native:
+    def loss(thetas: Array) -> tuple[Array, Array]:
+        if native or not len(thetas):
             return np.zeros(len(thetas)), np.zeros(thetas.shape)
+        if has_design(total):
+            return _linear(total, thetas)
         one = getattr(total, "value_and_gradient", total.derivatives)
-        found = [one(theta) for theta in thetas]
-        return np.array([f[0] for f in found]), np.array([f[1] for f in found])
-
-    loss = linear if has_design(total) and not native else pointwise
+        points = [one(theta) for theta in thetas]
+        return np.array([point[0] for point in points]), np.array([point[1] for point in points])
 
     def energy(thetas: Array) -> tuple[Array, Array]:
         values, slopes = loss(thetas)
@@ -306,3 +301,21 @@ def _asked(total: Any, native: bool, weight: float, penalty: Penalty) -> Energy:
         return values, slopes
 
     return energy
+
+
+def _linear(total: LinearTotal, thetas: Array) -> tuple[Array, Array]:
+    """Return a total's values and gradients at points (D, p), in one pass over blocks of rows."""
+    values, slopes = np.zeros(len(thetas)), np.zeros(thetas.shape)
+    for rows in row_blocks(total.n, max(total.p, len(thetas))):
+        X, y = total.X[rows], total.y[rows]
+        u = thetas @ X.T
+        if total.offset is not None:
+            u += total.offset[rows]
+        weights = None if total.weights is None else total.weights[rows]
+        slope = total.loss.first(u, y)
+        if weights is not None:
+            slope *= weights
+            slope[:, weights == 0] = 0.0
+        slopes += slope @ X
+        values += total.loss.sums(u, y, weights)  # which overwrites u
+    return values, slopes
