@@ -13,7 +13,7 @@ from benchmarks.gibbs import reference_gibbs
 from conftest import refused
 from etafree.data.groups import Groups
 from etafree.paper.random_intercept import Design, pseudo_true, robust_variances, whiten
-from etafree.samplers.gibbs import fill_noise, gibbs_chains, update_latents, words_for
+from etafree.samplers.gibbs import fill_noise, gibbs_chains, update_latents
 from etafree.samplers.quadrature import distribution
 from etafree.samplers.variational import normal_approximation
 
@@ -117,7 +117,7 @@ def test_random_numbers_are_normal_and_independent() -> None:
 
     n = 400_001
     one, two, unit = (np.empty(n, np.float32) for _ in range(3))
-    fill_noise(np.uint64(12345), np.empty(words_for(n), np.uint64), one, two, unit)
+    fill_noise(np.uint64(12345), np.empty(n + (n + 1) // 2, np.uint64), one, two, unit)
     assert stats.kstest(unit, "uniform").pvalue > 1e-3
     assert abs(np.corrcoef(unit, one**2 + two**2)[0, 1]) < 0.008
     assert np.abs(np.concatenate([one, two])).max() > 4.5
@@ -197,7 +197,7 @@ def test_the_latent_scale_has_its_conditional_distribution(kappa: float, size: f
 
     n = 20_000
     z, noise, unit, space = (np.empty(n, np.float32) for _ in range(4))
-    fill_noise(np.uint64(99), np.empty(words_for(n), np.uint64), z, noise, unit)
+    fill_noise(np.uint64(99), np.empty(n + (n + 1) // 2, np.uint64), z, noise, unit)
     # with eta = 1 and r = 0 the shift is N(0, v), v = omega / (1 + omega): recover omega from z = 1
     t, zero, one = np.full(n, size, np.float32), np.zeros(n), np.ones(n, np.float32)
     update_latents(zero, zero, 0.0, zero, t, z, one, unit, space, 1.0, kappa, False)

@@ -84,25 +84,16 @@ def sample(
     (1, 500, 2)
     """
     if not isinstance(posterior, GeneralizedPosterior):
-        raise InputError(
-            "posterior",
-            f"is a {type(posterior).__name__}",
-            "build it with ef.GeneralizedPosterior(criterion, eta)",
-        )
+        problem = f"is a {type(posterior).__name__}"
+        raise InputError("posterior", problem, "build ef.GeneralizedPosterior(criterion, eta)")
     whole = isinstance(draws, int | np.integer) and not isinstance(draws, bool)
     if not whole or not FEWEST <= draws <= MOST:
-        raise InputError(
-            "draws",
-            f"is {draws!r:.80}",
-            f"pass a whole number up to {MOST:.0e}; fewer than {FEWEST} cannot be checked",
-        )
+        advice = f"pass a whole number up to {MOST:.0e}; fewer than {FEWEST} cannot be checked"
+        raise InputError("draws", f"is {draws!r:.80}", advice)
     as_choice(sampler, "sampler", ("auto", *SAMPLERS))
     if sampler == "quadrature" and posterior.criterion.p != 1:
-        raise InputError(
-            "sampler",
-            f"'quadrature' takes one parameter, not {posterior.criterion.p}",
-            "use sampler='auto'",
-        )
+        problem = f"'quadrature' takes one parameter, not {posterior.criterion.p}"
+        raise InputError("sampler", problem, "use sampler='auto'")
     rng = as_rng(seed)
     normal = normal_approximation(posterior)
     if np.finfo(np.float64).eps * abs(posterior.log_density(normal.mode)) > ROUNDING:
@@ -110,10 +101,10 @@ def sample(
     if sampler == "auto" and posterior.criterion.p == 1:
         sampler = "quadrature"
     first = "importance" if sampler == "auto" else sampler
-    made = SAMPLERS[first](posterior, normal, int(draws), rng)
-    if sampler == "auto" and not trustworthy(made):
-        made = _fall_back(posterior, normal, int(draws), rng)
-    return replace(made, source=posterior, info={**made.info, "seed": told_seed(seed, rng)})
+    drawn = SAMPLERS[first](posterior, normal, int(draws), rng)
+    if sampler == "auto" and not trustworthy(drawn):
+        drawn = _fall_back(posterior, normal, int(draws), rng)
+    return replace(drawn, source=posterior, info={**drawn.info, "seed": told_seed(seed, rng)})
 
 
 def _fall_back(

@@ -14,9 +14,8 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.importance import proposal_dof, student_proposal
 from etafree.samplers.variational import Normal
 
-CHAINS = 32
-WARM_UP = 200
-THIN = 4
+LogRatio = Callable[[Array], Array]
+CHAINS, WARM_UP, THIN = 32, 200, 4
 #: A slice this small around a point that lies on it cannot be told from rounding.
 SHRINKAGES = 200
 #: Chains that disagree more than this have not seen the same distribution.
@@ -30,7 +29,7 @@ TOO_COARSE = (
 def elliptical_draws(
     posterior: GeneralizedPosterior, normal: Normal, draws: int, rng: np.random.Generator
 ) -> Draws:
-    """Return draws of many chains run side by side, each on ellipses of a Student-t base measure.
+    """Return draws of many chains side by side, each on ellipses of a Student-t base measure.
 
     Given a scale drawn from its conditional, the Student-t is normal and an ellipse through the
     current point and a fresh normal point leaves it invariant; a slice on the ratio of posterior to
@@ -48,8 +47,7 @@ def elliptical_draws(
 
     def log_ratio(z: Array) -> Array:
         log_base = -0.5 * (dof + p) * np.log1p(np.einsum("ij,ij->i", z, z) / dof)
-        ratio: Array = posterior.log_density(normal.mean + z @ normal.lower.T) - log_base
-        return ratio
+        return np.asarray(posterior.log_density(normal.mean + z @ normal.lower.T) - log_base)
 
     chains = min(CHAINS, max(4, draws // 50))
     length = -(-draws // chains)
@@ -58,8 +56,7 @@ def elliptical_draws(
     level, peak = log_ratio(z), float(log_ratio(mode)[0])
     lost = ~(level > peak - 50.0 - 10.0 * p)
     z[lost], level[lost] = mode, peak
-    out = np.empty((chains, length, p))
-    evaluations = chains
+    out, evaluations = np.empty((chains, length, p)), chains
     for step in range(-WARM_UP, length * THIN):
         z, level, spent = _sweep(z, level, log_ratio, dof, rng)
         evaluations += spent
@@ -78,11 +75,7 @@ def elliptical_draws(
 
 
 def _sweep(
-    z: Array,
-    level: Array,
-    log_ratio: Callable[[Array], Array],
-    dof: float,
-    rng: np.random.Generator,
+    z: Array, level: Array, log_ratio: LogRatio, dof: float, rng: np.random.Generator
 ) -> tuple[Array, Array, int]:
     """Move every chain once; return positions, log ratios and the number of evaluations."""
     chains, p = z.shape
@@ -92,8 +85,7 @@ def _sweep(
     angle = rng.random((chains,)) * (2 * np.pi)
     low, high = angle - 2 * np.pi, angle.copy()
     position, height = z.copy(), level.copy()
-    open_ = np.arange(chains)
-    spent = 0
+    open_, spent = np.arange(chains), 0
     for _ in range(SHRINKAGES):
         if not len(open_):
             return position, height, spent

@@ -46,11 +46,6 @@ _ANGLE = np.float32(math.pi / 4 * 2.0**-31)
 _ROOT_HALF = np.int32(0x3F3504F3)  # bit pattern of the root of one half
 
 
-def words_for(n: int) -> int:
-    """Return how many words `fill_noise` needs for n observations."""
-    return n + (n + 1) // 2
-
-
 @jit(fastmath=True)
 def _fill_words(counter, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     for i in range(out.shape[0]):
@@ -103,7 +98,7 @@ def _fill_normals(radii, angles, one, two):  # type: ignore[no-untyped-def]  # p
 def fill_noise(counter, words, one, two, unit):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Fill `one` and `two` with standard normals, `unit` with uniforms in [0, 1]; single precision.
 
-    `words` is scratch of `words_for(n)` unsigned 64-bit integers. Returns the advanced counter.
+    `words` is scratch of n + (n + 1) // 2 unsigned 64-bit integers. Returns the advanced counter.
     """
     n = one.shape[0]
     counter = _fill_words(counter, words)
@@ -167,18 +162,11 @@ def update_latents(base, x, b, y, t, z, noise, unit, residual, eta, c, published
 def _run_chain(key, columns, y, cov, root, start, eta, c, published, burn_in, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     p, n = columns.shape
     beta, moment = np.zeros(p), np.empty(p)
-    normal, spare, unused = (
-        np.empty(p, np.float32),
-        np.empty(p, np.float32),
-        np.empty(p, np.float32),
-    )
     few, words = np.empty(p + (p + 1) // 2, np.uint64), np.empty(BLOCK + BLOCK // 2, np.uint64)
-    z, noise, unit = (
-        np.empty(BLOCK, np.float32),
-        np.empty(BLOCK, np.float32),
-        np.empty(BLOCK, np.float32),
-    )
-    t, residual, partial = np.zeros(n, np.float32), np.empty(BLOCK, np.float32), np.empty(BLOCK)
+    small, large = np.empty((3, p), np.float32), np.empty((4, BLOCK), np.float32)
+    normal, spare, unused = small[0], small[1], small[2]
+    z, noise, unit, residual = large[0], large[1], large[2], large[3]
+    t, partial = np.zeros(n, np.float32), np.empty(BLOCK)
     counter = key
     for step in range(burn_in + out.shape[0]):
         for j in range(p):
@@ -196,19 +184,9 @@ def _run_chain(key, columns, y, cov, root, start, eta, c, published, burn_in, ou
                     x = columns[j, first : first + m]
                     for i in range(m):
                         base[i] -= x[i] * beta[j]
+            x = columns[0, first : first + m]
             moment[0] += eta * update_latents(
-                base,
-                columns[0, first : first + m],
-                beta[0],
-                here,
-                shift,
-                z,
-                noise,
-                unit,
-                residual,
-                eta,
-                c,
-                published,
+                base, x, beta[0], here, shift, z, noise, unit, residual, eta, c, published
             )
             for j in range(1, p):
                 x = columns[j, first : first + m]
@@ -230,19 +208,9 @@ def _run_chain(key, columns, y, cov, root, start, eta, c, published, burn_in, ou
 @jit(parallel=True, fastmath=True)
 def _run_chains(keys, data, columns, y, cov, root, start, eta, c, published, burn_in, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     for k in prange(keys.shape[0]):
-        d = data[k]
+        x, response = columns[data[k]], y[data[k]]
         _run_chain(
-            keys[k],
-            columns[d],
-            y[d],
-            cov[k],
-            root[k],
-            start[k],
-            eta[k],
-            c,
-            published,
-            burn_in,
-            out[k],
+            keys[k], x, response, cov[k], root[k], start[k], eta[k], c, published, burn_in, out[k]
         )
 
 
@@ -260,28 +228,10 @@ def gibbs_chains(
     seed: np.random.SeedSequence,
     rule: str = "appendix",
 ) -> Array:
-    """Return the draws (chain, draw, p) of many chains over one or several data sets.
+    """Return the draws (K, draws, p) of K chains over D data sets, X (D, n, p) whitened, y (D, n).
 
-    Parameters
-    ----------
-    X : (D, n, p) array
-        Design matrices of D data sets, whitened.
-    y : (D, n) array
-    data : (K,) int array
-        Which data set each chain is for.
-    eta : (K,) array
-        Learning rate of each chain.
-    c : float
-        Huber's threshold.
-    precision : (K, p, p) array
-        P, prior precision of each chain.
-    shift : (K, p) array
-        P mu.
-    draws, burn_in : int
-        Kept and discarded iterations.
-    seed : SeedSequence
-        A stream belongs to a chain, so results do not depend on the number of threads.
-    rule : {"appendix", "published"}
+    Each chain has its data set in `data` (K,), its `eta` (K,), prior `precision` P (K, p, p) and
+    `shift` P mu (K, p), and a stream of its own: results do not depend on the number of threads.
     """
     as_choice(rule, "rule", RULES)
     if draws < 1 or burn_in < 0:
@@ -295,19 +245,7 @@ def gibbs_chains(
     root = linalg.cholesky(cov, "precision of the coefficients")
     out = np.empty((len(data), draws, X.shape[2]))
     keys = seed.generate_state(len(data), np.uint64)
-    columns = np.ascontiguousarray(X.transpose(0, 2, 1))
-    _run_chains(
-        keys,
-        data,
-        columns,
-        np.ascontiguousarray(y),
-        cov,
-        root,
-        np.ascontiguousarray(shift),
-        np.ascontiguousarray(eta),
-        float(c),
-        rule == "published",
-        int(burn_in),
-        out,
-    )
+    columns, y, shift, eta = map(np.ascontiguousarray, (X.transpose(0, 2, 1), y, shift, eta))
+    rest = (float(c), rule == "published", int(burn_in), out)
+    _run_chains(keys, data, columns, y, cov, root, shift, eta, *rest)
     return out

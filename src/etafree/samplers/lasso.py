@@ -49,21 +49,10 @@ def kinked_chain(
     rng: np.random.Generator,
     thin: int = THIN[0],
 ) -> Array:
-    r"""Return draws (D, p) of a normal law times :math:`\exp\{-\sum_g\kappa_g\|\theta_g\|\}`.
+    """Return draws (D, p) of the law above, a draw every `thin` sweeps.
 
-    Parameters
-    ----------
-    precision : (p, p) array
-        :math:`P`, positive definite.
-    linear : (p,) array
-        :math:`h`.
-    kinks : GroupNorms
-        Its weights are :math:`\kappa_g`; its ridge is left out.
-    start : (p,) array
-    draws : int
-    rng : Generator
-    thin : int
-        Sweeps between draws.
+    `precision` is P (p, p), `linear` h (p,); the weights of `kinks` are kappa, its ridge is left
+    out.
 
     Examples
     --------
@@ -75,15 +64,15 @@ def kinked_chain(
     """
     from etafree.data.compiled import kinked_sweeps
 
-    p, many = len(start), len(kinks.weights)
-    theta, out = start.astype(np.float64).copy(), np.empty((draws, p))
-    block = max(1, BLOCK // (thin * (p + 2 * many)))
-    parts = [(np.empty((1, p)), BURN_IN)]
-    parts += [(out[first : first + block], thin) for first in range(0, draws, block)]
-    for kept, every in parts:
+    p, groups = len(start), len(kinks.weights)
+    theta, out = start.astype(np.float64), np.empty((draws, p))
+    block = max(1, BLOCK // (thin * (p + 2 * groups)))
+    runs = [(np.empty((1, p)), BURN_IN)]
+    runs += [(out[first : first + block], thin) for first in range(0, draws, block)]
+    for kept, every in runs:
         steps = len(kept) * every
-        normals, chi = rng.standard_normal((steps, p)), rng.standard_normal((steps, many))
-        unit = rng.random((steps, many))
+        normals, chi = rng.standard_normal((steps, p)), rng.standard_normal((steps, groups))
+        unit = rng.random((steps, groups))
         kinked_sweeps(
             theta, precision, linear, kinks.codes, kinks.weights, normals, chi, unit, every, kept
         )
@@ -99,8 +88,7 @@ def kinked_proposal(
 ) -> tuple[Array, Array, float] | None:
     """Return proposals (D, p) for a posterior with kinks, log densities and their effective share.
 
-    The densities are up to a constant. `widen` divides the exponent, for heavier tails. None where
-    there is no kink or where the loss has no positive definite curvature.
+    `widen` divides the exponent, for heavier tails. None without kinks or positive curvature.
     """
     from arviz_stats.base.array import array_stats
 

@@ -47,6 +47,9 @@ DIVERGENT_LIMIT = 0.01
 #: How far below its peak, per parameter, the log density may be where a chain starts.
 DEPTH = 1000.0
 
+#: What compiled programs return.
+Results = tuple[Any, ...]
+Program = Callable[..., Results]
 #: Values (D,) and gradients (D, p) at points (D, p).
 Energy = Callable[[Array], tuple[Array, Array]]
 
@@ -180,7 +183,7 @@ def _run(
     }
 
 
-def _wait(results: tuple[Any, ...], errors: list[BaseException]) -> tuple[Any, ...]:
+def _wait(results: Results, errors: list[BaseException]) -> Results:
     """Wait for a compiled program, so that an interrupt is noticed, and raise what went wrong."""
     import jax
 
@@ -195,7 +198,7 @@ def _wait(results: tuple[Any, ...], errors: list[BaseException]) -> tuple[Any, .
 
 
 @functools.lru_cache(maxsize=8)
-def _programs(total: Any, asks: bool) -> tuple[Any, Any]:
+def _programs(total: Any, asks: bool) -> tuple[Program, Program]:
     """Return the warm-up and a block of iterations of all chains, compiled at their first use.
 
     That is once per number of parameters, or once per total where JAX differentiates the total:
@@ -227,7 +230,7 @@ def _programs(total: Any, asks: bool) -> tuple[Any, Any]:
             energy += rest(z, target.job)
         return -target.eta * energy
 
-    def warm_up(z: JaxArray, key: JaxArray, target: _Target, count: int) -> tuple[Any, ...]:
+    def warm_up(z: JaxArray, key: JaxArray, target: _Target, count: int) -> Results:
         adaptation = blackjax.window_adaptation(
             blackjax.nuts,
             functools.partial(density, target=target),
@@ -235,7 +238,7 @@ def _programs(total: Any, asks: bool) -> tuple[Any, Any]:
             target_acceptance_rate=TARGET,
         )
 
-        def one(key: JaxArray, z: JaxArray) -> tuple[Any, ...]:
+        def one(key: JaxArray, z: JaxArray) -> Results:
             (state, tuned), history = adaptation.run(key, z, count)
             steps = history.info.num_integration_steps.sum()
             return state, jnp.log(tuned["step_size"]), tuned["inverse_mass_matrix"], steps
@@ -245,10 +248,10 @@ def _programs(total: Any, asks: bool) -> tuple[Any, Any]:
 
     def advance(
         chains: object, key: JaxArray, step_size: JaxArray, metric: JaxArray, target: _Target
-    ) -> tuple[Any, ...]:
+    ) -> Results:
         tuned = (functools.partial(density, target=target), step_size, metric)
 
-        def step(chains: object, key: JaxArray) -> tuple[Any, ...]:
+        def step(chains: object, key: JaxArray) -> Results:
             keys = jax.random.split(key, CHAINS)
             moved, info = jax.vmap(lambda key, chain: kernel(key, chain, *tuned))(keys, chains)
             return moved, (

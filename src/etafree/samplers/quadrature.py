@@ -25,13 +25,11 @@ def distribution(
     which is dense enough for rates above one because it is logarithmic away from the mode.
     """
     if posterior.criterion.p != 1:
-        raise InputError(
-            "posterior", f"has {posterior.criterion.p} parameters; quadrature takes one"
-        )
+        problem = f"has {posterior.criterion.p} parameters; quadrature takes one"
+        raise InputError("posterior", problem)
     rates = np.ones(1) if rates is None else rates
     mode, sd = float(normal.mode[0]), float(normal.lower[0, 0] / np.sqrt(rates.max()))
     peak = posterior.log_density(np.array([mode]))
-
     # theta = mode + sd sinh(t): dense around the mode, and far enough out for polynomial tails.
     depth = DEPTH / rates.min()
     ends = [_reach(posterior, mode, side * sd, peak - depth) for side in (-1.0, 1.0)]
@@ -51,18 +49,17 @@ def _cumulative(density: Array, ends: list[float]) -> Array:
     halves[1::2] = step * (5 * left + 8 * middle - right)
     halves[2::2] = step * (-left + 8 * middle + 5 * right)
     mass = np.maximum(halves, 0.0).cumsum()
-    normalised: Array = mass / mass[-1]
-    return normalised
+    return np.asarray(mass / mass[-1])
 
 
 def _reach(posterior: GeneralizedPosterior, mode: float, step: float, floor: float) -> float:
     """Return t with the log density at mode + step sinh(t) below `floor`."""
     t = np.linspace(0.1, 20.0, 200)
-    for some in (t[:50], t):
-        values = posterior.log_density((mode + step * np.sinh(some))[:, None])
+    for grid in (t[:50], t):
+        values = posterior.log_density((mode + step * np.sinh(grid))[:, None])
         below = np.flatnonzero(~(values > floor))
         if len(below):
-            return float(some[below[0]])
+            return float(grid[below[0]])
     raise ConvergenceError("the posterior's tail does not fall; add a penalty")
 
 
@@ -82,13 +79,9 @@ def quadrature_draws(
     """
     grid, mass = distribution(posterior, normal)
     theta = stratified(grid, mass, draws, rng)
-    return Draws(
-        theta[None, :, None],
-        posterior.criterion.names,
-        posterior.eta,
-        "quadrature",
-        {"ess": float(draws), "grid": len(grid)},
-    )
+    info = {"ess": float(draws), "grid": len(grid)}
+    names = posterior.criterion.names
+    return Draws(theta[None, :, None], names, posterior.eta, "quadrature", info)
 
 
 def stratified(grid: Array, mass: Array, draws: int, rng: np.random.Generator) -> Array:

@@ -72,23 +72,18 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
         if change > 1:  # far off: average precisions, or an exponential loss makes it oscillate
             back = linalg.inv(root, "covariance")
             new = 0.5 * (new + back.T @ back)
-        root = _root_at(new, eta)
+        if (factor := _root(new)) is None:
+            raise ConvergenceError(
+                f"no sampler reaches the whole posterior at eta = {eta:g} (no normal law comes "
+                "near it): use a larger eta or add a penalty"
+            )
+        root = factor
         step = -root @ (root.T @ (eta * (slope + weight * pull)))
         moved = float(step @ new @ step)
         mean = mean + step * min(1.0, 2.0 * np.sqrt(len(step) / max(moved, 1e-300)))
         if moved < 1e-4 and change < 1e-2:
             break
     return Normal(mean, root, fit.theta)
-
-
-def _root_at(precision: Array, eta: float) -> Array:
-    root = _root(precision)
-    if root is None:
-        raise ConvergenceError(
-            f"no sampler reaches the whole posterior at eta = {eta:g} (no normal law comes near "
-            "it): use a larger eta or add a penalty"
-        )
-    return root
 
 
 def _root(precision: Array) -> Array | None:

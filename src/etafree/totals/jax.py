@@ -7,10 +7,11 @@ once per loss and shape; weights are arguments, so that other weights compile no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,16 +46,16 @@ class Kernels:
     """
 
     def __init__(self, function: RowLoss, template: object) -> None:
-        jax = import_jax()
-        jnp, structured = jax.numpy, rebuild(template)
+        import jax
+        import jax.numpy as jnp
 
-        def loss(theta: JaxArray, row: object) -> JaxArray:
-            value: JaxArray = function(structured(theta), row)
-            return value
+        structured = rebuild(template)
+
+        def loss(theta: JaxArray, row: object) -> Any:
+            return function(structured(theta), row)
 
         def values(theta: JaxArray, rows: object, w: JaxArray) -> JaxArray:
-            weighted: JaxArray = jnp.where(w > 0, w * jax.vmap(loss, (None, 0))(theta, rows), 0.0)
-            return weighted
+            return jnp.where(w > 0, w * jax.vmap(loss, (None, 0))(theta, rows), 0.0)
 
         def total(theta: JaxArray, rows: object, w: JaxArray) -> JaxArray:
             return values(theta, rows, w).sum()
@@ -85,10 +86,56 @@ class Kernels:
 CHUNK = 1 << 18
 #: Numbers in the Hessians of single rows held at a time: 4 MB, and what differentiation needs.
 HESSIANS = 1 << 19
-#: Rows times parameter values that `totals` takes at a time.
-TOTALS = 1 << 18
-#: Smallest eigenvalue of a safe Hessian, relative to the largest.
-FLOOR = 1e-6
+T = TypeVar("T")
+
+
+class AutodiffTotal(Total):
+    """A total whose derivatives are sums that JAX compiles."""
+
+    @abstractmethod
+    def _sums(self, name: str, theta: Array) -> list[Array]:
+        """Return sums over all rows of what the compiled function of this name returns."""
+
+    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
+        """Return value, gradient and Hessian; `majorize` makes its eigenvalues safely positive."""
+        value, gradient, square, hessian = self._sums("derivatives", theta)
+        hessian, scale = symmetric(hessian), np.sqrt(self.n * square)
+        if majorize:  # no eigenvalue below a millionth of the largest
+            hessian = majorized(hessian, scale, 1e-6)
+        return Derivatives(float(value), gradient, hessian, scale)
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
+        """Return the total and its gradient (p,), for samplers that need no Hessian."""
+        value, gradient = self._sums("value_and_gradient", theta)
+        return float(value), gradient
+
+
+class AutodiffLoss(GeneralLoss):
+    """A loss that is a function written in JAX, and what was compiled of it."""
+
+    function: Callable[..., Any]
+    name: str | None
+    arguments: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            advice = f"pass a function f({self.arguments}) written in JAX"
+            raise InputError("function", f"is a {type(self.function).__name__}", advice)
+
+    def __getstate__(self) -> dict[str, object]:  # compiled functions stay behind
+        return {key: value for key, value in self.__dict__.items() if key != "_compiled"}
+
+    def compiled(self, key: Hashable, compile_: Callable[[], T]) -> T:
+        """Return what was compiled for parameters like these, made once."""
+        known: dict[Hashable, T] = self.__dict__.setdefault("_compiled", {})
+        if key not in known:
+            known[key] = compile_()
+        return known[key]
+
+    @property
+    def label(self) -> str:
+        """The name of the loss."""
+        return self.name or str(getattr(self.function, "__name__", type(self.function).__name__))
 
 
 class _Chunk(NamedTuple):
@@ -96,24 +143,16 @@ class _Chunk(NamedTuple):
 
     where: NDArray[np.intp]
     skip: int
-    rows: Any
-    weights: Any
+    rows: object
+    weights: JaxArray
 
 
 @dataclass(frozen=True, eq=False)
-class JaxTotal(Total):
+class JaxTotal(AutodiffTotal):
     """Sum of a `JaxLoss` over weighted observations; a row of weight zero is never looked at.
 
-    Attributes
-    ----------
-    loss : JaxLoss
-    template : pytree of arrays
-        What theta looks like.
-    columns : pytree of (n, ...) arrays
-    weights : (n,) array or None
-    frequency : bool
-    on_device : dict
-        The rows as JAX has them, shared by totals that differ in their weights.
+    `template` is what theta looks like, `columns` hold (n, ...) arrays, and `on_device` the rows as
+    JAX has them, shared by totals that differ in their weights.
     """
 
     loss: JaxLoss
@@ -121,12 +160,11 @@ class JaxTotal(Total):
     columns: object
     weights: Array | None = None
     frequency: bool = True
-    on_device: dict[int, Any] = field(default_factory=dict, repr=False)
+    on_device: dict[int, object] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        cached = ("_chunks", "_kernels")
-        kept = {key: value for key, value in self.__dict__.items() if key not in cached}
-        return {**kept, "on_device": {}}
+        cached = {"_chunks", "_kernels"}
+        return {k: v for k, v in self.__dict__.items() if k not in cached} | {"on_device": {}}
 
     @property
     def n(self) -> int:
@@ -139,15 +177,17 @@ class JaxTotal(Total):
         return sum(leaf.size for leaf in import_jax().tree.leaves(self.template))
 
     @property
-    def row(self) -> Any:
+    def row(self) -> object:
         """Shapes and types of one row."""
         jax = import_jax()
         return jax.tree.map(lambda c: jax.ShapeDtypeStruct(c.shape[1:], c.dtype), self.columns)
 
     @cached_property
     def _kernels(self) -> Kernels:
-        with double_precision():
-            return self.loss.kernels(self.template, self.row)
+        tree, loss = import_jax().tree, self.loss
+        shapes = tuple(leaf.shape for leaf in tree.leaves(self.template))
+        key = (tree.structure(self.template), shapes)
+        return loss.compiled(key, lambda: Kernels(loss.function, self.template))
 
     def reweighted(self, weights: Array | None, frequency: bool) -> JaxTotal:
         """Return the same total under other weights."""
@@ -162,17 +202,17 @@ class JaxTotal(Total):
     @cached_property
     def _chunks(self) -> list[_Chunk]:
         size = min(self.n, 1 << max(8, (CHUNK // self._width).bit_length() - 1))
-        there = np.arange(self.n) if self.weights is None else np.flatnonzero(self.weights)
-        shared = self.on_device if len(there) == self.n else {}
+        rows = np.arange(self.n) if self.weights is None else np.flatnonzero(self.weights)
+        shared = self.on_device if len(rows) == self.n else {}
         with double_precision():
-            return [self._chunk(there, k, size, shared) for k in range(0, len(there), size)]
+            return [self._chunk(rows, k, size, shared) for k in range(0, len(rows), size)]
 
     def _chunk(
-        self, there: NDArray[np.intp], first: int, size: int, shared: dict[int, Any]
+        self, rows: NDArray[np.intp], first: int, size: int, shared: dict[int, object]
     ) -> _Chunk:
-        """Return `size` of the rows `there`, the last chunk filled up in front."""
-        jax, skip = import_jax(), max(0, first + size - len(there))
-        where = there[np.maximum(np.arange(first, first + size) - skip, 0)]
+        """Return `size` of these rows from `first` on, the last chunk filled up in front."""
+        jax, skip = import_jax(), max(0, first + size - len(rows))
+        where = rows[np.maximum(np.arange(first, first + size) - skip, 0)]
         if first not in shared:
             shared[first] = jax.tree.map(lambda c: jax.numpy.asarray(c[where]), self.columns)
         weights = np.ones(size) if self.weights is None else self.weights[where]
@@ -206,60 +246,32 @@ class JaxTotal(Total):
 
     def _sums(self, name: str, theta: Array) -> list[Array]:
         with double_precision():
-            parts = zip(*(result for _, result in self._run(name, theta)), strict=True)
-            return [np.sum([np.asarray(m) for m in part], axis=0) for part in parts]
-
-    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
-        """Return value, gradient and Hessian; `majorize` makes its eigenvalues safely positive."""
-        value, gradient, square, hessian = self._sums("derivatives", theta)
-        hessian, scale = 0.5 * (hessian + hessian.T), np.sqrt(self.n * square)
-        if majorize:
-            hessian = majorized(hessian, scale, FLOOR)
-        return Derivatives(float(value), gradient, hessian, scale)
-
-    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Return the total and its gradient (p,), for samplers that need no Hessian."""
-        value, gradient = self._sums("value_and_gradient", theta)
-        return float(value), gradient
+            terms = zip(*(result for _, result in self._run(name, theta)), strict=True)
+            return [np.sum([np.asarray(chunk) for chunk in term], axis=0) for term in terms]
 
     def totals(self, thetas: Array) -> Array:
-        """Return the total loss at each of many parameter values, (D, p) -> (D,).
-
-        Where the loss is not a number it counts as infinite: such parameters have density zero.
-        """
-        numbers = min(TOTALS, 16 * TOTALS // self._width)
+        """Return the total loss at parameters (D, p) -> (D,); what is not a number is infinite."""
+        numbers = min(CHUNK, 16 * CHUNK // self._width)  # rows times parameter values at a time
         step = 1 << max(0, (numbers // len(self._chunks[0].where)).bit_length() - 1)
 
         def summed(bundle: Array) -> Array:
             with double_precision():
-                parts = [self._kernels.totals(bundle, c.rows, c.weights) for c in self._chunks]
-                total: Array = np.sum([np.asarray(part) for part in parts], axis=0)
-                return total
+                sums = [self._kernels.totals(bundle, c.rows, c.weights) for c in self._chunks]
+                return np.asarray(np.sum([np.asarray(one) for one in sums], axis=0))
 
         return in_bundles(thetas, step, summed)
 
-    def log_density_parts(self) -> Callable[[Any], Any]:
-        """Return a function of theta (p,) that JAX can trace: the total loss, data closed over.
+    def log_density_parts(self) -> Callable[[JaxArray], JaxArray]:
+        """Return the total loss as a function of theta (p,) that JAX can trace in float64."""
+        import jax
+        import jax.numpy as jnp
 
-        Call, differentiate and compile it inside ``with double_precision()``.
-
-        Examples
-        --------
-        >>> import etafree as ef, jax
-        >>> from etafree.totals.jax import JaxLoss, double_precision
-        >>> loss = JaxLoss(lambda theta, row: 0.5 * (row - theta) ** 2)
-        >>> total = ef.Criterion(loss, data=np.array([1.0, 3.0]), start=0.0).total
-        >>> with double_precision():
-        ...     print(jax.jit(jax.grad(total.log_density_parts()))(np.zeros(1)))
-        [-4.]
-        """
-        jax, total = import_jax(), self._kernels.total
-        jnp, chunks = jax.numpy, [(c.rows, c.weights) for c in self._chunks]
+        total, chunks = self._kernels.total, [(c.rows, c.weights) for c in self._chunks]
         with double_precision():
-            data = jax.tree.map(lambda *parts: jnp.stack(parts), *chunks)
+            data = jax.tree.map(lambda *arrays: jnp.stack(arrays), *chunks)
 
-        def summed(theta: Any) -> Any:
-            def one(chunk: Any) -> Any:
+        def summed(theta: JaxArray) -> JaxArray:
+            def one(chunk: tuple[object, JaxArray]) -> JaxArray:
                 return total(theta, *chunk)
 
             if len(chunks) == 1:
@@ -282,8 +294,8 @@ class JaxTotal(Total):
                 new, codes = np.asarray(scores)[chunk.skip :], groups.codes[chunk.where]
                 add_group_sums(sums, codes[chunk.skip :], np.ones(len(new)), new, self._compiled)
                 hessian += np.asarray(bent)
-        weights = groups.weights(self.weights)
-        return ClusterTotals(sums.sum(axis=0), symmetric(hessian), sums, weights)
+        gradient, weights = sums.sum(axis=0), groups.weights(self.weights)
+        return ClusterTotals(gradient, symmetric(hessian), sums, weights)
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""
@@ -328,7 +340,7 @@ def _is_positive(matrices: Array) -> bool:
 
 
 @dataclass(frozen=True, repr=False)
-class JaxLoss(GeneralLoss):
+class JaxLoss(AutodiffLoss):
     r"""A loss of your own, written in JAX, :math:`M(\theta)=\sum_i w_i f(\theta,\mathrm{row}_i)`.
 
     Its criterion takes ``data``: a dict (any pytree, a DataFrame) of arrays whose first axis is the
@@ -345,9 +357,8 @@ class JaxLoss(GeneralLoss):
     convex : bool
         Whether it is convex in theta. If so, no rival minima are looked for.
     constants : bool
-        Say that an array which the function closes over, and which has as many entries as there are
-        rows, has nothing to do with the rows. Without it such a function is refused: a loss that
-        looks at other rows is no sum of independent terms.
+        Say that an array with as many entries as there are rows, which the function closes over,
+        has nothing to do with the rows. A loss of other rows is no sum of independent terms.
 
     Raises
     ------
@@ -380,29 +391,15 @@ class JaxLoss(GeneralLoss):
     'the expected loss gaussian'
     """
 
-    function: Callable[[Any, Any], Any]
+    function: RowLoss
     name: str | None = None
     convex: bool = False  # type: ignore[misc]  # a property of the function, not of the class
     constants: bool = False
 
-    def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise InputError(
-                "function",
-                f"is a {type(self.function).__name__}",
-                "pass a function f(theta, row) written in JAX",
-            )
+    arguments: ClassVar[str] = "theta, row"
 
     def __repr__(self) -> str:
         return f"JaxLoss({self.label})"
-
-    def __getstate__(self) -> dict[str, object]:  # compiled functions stay behind
-        return {key: value for key, value in self.__dict__.items() if key != "_kernels"}
-
-    @property
-    def label(self) -> str:
-        """The name of the loss."""
-        return self.name or str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def describe(self) -> str:
         """Return what is minimised, in words."""
@@ -422,16 +419,6 @@ class JaxLoss(GeneralLoss):
         _check_start(total, flat)
         return total, flat, names
 
-    def kernels(self, template: object, row: object) -> Kernels:
-        """Return the compiled functions for parameters and rows like these, made once."""
-        tree = import_jax().tree
-        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in tree.leaves((template, row)))
-        key = (tree.structure((template, row)), shapes)
-        known: dict[tuple[object, ...], Kernels] = self.__dict__.setdefault("_kernels", {})
-        if key not in known:
-            known[key] = Kernels(self.function, template)
-        return known[key]
-
 
 def _check_function(total: JaxTotal) -> None:
     """Refuse a function that does not turn parameters and a row into one number."""
@@ -441,18 +428,17 @@ def _check_function(total: JaxTotal) -> None:
             result = jax.eval_shape(total.loss.function, total.template, total.row)
     except Exception as error:  # whatever the user's function raises
         kind, message = type(error).__name__, (str(error).splitlines() or [""])[0]
-        like = [jax.tree.structure(part) for part in (total.template, total.row)]
+        theta, row = (jax.tree.structure(part) for part in (total.template, total.row))
         advice = {
-            "KeyError": f"theta is {like[0]} and row {like[1]}, without columns that are not "
-            "numbers",
+            "KeyError": f"theta is {theta} and row {row}, without columns that are not numbers",
             "TracerBoolConversionError": "use jnp.where instead of if",
             "TracerArrayConversionError": "use jax.numpy instead of numpy",
         }.get(kind, "it takes (theta, row) and computes with jax.numpy")
         raise InputError("function", f"raises {kind}: {message}", advice) from error
     shape = getattr(result, "shape", None)
     if shape != ():
-        what = f"a {type(result).__name__}" if shape is None else f"an array of shape {shape}"
-        raise InputError("function", f"returns {what} for one row", "return one number")
+        kind = f"a {type(result).__name__}" if shape is None else f"an array of shape {shape}"
+        raise InputError("function", f"returns {kind} for one row", "return one number")
     if not np.issubdtype(result.dtype, np.floating):
         raise InputError("function", f"returns {result.dtype}", "return a floating-point number")
     if not total.loss.constants:
@@ -464,19 +450,14 @@ def _check_start(total: JaxTotal, flat: Array) -> None:
     here = total.derivatives(flat)
     if not np.isfinite(here.value):
         bad = np.flatnonzero(~np.isfinite(total.values(flat)))
-        raise InputError(
-            "start",
-            f"is where the loss of {len(bad)} rows is not finite, the first "
-            f"row {bad[0] if len(bad) else '?'}",
-            "pass another start=, or drop rows with missing values",
-        )
+        first = bad[0] if len(bad) else "?"
+        problem = f"is where the loss of {len(bad)} rows is not finite, the first row {first}"
+        advice = "pass another start=, or drop rows with missing values"
+        raise InputError("start", problem, advice)
     if not (np.isfinite(here.gradient).all() and np.isfinite(here.hessian).all()):
-        raise InputError(
-            "function",
-            "has derivatives that are not finite at the start, where its value is",
-            "put a second jnp.where inside the root, logarithm or "
-            "quotient that the first one leaves out",
-        )
+        problem = "has derivatives that are not finite at the start, where its value is"
+        advice = "put another jnp.where inside the root, logarithm or quotient that it leaves out"
+        raise InputError("function", problem, advice)
     if here.hessian.any() or not here.gradient.any():
         return
     step = 0.01 * (1 + np.abs(flat)) * np.where(np.arange(len(flat)) % 2, -1.0, 1.0)

@@ -31,7 +31,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.data.groups import Groups
-from etafree.data.pytrees import double_precision, import_jax, rebuild, refuse_other_rows
+from etafree.data.pytrees import (
+    as_columns,
+    as_parameters,
+    double_precision,
+    import_jax,
+    in_bundles,
+    rebuild,
+    refuse_other_rows,
+)
 from etafree.data.rows import shared_index
 from etafree.errors import InputError
 from etafree.foundation.arguments import (
@@ -41,7 +49,6 @@ from etafree.foundation.arguments import (
     as_positive,
     axis_names,
     check_finite,
-    refuse_masked,
 )
 from etafree.foundation.linalg import least_squares, majorized
 from etafree.losses import Huber, LinearLoss, ResidualLoss, Squared
@@ -53,8 +60,6 @@ if TYPE_CHECKING:
 
 #: Units per side of a tile of pairs, and units from which sorting beats looking at every pair.
 TILE, SORT_FROM = 256, 128
-
-
 #: What a wrong number of labels is told, after "has 4950 entries for 100 rows".
 PER_UNIT = "scores belong to units, not to pairs: pass one value per unit"
 
@@ -110,30 +115,22 @@ class PairTotal(Total):
 
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
         """Return gradient, Hessian and the score sums of clusters of units."""
-        s = self.row_sums(theta)
-        sums = np.zeros((len(groups), self.p))
+        s, sums = self.row_sums(theta), np.zeros((len(groups), self.p))
         np.add.at(sums, groups.codes, s.scores)
-        weights = groups.weights(self.weights)
-        return ClusterTotals(s.gradient, s.hessian, sums, weights)
+        return ClusterTotals(s.gradient, s.hessian, sums, groups.weights(self.weights))
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Refuse: a pair belongs to two units, so none has a Hessian of its own."""
-        raise InputError(
-            "loss",
-            "is over pairs, where no cluster has a Hessian of its own",
-            "only corrections without leverages are possible: HC1, CR1",
-        )
+        problem = "is over pairs, where no cluster has a Hessian of its own"
+        raise InputError("loss", problem, "use a correction without leverages: HC1, CR1")
 
 
 def checked_units(n: int, weights: Array | None) -> Array:
     """Return the weights of the units, of which there must be two."""
     w = np.ones(n) if weights is None else weights
     if np.count_nonzero(w) < 2:
-        raise InputError(
-            "data" if weights is None else "weights",
-            "leave fewer than two units",
-            "a pair needs two",
-        )
+        argument = "data" if weights is None else "weights"
+        raise InputError(argument, "leave fewer than two units", "a pair needs two")
     return w
 
 
@@ -149,7 +146,7 @@ def tiles(n: int, size: int) -> Iterator[tuple[slice, slice]]:
 class DifferenceTotal(PairTotal):
     """Sum over pairs of a loss of r_i - r_j; X and y are in deviations from medians."""
 
-    loss: Any
+    loss: _Differences
     X: Array
     y: Array
     weights: Array | None
@@ -168,21 +165,19 @@ class DifferenceTotal(PairTotal):
     @cached_property
     def column_norms(self) -> Array:
         """Euclidean norm of every column in deviations from its median."""
-        norms: Array = np.linalg.norm(self.X, axis=0)
-        return norms
+        return np.asarray(np.linalg.norm(self.X, axis=0))
 
     @cached_property
     def _kept(self) -> tuple[NDArray[np.intp] | slice, Array, Array, Array, float]:
         """Rows with weight, their X, y and weights, and what pairs of a unit with itself hold."""
-        zero = np.zeros(1)
-        at_zero = float(self.loss.kernel.values(zero, zero)[0])
+        at_zero = float(self.loss.kernel.values(np.zeros(1), np.zeros(1))[0])
         if self.weights is None:
             return slice(None), self.X, self.y, np.ones(self.n), at_zero
         there = np.flatnonzero(self.weights)
         return there, self.X[there], self.y[there], self.weights[there], at_zero
 
     def _own(self, w: Array) -> Array:
-        """Return the weight of a row's pairs with itself that are no pairs of units."""
+        """Return the weight of a row's pairs with itself, which are no pairs of units."""
         return w if self.frequency else np.square(w)
 
     def row_sums(self, theta: Array, *, majorize: bool = False) -> RowSums:
@@ -266,11 +261,9 @@ def _below(k: float, r: Array, Z: Array) -> tuple[Array, Array, Array]:
     Residuals are taken relative to cells of width k: pairs inside the threshold are in the same
     cell or in neighbouring ones, so that outliers do not spoil the sums of squares.
     """
-    index, cell = np.arange(len(r)), np.zeros(len(r))
-    if np.isfinite(k):
-        cell = np.floor(r / k)
-    else:
-        k = 0.0  # every pair is inside, nothing is multiplied with it
+    index, cell = np.arange(len(r)), np.floor(r / k)
+    if not np.isfinite(k):  # every pair is inside, nothing is multiplied with k
+        k, cell = 0.0, np.zeros(len(r))
     rest = r - k * (cell + 0.5)
     start = np.maximum.accumulate(np.where(np.r_[True, cell[1:] != cell[:-1]], index, 0))
     low = start
@@ -320,37 +313,31 @@ class _Differences(GeneralLoss):
         return len(as_array(data[1], "y", ndim=1))
 
     def bind(
-        self, data: Any, start: Any, weights: Array | None, frequency: bool
+        self, data: Any, start: object, weights: Array | None, frequency: bool
     ) -> tuple[DifferenceTotal, Array, tuple[str, ...] | None]:
         """Return the total, a least-squares start and the names of X's columns."""
         if getattr(data[0], "ndim", 2) == 1:
             raise InputError("X", "is a vector but must have 2 dimensions", "pass X[:, None]")
         X, y = as_array(data[0], "X", ndim=2), as_array(data[1], "y", ndim=1)
         if X.shape[1] == 0 or len(X) != len(y):
-            raise InputError(
-                "X", f"has shape {X.shape} for {len(y)} responses", "pass one row per response"
-            )
+            problem = f"has shape {X.shape} for {len(y)} responses"
+            raise InputError("X", problem, "pass one row per response")
         shared_index(*data)
-        names = axis_names(data[0])
-        w = checked_units(len(y), weights)
+        names, w = axis_names(data[0]), checked_units(len(y), weights)
         seen = X[w > 0]
-        flat = np.ptp(seen, axis=0) <= 1e-12 * np.abs(seen).max(axis=0)
-        for j in np.flatnonzero(flat)[:1]:
-            named = f"column {j}" if names is None else f"column {names[j]!r}"
-            raise InputError(
-                "X", f"{named} is constant: an intercept drops out of differences", "leave it out"
-            )
+        constant = np.ptp(seen, axis=0) <= 1e-12 * np.abs(seen).max(axis=0)
+        if constant.any():
+            j = int(constant.argmax())
+            problem = f"column {j if names is None else repr(names[j])} is constant"
+            raise InputError("X", problem, "leave it out: an intercept drops out of differences")
         X = np.ascontiguousarray(X - np.median(seen, axis=0))  # for accuracy, whatever the outliers
         y = y - np.median(y[w > 0])
         full, root = np.column_stack([np.ones(len(X)), X]), np.sqrt(w)[:, None]
         first = least_squares(root * full, root[:, 0] * y)[1:]
         if start is not None:
             first = as_array(start, "start", shape=(X.shape[1],))
-        return (
-            DifferenceTotal(self.fitted(full, y, weights), X, y, weights, frequency),
-            first,
-            names,
-        )
+        total = DifferenceTotal(self.fitted(full, y, weights), X, y, weights, frequency)
+        return total, first, names
 
 
 @dataclass(frozen=True)
@@ -394,11 +381,8 @@ class PairwiseDifference(_Differences):
         if not isinstance(loss, LinearLoss):
             raise InputError("loss", f"is {loss!r}", "pass a loss such as ef.losses.Huber(1.345)")
         if not loss.convex:
-            raise InputError(
-                "loss",
-                f"is {loss!r}, which is not convex: over pairs it may have many minima",
-                "use Huber or PseudoHuber",
-            )
+            problem = f"is {loss!r}, not convex: over pairs it may have many minima"
+            raise InputError("loss", problem, "use Huber or PseudoHuber")
         if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
             loss = loss.with_scale(1.0)
         d, zero = np.array([0.3, 1.0, 2.5, 9.0]), np.zeros(4)
@@ -406,11 +390,8 @@ class PairwiseDifference(_Differences):
             here = loss.values(zero, d)
             same = [loss.values(zero, -d), loss.values(zero + 2.0, d + 2.0)]
         if not all(np.allclose(here, other, rtol=1e-9, atol=0) for other in same):
-            raise InputError(
-                "loss",
-                f"is {self.loss!r}, no symmetric function of the residual",
-                "use Squared, Huber or PseudoHuber",
-            )
+            problem = f"is {self.loss!r}, no symmetric function of the residual"
+            raise InputError("loss", problem, "use Squared, Huber or PseudoHuber")
 
     @property
     def kernel(self) -> LinearLoss:
@@ -489,14 +470,13 @@ class Wilcoxon(_Differences):
     def fitted(self, X: Array, y: Array, weights: Array | None) -> Wilcoxon:
         if not isinstance(self.width, str):
             return self
-        many = len(X) if weights is None else np.count_nonzero(weights)
+        units = len(X) if weights is None else np.count_nonzero(weights)
         try:
             scale = mad_scale(Huber(), X, y, weights)
         except InputError:
-            raise InputError(
-                "width", "'mad' is zero: half of the residuals vanish", "pass width= as a number"
-            ) from None
-        return replace(self, width=scale / float(np.sqrt(many)), estimated=True)
+            problem = "'mad' is zero: half of the residuals vanish"
+            raise InputError("width", problem, "pass width= as a number") from None
+        return replace(self, width=scale / float(np.sqrt(units)), estimated=True)
 
     def plug_ins(self) -> dict[str, float]:
         return {"width": float(self.width)} if self.estimated else {}
@@ -509,15 +489,16 @@ class Wilcoxon(_Differences):
 TILE_NUMBERS = 1 << 20
 #: Pairs on which symmetry is checked.
 CHECKED = 32
+#: The loss of a pair: parameters and two rows, pytrees of arrays, to a number.
+PairFunction = Callable[[Any, Any, Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class PairLoss(GeneralLoss):
     r"""A loss of your own over pairs, :math:`M(\theta)=\sum_{i<j}h(\theta,z_i,z_j)`.
 
-    Gradients and Hessians come from JAX, in double precision whatever its global setting, over
-    tiles of pairs. It is not known to be convex: the minimum is the one next to the criterion's
-    `start`. Every evaluation takes :math:`n^2/2` pairs.
+    Gradients and Hessians come from JAX, in double precision whatever its global setting. The
+    minimum is the one next to the criterion's `start`. An evaluation takes :math:`n^2/2` pairs.
 
     Parameters
     ----------
@@ -556,7 +537,7 @@ class PairLoss(GeneralLoss):
     array([2.33333333])
     """
 
-    h: Callable[[Any, Any, Any], Any]
+    h: PairFunction
     constants: bool = False
     row_advice: ClassVar[str] = PER_UNIT
 
@@ -566,33 +547,23 @@ class PairLoss(GeneralLoss):
 
     def count(self, data: object) -> int:
         """Return the number of units."""
-        return _columns(data)[1]
+        return as_columns(data)[1]
 
     def bind(
         self, data: object, start: object, weights: Array | None, frequency: bool
     ) -> tuple[JaxPairTotal, Array, tuple[str, ...] | None]:
         """Return the total, the start as a vector and names made of its keys."""
-        if start is None:
-            raise InputError("start", "is missing", "pass start=theta0, which gives theta's shape")
-        jax = import_jax()
-        columns, n = _columns(data)
+        jax, (columns, n) = import_jax(), as_columns(data)
+        for path, column in jax.tree_util.tree_flatten_with_path(columns)[0]:
+            if column.dtype.kind == "f":
+                check_finite(column, "data" + jax.tree_util.keystr(path))
         checked_units(n, weights)
-        leaves, tree = jax.tree_util.tree_flatten_with_path(start)
-        numbers = [_number_array(leaf, "start").astype(np.float64) for _, leaf in leaves]
-        first = np.concatenate([np.zeros(0), *(array.reshape(-1) for array in numbers)])
-        if len(first) == 0:
-            raise InputError("start", "is empty", "pass a number or array per parameter")
-        names = [
-            _path(path) + "".join(f"[{k}]" for k in index)
-            for (path, _), array in zip(leaves, numbers, strict=True)
-            for index in np.ndindex(array.shape)
-        ]
-        sums = _TileSums(self.h, rebuild(jax.tree.unflatten(tree, numbers)), columns)
+        template, first, names = as_parameters(start)
+        sums = _TileSums(self.h, rebuild(template), columns)
         sums.check(first, n)
         if not self.constants:
-            refuse_other_rows("h", sums._one, n, first, sums._rows(0), sums._rows(1))
-        total = JaxPairTotal(self, sums, n, len(first), weights, frequency)
-        return total, first, tuple(names) if leaves[0][0] else None
+            refuse_other_rows("h", sums.one, n, first, sums.rows(0), sums.rows(1))
+        return JaxPairTotal(self, sums, n, len(first), weights, frequency), first, names
 
     def describe(self) -> str:
         return f"the expected {getattr(self.h, '__name__', 'loss')!s} over pairs of units"
@@ -602,7 +573,7 @@ class PairLoss(GeneralLoss):
 class JaxPairTotal(PairTotal):
     """Sum over pairs of a loss written in JAX."""
 
-    loss: Any
+    loss: PairLoss
     sums: _TileSums
     units: int
     parameters: int
@@ -631,153 +602,116 @@ class JaxPairTotal(PairTotal):
     def row_sums(self, theta: Array, *, majorize: bool = False) -> RowSums:
         """Return all sums over pairs; `majorize` turns negative eigenvalues of the Hessian."""
         n, p = self.n, self.p
-        values, scores = np.zeros(n), np.zeros((n, p))
+        values, scores, scale = np.zeros(n), np.zeros((n, p)), np.zeros(p)
         hessian: Array = np.zeros((p, p))
-        scale = np.zeros(p)
         side = int(np.clip(np.sqrt(TILE_NUMBERS / (1 + p + p * p)), 16, 512))
         for R, C, pairs in self._weighted_tiles(side):
             share = 0.5 if R == C else 1.0
-            rows, columns, slope_rows, slope_columns, bend, size = self.sums.all(theta, R, C, pairs)
-            values[R] += rows
-            scores[R] += slope_rows
+            tile = self.sums.tile(theta, R, C, pairs)
+            values[R] += tile[0]
+            scores[R] += tile[2]
             if R != C:
-                values[C] += columns
-                scores[C] += slope_columns
-            hessian += share * bend
-            scale += share * size
+                values[C] += tile[1]
+                scores[C] += tile[3]
+            hessian += share * tile[4]
+            scale += share * tile[5]
         hessian = 0.5 * (hessian + hessian.T)
-        if majorize and np.isfinite(hessian).all():
-            hessian = _positive(hessian)
+        if majorize and np.isfinite(hessian).all():  # in units where the diagonal is one
+            unit = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))
+            hessian = majorized(hessian, unit, 1e-4)
         return RowSums(values, scores, 0.5 * scores.sum(axis=0), hessian, scale)
 
     def totals(self, thetas: Array) -> Array:
         """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
         side = min(self.n, 512)
-        most = max(1, TILE_NUMBERS // side**2)
-        out = np.zeros(len(thetas))
-        for first in range(0, len(thetas), most):
-            some = thetas[first : first + most]
-            many = min(most, 1 << (len(some) - 1).bit_length())  # few shapes to compile for
-            padded = np.concatenate([some, np.repeat(some[:1], many - len(some), axis=0)])
+        step = 1 << max(0, (TILE_NUMBERS // side**2).bit_length() - 1)
+
+        def summed(bundle: Array) -> Array:
+            total = np.zeros(len(bundle))
             for R, C, pairs in self._weighted_tiles(side):
-                found = self.sums.values(padded, R, C, pairs)[: len(some)]
-                out[first : first + most] += (0.5 if R == C else 1.0) * found
-        return out
+                total += (0.5 if R == C else 1.0) * self.sums.values(bundle, R, C, pairs)
+            return total
+
+        return in_bundles(thetas, step, summed)
 
 
 class _TileSums:
     """Compiled sums of h and its derivatives over tiles of pairs."""
 
-    def __init__(self, h: Callable[[Any, Any, Any], Any], unravel: Any, columns: Any) -> None:
-        jax = import_jax()
-        numpy, self._map = jax.numpy, jax.tree_util.tree_map
-        with double_precision():
-            self._columns = self._map(numpy.asarray, columns)
+    def __init__(
+        self, h: PairFunction, unravel: Callable[[JaxArray], object], columns: object
+    ) -> None:
+        import jax
+        import jax.numpy as jnp
 
-        def one(theta: Any, a: Any, b: Any) -> Any:
+        with double_precision():
+            self._columns = jax.tree.map(jnp.asarray, columns)
+
+        def one(theta: JaxArray, a: object, b: object) -> Any:
             return h(unravel(theta), a, b)
 
-        def over(function: Callable[..., Any]) -> Any:
+        def over(function: Callable[..., object]) -> Callable[..., Any]:
             return jax.vmap(jax.vmap(function, (None, None, 0)), (None, 0, None))
 
-        def kept(
-            array: JaxArray, pairs: JaxArray
-        ) -> Any:  # what has no weight is not there, were it NaN
+        def weighted(array: JaxArray, pairs: JaxArray) -> JaxArray:
+            """Multiply by weights; a pair without weight counts for nothing, even if it is NaN."""
             pairs = pairs.reshape(pairs.shape + (1,) * (array.ndim - 2))
-            return numpy.where(pairs == 0, 0.0, pairs * array)
+            return jnp.where(pairs == 0, 0.0, pairs * array)
 
-        def everything(theta: JaxArray, a: JaxArray, b: JaxArray, pairs: JaxArray) -> Any:
+        def tile(theta: JaxArray, a: object, b: object, pairs: JaxArray) -> tuple[JaxArray, ...]:
             value, slope = over(jax.value_and_grad(one))(theta, a, b)
-            value, slope = kept(value, pairs), kept(slope, pairs)
-            bend = kept(over(jax.hessian(one))(theta, a, b), pairs).sum((0, 1))
-            size = numpy.abs(slope).sum((0, 1))
+            value, slope = weighted(value, pairs), weighted(slope, pairs)
+            bend = weighted(over(jax.hessian(one))(theta, a, b), pairs).sum((0, 1))
+            size = jnp.abs(slope).sum((0, 1))
             return value.sum(1), value.sum(0), slope.sum(1), slope.sum(0), bend, size
 
-        def total(theta: JaxArray, a: JaxArray, b: JaxArray, pairs: JaxArray) -> Any:
-            return kept(over(one)(theta, a, b), pairs).sum()
+        def total(theta: JaxArray, a: object, b: object, pairs: JaxArray) -> JaxArray:
+            return weighted(over(one)(theta, a, b), pairs).sum()
 
-        self._one = one
-        self._all = jax.jit(everything)
+        self.one, self._tile = one, jax.jit(tile)
         self._values = jax.jit(jax.vmap(total, (0, None, None, None)))
 
-    def _rows(self, which: object) -> Any:
-        return self._map(lambda column: column[which], self._columns)
+    def rows(self, which: object) -> object:
+        """Return rows of the data."""
+        tree_map: Callable[..., object] = import_jax().tree.map
+        return tree_map(lambda column: column[which], self._columns)
 
-    def all(self, theta: Array, R: slice, C: slice, pairs: Array) -> list[Array]:
-        """Return row and column sums of losses and gradients, Hessian and size of the gradient."""
+    def tile(self, theta: Array, R: slice, C: slice, pairs: Array) -> list[Array]:
+        """Return row and column sums of losses and of gradients, Hessian, size of the gradient."""
         with double_precision():
-            made = self._all(theta, self._rows(R), self._rows(C), pairs)
-            return [np.asarray(part) for part in made]
+            sums = self._tile(theta, self.rows(R), self.rows(C), pairs)
+            return [np.asarray(part) for part in sums]
 
     def values(self, thetas: Array, R: slice, C: slice, pairs: Array) -> Array:
         """Return the loss of a tile at many parameters."""
         with double_precision():
-            return np.asarray(self._values(thetas, self._rows(R), self._rows(C), pairs))
+            return np.asarray(self._values(thetas, self.rows(R), self.rows(C), pairs))
 
     def check(self, theta: Array, n: int) -> None:
         """Refuse an h that is no number or depends on the order of its rows."""
-        rng = np.random.default_rng(0)
-        i, gap = rng.integers(0, n, CHECKED), rng.integers(1, n, CHECKED)
+        jax, rng = import_jax(), np.random.default_rng(0)
+        a, gap = rng.integers(0, n, CHECKED), rng.integers(1, n, CHECKED)
+        b = (a + gap) % n
         moved = theta + 0.1 * (1.0 + np.abs(theta)) * rng.standard_normal(len(theta))
-        jax, a, b = import_jax(), i, (i + gap) % n
         with double_precision():
             try:
-                shape = jax.eval_shape(self._one, theta, self._rows(0), self._rows(1)).shape
+                shape = jax.eval_shape(self.one, theta, self.rows(0), self.rows(1)).shape
             except Exception as error:  # whatever the user's function raises
-                raise InputError(
-                    "h", f"fails on the first two rows: {error}", "it is called as h(theta, a, b)"
-                ) from error
+                problem = f"fails on the first two rows: {error}"
+                raise InputError("h", problem, "it is called as h(theta, a, b)") from error
             if shape != ():
                 raise InputError("h", f"returns an array of shape {shape}", "return a number")
-            each = jax.vmap(self._one, (None, 0, 0))
+            each = jax.vmap(self.one, (None, 0, 0))
             for point in (theta, moved):
-                one = np.asarray(each(point, self._rows(a), self._rows(b)))
-                two = np.asarray(each(point, self._rows(b), self._rows(a)))
-                off = ~np.isclose(
-                    one, two, rtol=1e-7, atol=1e-9 * np.nanmax(np.abs(one)), equal_nan=True
-                )
-                for k in np.flatnonzero(off)[:1]:
+                one = np.asarray(each(point, self.rows(a), self.rows(b)))
+                two = np.asarray(each(point, self.rows(b), self.rows(a)))
+                room = 1e-9 * np.nanmax(np.abs(one))
+                off = ~np.isclose(one, two, rtol=1e-7, atol=room, equal_nan=True)
+                if off.any():
+                    k = int(off.argmax())
                     raise InputError(
                         "h",
                         f"is {one[k]:g} for rows {a[k]} and {b[k]} but {two[k]:g} with the "
                         "rows exchanged",
                         "a loss over pairs must be symmetric in its rows",
                     )
-
-
-def _positive(hessian: Array) -> Array:
-    """Return the matrix with eigenvalues made positive, in units where its diagonal is one."""
-    unit = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))
-    return majorized(hessian, unit, 1e-4)
-
-
-def _columns(data: Any) -> tuple[Any, int]:
-    """Return the data as a pytree of numeric columns, and the number of units."""
-    jax = import_jax()
-    if hasattr(data, "columns"):
-        data = {str(name): np.asarray(data[name]) for name in data.columns}
-        data = {name: column for name, column in data.items() if column.dtype.kind in "biuf"}
-    leaves, tree = jax.tree_util.tree_flatten_with_path(data)
-    made = [_number_array(leaf, "data" + jax.tree_util.keystr(path)) for path, leaf in leaves]
-    if not made:
-        raise InputError("data", "has no numeric columns", "pass a dict of arrays")
-    counts = {column.shape[0] if column.ndim else 0 for column in made}
-    if len(counts) > 1 or 0 in counts:
-        raise InputError("data", f"has columns of {sorted(counts)} rows", "pass one row per unit")
-    return jax.tree_util.tree_unflatten(tree, made), counts.pop()
-
-
-def _number_array(value: object, argument: str) -> Any:
-    refuse_masked(value, argument)
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        raise InputError(argument, f"has dtype {array.dtype}", "pass numbers")
-    if array.dtype.kind == "f":
-        array = array.astype(np.float64)
-        check_finite(array, argument)
-    return array
-
-
-def _path(path: JaxArray) -> str:
-    """Return the key of a parameter as in a name, its parts joined by points."""
-    return ".".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)

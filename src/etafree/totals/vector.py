@@ -8,9 +8,11 @@ says, which is never changed; weights are arguments, so that other weights compi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from operator import truediv
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,83 +20,79 @@ from etafree.data.groups import COMPILE_FROM, Groups, add_group_sums
 from etafree.data.pytrees import double_precision, import_jax, in_bundles
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_array
-from etafree.foundation.linalg import absolute, majorized
+from etafree.foundation.linalg import absolute
 from etafree.penalties import SmoothPenalty
-from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
+from etafree.totals.base import ClusterBlock, ClusterTotals
+from etafree.totals.jax import AutodiffLoss, AutodiffTotal
 
 if TYPE_CHECKING:
     from jax import Array as JaxArray
 
+#: A function of parameters (p,), written in JAX.
+Function = Callable[[Any], Any]
 #: Numbers that the passes of one bundle write.
 BUNDLE = 1 << 20
 #: Numbers in the Hessians of a block of clusters: each block takes all passes over all rows.
 HESSIANS = 1 << 23
-#: Smallest eigenvalue of a safe Hessian, relative to the largest.
-FLOOR = 1e-6
 
 
 class _Passes:
     """Compiled functions of parameters (p,) and weights (n,)."""
 
-    def __init__(self, function: Callable[[Any], Any], n: int, p: int) -> None:
-        jax = import_jax()
-        jnp, many = jax.numpy, max(1, BUNDLE // n)
+    def __init__(self, function: Function, n: int, p: int) -> None:
+        import jax
+        import jax.numpy as jnp
+
+        size = max(1, BUNDLE // n)
         axes, pairs = np.eye(p), np.column_stack(np.tril_indices(p))
 
-        def values(theta: JaxArray, w: JaxArray) -> Any:
+        def values(theta: JaxArray, w: JaxArray) -> JaxArray:
             return jnp.where(w > 0, w * function(theta), 0.0)
 
-        def total(theta: Any, w: Any) -> Any:
+        def total(theta: JaxArray, w: JaxArray) -> JaxArray:
             return values(theta, w).sum()
 
-        def along(theta: JaxArray, w: JaxArray, axis: JaxArray) -> Any:
+        def along(axis: JaxArray, theta: JaxArray, w: JaxArray) -> Any:
             return jax.jvp(lambda t: values(t, w), (theta,), (axis,))[1]
 
-        def scores(theta: JaxArray, w: JaxArray) -> Any:
-            return jax.lax.map(lambda axis: along(theta, w, axis), axes, batch_size=many).T
+        def scores(theta: JaxArray, w: JaxArray) -> JaxArray:
+            columns: JaxArray = jax.lax.map(lambda a: along(a, theta, w), axes, batch_size=size)
+            return columns.T
 
-        def squares(theta: JaxArray, w: JaxArray) -> Any:
-            def one(axis: JaxArray) -> Any:
-                return (along(theta, w, axis) ** 2).sum()
+        def derivatives(theta: JaxArray, w: JaxArray) -> tuple[JaxArray, ...]:
+            def one(axis: JaxArray) -> tuple[JaxArray, JaxArray]:
+                column = jax.jvp(lambda t: jax.grad(total)(t, w), (theta,), (axis,))[1]
+                return (along(axis, theta, w) ** 2).sum(), column
 
-            return jax.lax.map(one, axes, batch_size=many)
-
-        def hessian(theta: JaxArray, w: JaxArray) -> Any:
-            def column(axis: JaxArray) -> Any:
-                return jax.jvp(lambda t: jax.grad(total)(t, w), (theta,), (axis,))[1]
-
-            return jax.lax.map(column, axes, batch_size=many)
-
-        def derivatives(theta: JaxArray, w: JaxArray) -> Any:
-            value, gradient = jax.value_and_grad(total)(theta, w)
-            return value, gradient, squares(theta, w), hessian(theta, w)
+            squares, hessian = jax.lax.map(one, axes, batch_size=size)
+            return *jax.value_and_grad(total)(theta, w), squares, hessian
 
         def cluster_hessians(
             theta: JaxArray, w: JaxArray, codes: JaxArray, count: int, twice: bool
-        ) -> Any:
-            def add(bent: JaxArray) -> Any:
+        ) -> tuple[JaxArray, ...]:
+            def add(bent: JaxArray) -> JaxArray:
                 return jax.ops.segment_sum(bent, codes, count)  # codes from `count` on are dropped
 
-            def one(pair: JaxArray) -> Any:
+            def one(pair: JaxArray) -> tuple[JaxArray, ...]:
                 first, second = jnp.asarray(axes)[pair]
-                bent = jax.jvp(lambda t: along(t, w, first), (theta,), (second,))[1]
+                bent = jax.jvp(lambda t: along(first, t, w), (theta,), (second,))[1]
                 return (add(bent), add(w * bent)) if twice else (add(bent),)
 
-            return jax.lax.map(one, pairs, batch_size=many)
+            sums: tuple[JaxArray, ...] = jax.lax.map(one, pairs, batch_size=size)
+            return sums
 
         self.total, self.pairs = total, pairs
         self.values, self.scores = jax.jit(values), jax.jit(scores)
-        self.derivatives = jax.jit(derivatives)
+        self.derivatives, self.totals = jax.jit(derivatives), jax.jit(jax.vmap(total, (0, None)))
         self.value_and_gradient = jax.jit(jax.value_and_grad(total))
-        self.totals = jax.jit(jax.vmap(total, (0, None)))
         self.cluster_hessians = jax.jit(cluster_hessians, static_argnums=(3, 4))
 
 
 @dataclass(frozen=True, eq=False)
-class PointwiseTotal(Total):
+class PointwiseTotal(AutodiffTotal):
     """Sum of a `PointwiseLoss` of so many parameters over weighted observations."""
 
-    loss: Any
+    loss: PointwiseLoss
     parameters: int
     weights: Array | None = None
     frequency: bool = True
@@ -120,13 +118,12 @@ class PointwiseTotal(Total):
 
     @property
     def _passes(self) -> _Passes:
-        made: _Passes = self.loss.passes(self.p)
-        return made
+        return self.loss.passes(self.p)
 
-    def _call(self, name: str, theta: Array, *rest: Any) -> Any:
+    def _sums(self, name: str, theta: Array, *rest: object) -> Any:
         with double_precision():
-            made = getattr(self._passes, name)(theta, self._w, *rest)
-            return import_jax().tree.map(np.asarray, made)
+            sums = getattr(self._passes, name)(theta, self._w, *rest)
+            return import_jax().tree.map(np.asarray, sums)
 
     def reweighted(self, weights: Array | None, frequency: bool) -> PointwiseTotal:
         """Return the same total under other weights."""
@@ -134,43 +131,24 @@ class PointwiseTotal(Total):
 
     def values(self, theta: Array) -> Array:
         """Return each observation's weighted loss (n,); they add up to the total."""
-        made: Array = self._call("values", theta)
-        return made
+        return np.asarray(self._sums("values", theta))
 
     def scores(self, theta: Array) -> Array:
         """Return each observation's weighted gradient (n, p); they add up to the total's."""
-        made: Array = np.array(self._call("scores", theta))
-        return made
-
-    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
-        """Return value, gradient and Hessian; `majorize` makes its eigenvalues safely positive."""
-        value, gradient, square, hessian = self._call("derivatives", theta)
-        hessian, scale = 0.5 * (hessian + hessian.T), np.sqrt(self.n * square)
-        if majorize:
-            hessian = majorized(hessian, scale, FLOOR)
-        return Derivatives(float(value), gradient, hessian, scale)
-
-    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Return the total and its gradient (p,), for samplers that need no Hessian."""
-        value, gradient = self._call("value_and_gradient", theta)
-        return float(value), gradient
+        return np.array(self._sums("scores", theta))
 
     def totals(self, thetas: Array) -> Array:
-        """Return the total loss at each of many parameter values, (D, p) -> (D,).
-
-        Where the loss is not a number it counts as infinite: such parameters have density zero.
-        """
+        """Return the total loss at parameters (D, p) -> (D,); what is not a number is infinite."""
         step = 1 << max(0, (BUNDLE // self.n).bit_length() - 1)
-        return in_bundles(thetas, step, lambda some: self._call("totals", some))
+        return in_bundles(thetas, step, lambda bundle: np.asarray(self._sums("totals", bundle)))
 
-    def log_density_parts(self) -> Callable[[Any], Any]:
-        """Return a function of theta (p,) that JAX can trace: the total loss, data closed over.
+    def log_density_parts(self) -> Callable[[JaxArray], JaxArray]:
+        """Return the total loss as a function of theta (p,) that JAX can trace in float64."""
+        import jax.numpy as jnp
 
-        Call, differentiate and compile it inside ``with double_precision()``.
-        """
-        jnp, total, w = import_jax().numpy, self._passes.total, self._w
+        total, w = self._passes.total, jnp.asarray(self._w)
 
-        def summed(theta: Any) -> Any:
+        def summed(theta: JaxArray) -> JaxArray:
             value = total(theta, w)
             return jnp.where(jnp.isnan(value), jnp.inf, value)
 
@@ -178,11 +156,10 @@ class PointwiseTotal(Total):
 
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
         """Return gradient, Hessian and every cluster's score sum."""
-        sums, hessian = self._sums(theta, groups), self.derivatives(theta).hessian
-        weights = groups.weights(self.weights)
-        return ClusterTotals(sums.sum(axis=0), hessian, sums, weights)
+        sums, hessian = self._cluster_scores(theta, groups), self.derivatives(theta).hessian
+        return ClusterTotals(sums.sum(axis=0), hessian, sums, groups.weights(self.weights))
 
-    def _sums(self, theta: Array, groups: Groups) -> Array:
+    def _cluster_scores(self, theta: Array, groups: Groups) -> Array:
         """Return score sums of clusters (G, p)."""
         out = np.zeros((len(groups), self.p))
         compiled = self.n * self.p >= COMPILE_FROM
@@ -191,18 +168,17 @@ class PointwiseTotal(Total):
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters; each block passes over all rows."""
-        sums, w = self._sums(theta, groups), self._w
+        sums, w = self._cluster_scores(theta, groups), self._w
         weights = groups.weights(self.weights)
         twice = not self.frequency and bool(np.any(w != 1.0))
         step = min(len(groups), max(1, HESSIANS // self.p**2))
         for first in range(0, len(groups), step):
             codes = groups.codes - first
             codes = np.where((codes >= 0) & (codes < step), codes, step)
-            parts = self._call("cluster_hessians", theta, codes, step, twice)
-            there = slice(first, min(first + step, len(groups)))
-            count = there.stop - first
-            full = [self._square(part)[:count] for part in parts]
-            yield ClusterBlock(first, sums[there], full[0], weights[there], absolute(full[-1]))
+            lower = self._sums("cluster_hessians", theta, codes, step, twice)
+            block = slice(first, min(first + step, len(groups)))
+            full = [self._square(entries)[: block.stop - first] for entries in lower]
+            yield ClusterBlock(first, sums[block], full[0], weights[block], absolute(full[-1]))
 
     def _square(self, lower: Array) -> Array:
         """Return symmetric matrices (g, p, p) from the entries (p (p + 1) / 2, g) of a triangle."""
@@ -213,7 +189,7 @@ class PointwiseTotal(Total):
 
 
 @dataclass(frozen=True, repr=False)
-class PointwiseLoss(GeneralLoss):
+class PointwiseLoss(AutodiffLoss):
     """A loss written in JAX that gives all observations' losses at once.
 
     Its criterion takes ``data=None``, or a table with a row per observation whose columns may name
@@ -240,50 +216,36 @@ class PointwiseLoss(GeneralLoss):
     (array([3.]), array([-1., -3., -5.]))
     """
 
-    function: Callable[[Any], Any]
+    function: Function
     n: int
     name: str | None = None
     observations: int | None = None
 
+    arguments: ClassVar[str] = "theta"
+
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise InputError(
-                "function",
-                f"is a {type(self.function).__name__}",
-                "pass a function f(theta) written in JAX",
-            )
+        super().__post_init__()
         if isinstance(self.n, bool) or not isinstance(self.n, int | np.integer) or self.n < 1:
             raise InputError("n", f"is {self.n!r}", "pass the number of observations")
 
     def __repr__(self) -> str:
         return f"PointwiseLoss({self.label}, n={self.n})"
 
-    def __getstate__(self) -> dict[str, Any]:  # compiled functions stay behind
-        return {key: value for key, value in self.__dict__.items() if key != "_passes"}
-
-    def with_function(self, function: Callable[[Any], Any]) -> PointwiseLoss:
+    def with_function(self, function: Function) -> PointwiseLoss:
         """Return the loss with another function of the same values; nothing is compiled anew."""
         other = replace(self, function=function)
-        other.__dict__["_passes"] = self.__dict__.setdefault("_passes", {})
+        other.__dict__["_compiled"] = self.__dict__.setdefault("_compiled", {})
         return other
-
-    @property
-    def label(self) -> str:
-        """The name of the loss."""
-        return self.name or str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def describe(self) -> str:
         """Return what is minimised, in words."""
         return f"the expected {self.label}"
 
-    def count(self, data: Any) -> int:
+    def count(self, data: Sized | None) -> int:  # type: ignore[override]
         """Return the number of observations; data, if given, must have a row for each."""
         if data is not None and len(data) != self.n:
-            raise InputError(
-                "data",
-                f"has {len(data)} rows for {self.n} losses",
-                "pass one row per observation, or data=None",
-            )
+            problem = f"has {len(data)} rows for {self.n} losses"
+            raise InputError("data", problem, "pass one row per observation, or data=None")
         return int(self.n)
 
     def bind(
@@ -300,63 +262,44 @@ class PointwiseLoss(GeneralLoss):
 
     def passes(self, p: int) -> _Passes:
         """Return the compiled functions for p parameters, made once."""
-        known: dict[int, _Passes] = self.__dict__.setdefault("_passes", {})
-        if p not in known:
-            known[p] = _Passes(self.function, int(self.n), p)
-        return known[p]
+        return self.compiled(p, lambda: _Passes(self.function, int(self.n), p))
 
     def _check_function(self, start: Array) -> None:
         """Refuse a function that does not give n losses, or none that are finite at the start."""
         jax = import_jax()
         with double_precision():
-            made = jax.eval_shape(self.function, jax.numpy.asarray(start))
-            if getattr(made, "shape", None) != (self.n,) or made.dtype != np.float64:
-                raise InputError(
-                    "function",
-                    f"returns {made} for {self.n} observations",
-                    f"return float64 losses of shape ({self.n},)",
-                )
+            losses = jax.eval_shape(self.function, jax.numpy.asarray(start))
+            if getattr(losses, "shape", None) != (self.n,) or losses.dtype != np.float64:
+                problem = f"returns {losses} for {self.n} observations"
+                advice = f"return float64 losses of shape ({self.n},)"
+                raise InputError("function", problem, advice)
             here = np.asarray(self.passes(len(start)).values(start, np.ones(self.n)))
         if not np.isfinite(here).all():
             bad = np.flatnonzero(~np.isfinite(here))
-            raise InputError(
-                "start",
-                f"is where the loss of {len(bad)} rows is not finite, the first row {bad[0]}",
-                "pass another start=",
-            )
-
-
-@dataclass(frozen=True)
-class PerUnit:
-    """The strength that gives a penalty the same weight at any effective scale."""
-
-    weight: float
-
-    def __call__(self, size: float) -> float:
-        """Return the strength at an effective scale."""
-        return self.weight / size
+            problem = f"is where the loss of {len(bad)} rows is not finite, the first row {bad[0]}"
+            raise InputError("start", problem, "pass another start=")
 
 
 class JaxPenalty(SmoothPenalty):
     """A penalty written in JAX, convex or not, such as minus a log prior."""
 
     @classmethod
-    def of(cls, function: Callable[[Any], Any], weight: float, name: str) -> JaxPenalty:
+    def of(cls, function: Function, weight: float, name: str) -> JaxPenalty:
         """Return the penalty that adds ``weight * function(theta)`` at any effective scale."""
         jax = import_jax()
 
-        def compiled(part: Callable[[Any], Any]) -> Callable[[Array], Any]:
-            made = jax.jit(part)
+        def compiled(derivative: Function) -> Callable[[Array], Any]:
+            call = jax.jit(derivative)
 
-            def call(theta: Array) -> Any:
+            def computed(theta: Array) -> Any:
                 with double_precision():
-                    return np.asarray(made(theta))
+                    return np.asarray(call(theta))
 
-            return call
+            return computed
 
         slope = jax.grad(function)
-        parts = [compiled(part) for part in (function, slope, jax.jacfwd(slope))]
-        return cls(PerUnit(weight), parts[0], parts[1], parts[2], name)
+        value, gradient, hessian = map(compiled, (function, slope, jax.jacfwd(slope)))
+        return cls(partial(truediv, weight), value, gradient, hessian, name)
 
     def fitted_to(self, p: int, intercept: int | None = None) -> JaxPenalty:
         return self
