@@ -222,13 +222,13 @@ def test_seeds_make_draws_and_posteriors_of_a_size_share_programs() -> None:
 
     posterior = one_parameter("huber", 0.5)
     one = drawn(posterior, draws=50)
-    programs = nuts._programs(None, True)
-    compiled = [program._cache_size() for program in programs]
+    program = nuts._program(None, True)
+    compiled = [function._cache_size() for function in program]
     two = drawn(posterior, draws=50)
     np.testing.assert_array_equal(one.values, two.values)
     assert not np.array_equal(one.values, drawn(posterior, draws=50, seed=2).values)
     drawn(one_parameter("logistic", 2.0), draws=50)
-    assert [program._cache_size() for program in programs] == compiled
+    assert [function._cache_size() for function in program] == compiled
     assert one.values.shape == (4, 13, 1)
     assert one.values.dtype == np.float64
     assert (one.sampler, one.eta, one.names) == ("nuts", 0.5, posterior.criterion.names)

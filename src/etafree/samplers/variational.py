@@ -62,24 +62,24 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
         with np.errstate(over="ignore", invalid="ignore"):
             slope, curvature = energy.total.expected_derivatives(mean, covariance)
         pull, bend = energy.penalty.expected_derivatives(mean, covariance)
-        new = eta * (curvature + weight * bend)
-        if not np.isfinite(slope).all() or _root(new) is None:
+        precision = eta * (curvature + weight * bend)
+        if not np.isfinite(slope).all() or _root(precision) is None:
             if not energy.loss.convex:
                 break
             root = root / 4  # so wide that an exponential overflows
             continue
-        change = float(np.max(np.abs(linalg.eigvalsh(root.T @ new @ root, "precision") - 1)))
+        change = float(np.max(np.abs(linalg.eigvalsh(root.T @ precision @ root, "precision") - 1)))
         if change > 1:  # far off: average precisions, or an exponential loss makes it oscillate
             back = linalg.inv(root, "covariance")
-            new = 0.5 * (new + back.T @ back)
-        if (factor := _root(new)) is None:
+            precision = 0.5 * (precision + back.T @ back)
+        if (factor := _root(precision)) is None:
             raise ConvergenceError(
                 f"no sampler reaches the whole posterior at eta = {eta:g} (no normal law comes "
                 "near it): use a larger eta or add a penalty"
             )
         root = factor
         step = -root @ (root.T @ (eta * (slope + weight * pull)))
-        moved = float(step @ new @ step)
+        moved = float(step @ precision @ step)
         mean = mean + step * min(1.0, 2.0 * np.sqrt(len(step) / max(moved, 1e-300)))
         if moved < 1e-4 and change < 1e-2:
             break

@@ -16,16 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree.data import pytrees
 from etafree.data.groups import COMPILE_FROM, Groups, add_group_sums, symmetric
-from etafree.data.pytrees import (
-    as_columns,
-    as_parameters,
-    double_precision,
-    import_jax,
-    in_bundles,
-    rebuild,
-    refuse_other_rows,
-)
+from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import absolute, cholesky_or_none, majorized
@@ -49,7 +42,7 @@ class Kernels:
         import jax
         import jax.numpy as jnp
 
-        structured = rebuild(template)
+        structured = pytrees.rebuild(template)
 
         def loss(theta: JaxArray, row: object) -> Any:
             return function(structured(theta), row)
@@ -127,10 +120,10 @@ class AutodiffLoss(GeneralLoss):
 
     def compiled(self, key: Hashable, compile_: Callable[[], T]) -> T:
         """Return what was compiled for parameters like these, made once."""
-        known: dict[Hashable, T] = self.__dict__.setdefault("_compiled", {})
-        if key not in known:
-            known[key] = compile_()
-        return known[key]
+        cache: dict[Hashable, T] = self.__dict__.setdefault("_compiled", {})
+        if key not in cache:
+            cache[key] = compile_()
+        return cache[key]
 
     @property
     def label(self) -> str:
@@ -168,12 +161,10 @@ class JaxTotal(AutodiffTotal):
 
     @property
     def n(self) -> int:
-        """Number of rows."""
         return len(import_jax().tree.leaves(self.columns)[0])
 
     @property
     def p(self) -> int:
-        """Number of parameters."""
         return sum(leaf.size for leaf in import_jax().tree.leaves(self.template))
 
     @property
@@ -190,7 +181,6 @@ class JaxTotal(AutodiffTotal):
         return loss.compiled(key, lambda: Kernels(loss.function, self.template))
 
     def reweighted(self, weights: Array | None, frequency: bool) -> JaxTotal:
-        """Return the same total under other weights."""
         return replace(self, weights=weights, frequency=frequency)
 
     @property
@@ -237,11 +227,9 @@ class JaxTotal(AutodiffTotal):
         return out
 
     def values(self, theta: Array) -> Array:
-        """Return each observation's weighted loss (n,); they add up to the total."""
         return self._each("values", theta, np.zeros(self.n))
 
     def scores(self, theta: Array) -> Array:
-        """Return each observation's weighted gradient (n, p); they add up to the total's."""
         return self._each("scores", theta, np.zeros((self.n, self.p)))
 
     def _sums(self, name: str, theta: Array) -> list[Array]:
@@ -250,7 +238,6 @@ class JaxTotal(AutodiffTotal):
             return [np.sum([np.asarray(chunk) for chunk in term], axis=0) for term in terms]
 
     def totals(self, thetas: Array) -> Array:
-        """Return the total loss at parameters (D, p) -> (D,); what is not a number is infinite."""
         numbers = min(CHUNK, 16 * CHUNK // self._width)  # rows times parameter values at a time
         step = 1 << max(0, (numbers // len(self._chunks[0].where)).bit_length() - 1)
 
@@ -259,7 +246,7 @@ class JaxTotal(AutodiffTotal):
                 sums = [self._kernels.totals(bundle, c.rows, c.weights) for c in self._chunks]
                 return np.asarray(np.sum([np.asarray(one) for one in sums], axis=0))
 
-        return in_bundles(thetas, step, summed)
+        return pytrees.in_bundles(thetas, step, summed)
 
     def log_density_parts(self) -> Callable[[JaxArray], JaxArray]:
         """Return the total loss as a function of theta (p,) that JAX can trace in float64."""
@@ -287,13 +274,12 @@ class JaxTotal(AutodiffTotal):
         return self.n * self.p >= COMPILE_FROM
 
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
-        """Return gradient, Hessian and every cluster's score sum in one pass over the rows."""
         hessian, sums = np.zeros((self.p, self.p)), np.zeros((len(groups), self.p))
         with double_precision():
-            for chunk, (scores, bent) in self._run("sums", theta):
-                new, codes = np.asarray(scores)[chunk.skip :], groups.codes[chunk.where]
-                add_group_sums(sums, codes[chunk.skip :], np.ones(len(new)), new, self._compiled)
-                hessian += np.asarray(bent)
+            for chunk, (scores, curvature) in self._run("sums", theta):
+                each, codes = np.asarray(scores)[chunk.skip :], groups.codes[chunk.where]
+                add_group_sums(sums, codes[chunk.skip :], np.ones(len(each)), each, self._compiled)
+                hessian += np.asarray(curvature)
         gradient, weights = sums.sum(axis=0), groups.weights(self.weights)
         return ClusterTotals(gradient, symmetric(hessian), sums, weights)
 
@@ -303,18 +289,18 @@ class JaxTotal(AutodiffTotal):
         rows = np.arange(self.n) if order is None else order
         step = max(1, HESSIANS // self.p**2)
         for first in range(0, len(groups), step):
-            many = min(step, len(groups) - first)
-            members = rows[starts[first] : starts[first + many]]
-            yield self._cluster_block(theta, members, groups.codes[members] - first, first, many)
+            count = min(step, len(groups) - first)
+            members = rows[starts[first] : starts[first + count]]
+            yield self._cluster_block(theta, members, groups.codes[members] - first, first, count)
 
     def _cluster_block(
-        self, theta: Array, rows: NDArray[np.intp], codes: NDArray[np.intp], first: int, many: int
+        self, theta: Array, rows: NDArray[np.intp], codes: NDArray[np.intp], first: int, count: int
     ) -> ClusterBlock:
         p, w = self.p, np.ones(len(rows)) if self.weights is None else self.weights[rows]
-        weights = np.bincount(codes, w, many).astype(np.float64)
+        weights = np.bincount(codes, w, count).astype(np.float64)
         rows, codes, w = rows[w > 0], codes[w > 0], w[w > 0]
-        scores, hessians = np.zeros((many, p)), np.zeros((many, p * p))
-        squares = hessians if self.frequency else np.zeros((many, p * p))
+        scores, hessians = np.zeros((count, p)), np.zeros((count, p * p))
+        squares = hessians if self.frequency else np.zeros((count, p * p))
         size = min(len(self._chunks[0].where), max(1, HESSIANS // p**2))
         for k in range(0, len(rows), size):
             with double_precision():
@@ -326,10 +312,10 @@ class JaxTotal(AutodiffTotal):
             add_group_sums(hessians, which, np.ones(len(which)), hessian, self._compiled)
             if not self.frequency:  # sampling weights count twice in a variance
                 add_group_sums(squares, which, w[k : k + size], hessian, self._compiled)
-        variances: Array = squares.reshape(many, p, p)
+        variances: Array = squares.reshape(count, p, p)
         if not (self.loss.convex or _is_positive(variances)):
             variances = absolute(variances)
-        return ClusterBlock(first, scores, hessians.reshape(many, p, p), weights, variances)
+        return ClusterBlock(first, scores, hessians.reshape(count, p, p), weights, variances)
 
 
 def _is_positive(matrices: Array) -> bool:
@@ -406,15 +392,14 @@ class JaxLoss(AutodiffLoss):
         return f"the expected loss {self.label}"
 
     def count(self, data: object) -> int:
-        """Return the number of observations in the data."""
-        return as_columns(data)[1]
+        return pytrees.as_columns(data)[1]
 
     def bind(
         self, data: object, start: object, weights: Array | None, frequency: bool
     ) -> tuple[JaxTotal, Array, tuple[str, ...] | None]:
         """Return the total, the start (p,) and names such as ``beta[0]``; None for one vector."""
-        template, flat, names = as_parameters(start)
-        total = JaxTotal(self, template, as_columns(data)[0], weights, frequency)
+        template, flat, names = pytrees.as_parameters(start)
+        total = JaxTotal(self, template, pytrees.as_columns(data)[0], weights, frequency)
         _check_function(total)
         _check_start(total, flat)
         return total, flat, names
@@ -442,7 +427,9 @@ def _check_function(total: JaxTotal) -> None:
     if not np.issubdtype(result.dtype, np.floating):
         raise InputError("function", f"returns {result.dtype}", "return a floating-point number")
     if not total.loss.constants:
-        refuse_other_rows("function", total.loss.function, total.n, total.template, total.row)
+        pytrees.refuse_other_rows(
+            "function", total.loss.function, total.n, total.template, total.row
+        )
 
 
 def _check_start(total: JaxTotal, flat: Array) -> None:

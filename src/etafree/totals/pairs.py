@@ -13,10 +13,7 @@ if the rows were repeated, so that :math:`s_n=W(W-1)/2` for them.
 
 References
 ----------
-Hoeffding, W. (1948). A class of statistics with asymptotically normal distribution. Ann. Math.
-Statist. 19, 293-325. Arvesen, J. N. (1969). Jackknifing U-statistics. Ann. Math. Statist. 40,
-2076-2100. Honoré, B. E. and Powell, J. L. (1994). Pairwise difference estimators of censored and
-truncated regression models. J. Econometrics 64, 241-278.
+Arvesen, J. N. (1969). Jackknifing U-statistics. Ann. Math. Statist. 40, 2076-2100.
 """
 
 from __future__ import annotations
@@ -30,16 +27,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree.data import pytrees
 from etafree.data.groups import Groups
-from etafree.data.pytrees import (
-    as_columns,
-    as_parameters,
-    double_precision,
-    import_jax,
-    in_bundles,
-    rebuild,
-    refuse_other_rows,
-)
+from etafree.data.pytrees import double_precision, import_jax
 from etafree.data.rows import shared_index
 from etafree.errors import InputError
 from etafree.foundation.arguments import (
@@ -60,7 +50,7 @@ if TYPE_CHECKING:
 
 #: Units per side of a tile of pairs, and units from which sorting beats looking at every pair.
 TILE, SORT_FROM = 256, 128
-#: What a wrong number of labels is told, after "has 4950 entries for 100 rows".
+#: Advice for a wrong number of labels, after "has 4950 entries for 100 rows".
 PER_UNIT = "scores belong to units, not to pairs: pass one value per unit"
 
 
@@ -154,12 +144,10 @@ class DifferenceTotal(PairTotal):
 
     @property
     def n(self) -> int:
-        """Number of units."""
         return len(self.X)
 
     @property
     def p(self) -> int:
-        """Number of parameters."""
         return int(self.X.shape[1])
 
     @cached_property
@@ -173,8 +161,8 @@ class DifferenceTotal(PairTotal):
         at_zero = float(self.loss.kernel.values(np.zeros(1), np.zeros(1))[0])
         if self.weights is None:
             return slice(None), self.X, self.y, np.ones(self.n), at_zero
-        there = np.flatnonzero(self.weights)
-        return there, self.X[there], self.y[there], self.weights[there], at_zero
+        units = np.flatnonzero(self.weights)
+        return units, self.X[units], self.y[units], self.weights[units], at_zero
 
     def _own(self, w: Array) -> Array:
         """Return the weight of a row's pairs with itself, which are no pairs of units."""
@@ -182,23 +170,22 @@ class DifferenceTotal(PairTotal):
 
     def row_sums(self, theta: Array, *, majorize: bool = False) -> RowSums:
         """Return all sums over pairs; for Huber's and the squared loss after sorting residuals."""
-        there, X, y, w, at_zero = self._kept
+        units, X, y, w, at_zero = self._kept
         r, Z = y - X @ theta, w[:, None] * np.column_stack([np.ones(len(X)), X])
         window = _window(self.loss.kernel)
         if majorize or window is None or len(X) < SORT_FROM:
             rows, slope, bend = _by_tiles(self.loss.kernel, r, Z, majorize)
         else:
             rows, slope, bend = _by_sorting(*window, r, Z)
-        held = w * slope[:, 0]
+        pull = w * slope[:, 0]
         values, scores = np.zeros(self.n), np.zeros((self.n, self.p))
-        values[there] = w * rows - at_zero * self._own(w)
-        scores[there] = held[:, None] * X - w[:, None] * slope[:, 1:]
+        values[units] = w * rows - at_zero * self._own(w)
+        scores[units] = pull[:, None] * X - w[:, None] * slope[:, 1:]
         hessian = (X.T * (w * bend[:, 0])) @ X - Z[:, 1:].T @ bend[:, 1:]
-        scale = np.linalg.norm(held) * self.column_norms
-        return RowSums(values, scores, held @ X, 0.5 * (hessian + hessian.T), scale)
+        scale = np.linalg.norm(pull) * self.column_norms
+        return RowSums(values, scores, pull @ X, 0.5 * (hessian + hessian.T), scale)
 
     def totals(self, thetas: Array) -> Array:
-        """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
         _, X, y, w, at_zero = self._kept
         kernel, weighted = self.loss.kernel, self.weights is not None
         own = 0.5 * at_zero * float(self._own(w).sum())
@@ -277,10 +264,10 @@ def _below(k: float, r: Array, Z: Array) -> tuple[Array, Array, Array]:
     slope, bend = k * outside, np.zeros_like(Z)
     rows = k * (r * outside[:, 0] - signed[low]) - 0.5 * k**2 * outside[:, 0]
     for d, a, b in ((rest + k, low, start), (rest, start, index)):
-        inside, part = mass[b] - mass[a], moment[b] - moment[a]
-        slope += d[:, None] * inside - part
+        inside, first = mass[b] - mass[a], moment[b] - moment[a]
+        slope += d[:, None] * inside - first
         bend += inside
-        rows += 0.5 * (d * (d * inside[:, 0] - 2.0 * part[:, 0]) + square[b] - square[a])
+        rows += 0.5 * (d * (d * inside[:, 0] - 2.0 * first[:, 0]) + square[b] - square[a])
     return rows, slope, bend
 
 
@@ -307,7 +294,6 @@ class _Differences(GeneralLoss):
         return self
 
     def count(self, data: object) -> int:
-        """Return the number of units."""
         if not isinstance(data, tuple) or len(data) != 2:
             raise InputError("data", f"is a {type(data).__name__}", "pass a tuple (X, y)")
         return len(as_array(data[1], "y", ndim=1))
@@ -324,13 +310,13 @@ class _Differences(GeneralLoss):
             raise InputError("X", problem, "pass one row per response")
         shared_index(*data)
         names, w = axis_names(data[0]), checked_units(len(y), weights)
-        seen = X[w > 0]
-        constant = np.ptp(seen, axis=0) <= 1e-12 * np.abs(seen).max(axis=0)
+        rows = X[w > 0]
+        constant = np.ptp(rows, axis=0) <= 1e-12 * np.abs(rows).max(axis=0)
         if constant.any():
             j = int(constant.argmax())
             problem = f"column {j if names is None else repr(names[j])} is constant"
             raise InputError("X", problem, "leave it out: an intercept drops out of differences")
-        X = np.ascontiguousarray(X - np.median(seen, axis=0))  # for accuracy, whatever the outliers
+        X = np.ascontiguousarray(X - np.median(rows, axis=0))  # for accuracy, whatever the outliers
         y = y - np.median(y[w > 0])
         full, root = np.column_stack([np.ones(len(X)), X]), np.sqrt(w)[:, None]
         first = least_squares(root * full, root[:, 0] * y)[1:]
@@ -546,23 +532,22 @@ class PairLoss(GeneralLoss):
             raise InputError("h", f"is a {type(self.h).__name__}", "pass a function (theta, a, b)")
 
     def count(self, data: object) -> int:
-        """Return the number of units."""
-        return as_columns(data)[1]
+        return pytrees.as_columns(data)[1]
 
     def bind(
         self, data: object, start: object, weights: Array | None, frequency: bool
     ) -> tuple[JaxPairTotal, Array, tuple[str, ...] | None]:
         """Return the total, the start as a vector and names made of its keys."""
-        jax, (columns, n) = import_jax(), as_columns(data)
+        jax, (columns, n) = import_jax(), pytrees.as_columns(data)
         for path, column in jax.tree_util.tree_flatten_with_path(columns)[0]:
             if column.dtype.kind == "f":
                 check_finite(column, "data" + jax.tree_util.keystr(path))
         checked_units(n, weights)
-        template, first, names = as_parameters(start)
-        sums = _TileSums(self.h, rebuild(template), columns)
+        template, first, names = pytrees.as_parameters(start)
+        sums = _TileSums(self.h, template, columns)
         sums.check(first, n)
         if not self.constants:
-            refuse_other_rows("h", sums.one, n, first, sums.rows(0), sums.rows(1))
+            pytrees.refuse_other_rows("h", sums.one, n, first, sums.rows(0), sums.rows(1))
         return JaxPairTotal(self, sums, n, len(first), weights, frequency), first, names
 
     def describe(self) -> str:
@@ -582,12 +567,10 @@ class JaxPairTotal(PairTotal):
 
     @property
     def n(self) -> int:
-        """Number of units."""
         return self.units
 
     @property
     def p(self) -> int:
-        """Number of parameters."""
         return self.parameters
 
     def _weighted_tiles(self, size: int) -> Iterator[tuple[slice, slice, Array]]:
@@ -607,7 +590,7 @@ class JaxPairTotal(PairTotal):
         side = int(np.clip(np.sqrt(TILE_NUMBERS / (1 + p + p * p)), 16, 512))
         for R, C, pairs in self._weighted_tiles(side):
             share = 0.5 if R == C else 1.0
-            tile = self.sums.tile(theta, R, C, pairs)
+            tile = self.sums("tile", theta, R, C, pairs)
             values[R] += tile[0]
             scores[R] += tile[2]
             if R != C:
@@ -622,33 +605,31 @@ class JaxPairTotal(PairTotal):
         return RowSums(values, scores, 0.5 * scores.sum(axis=0), hessian, scale)
 
     def totals(self, thetas: Array) -> Array:
-        """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
         side = min(self.n, 512)
         step = 1 << max(0, (TILE_NUMBERS // side**2).bit_length() - 1)
 
         def summed(bundle: Array) -> Array:
             total = np.zeros(len(bundle))
             for R, C, pairs in self._weighted_tiles(side):
-                total += (0.5 if R == C else 1.0) * self.sums.values(bundle, R, C, pairs)
+                total += (0.5 if R == C else 1.0) * self.sums("total", bundle, R, C, pairs)[0]
             return total
 
-        return in_bundles(thetas, step, summed)
+        return pytrees.in_bundles(thetas, step, summed)
 
 
 class _TileSums:
     """Compiled sums of h and its derivatives over tiles of pairs."""
 
-    def __init__(
-        self, h: PairFunction, unravel: Callable[[JaxArray], object], columns: object
-    ) -> None:
+    def __init__(self, h: PairFunction, template: object, columns: object) -> None:
         import jax
         import jax.numpy as jnp
 
+        structured = pytrees.rebuild(template)
         with double_precision():
             self._columns = jax.tree.map(jnp.asarray, columns)
 
         def one(theta: JaxArray, a: object, b: object) -> Any:
-            return h(unravel(theta), a, b)
+            return h(structured(theta), a, b)
 
         def over(function: Callable[..., object]) -> Callable[..., Any]:
             return jax.vmap(jax.vmap(function, (None, None, 0)), (None, 0, None))
@@ -659,33 +640,30 @@ class _TileSums:
             return jnp.where(pairs == 0, 0.0, pairs * array)
 
         def tile(theta: JaxArray, a: object, b: object, pairs: JaxArray) -> tuple[JaxArray, ...]:
+            """Return row and column sums of h and its gradient, Hessian, size of the gradient."""
             value, slope = over(jax.value_and_grad(one))(theta, a, b)
             value, slope = weighted(value, pairs), weighted(slope, pairs)
             bend = weighted(over(jax.hessian(one))(theta, a, b), pairs).sum((0, 1))
             size = jnp.abs(slope).sum((0, 1))
             return value.sum(1), value.sum(0), slope.sum(1), slope.sum(0), bend, size
 
-        def total(theta: JaxArray, a: object, b: object, pairs: JaxArray) -> JaxArray:
-            return weighted(over(one)(theta, a, b), pairs).sum()
+        def total(theta: JaxArray, a: object, b: object, pairs: JaxArray) -> tuple[JaxArray]:
+            return (weighted(over(one)(theta, a, b), pairs).sum(),)
 
-        self.one, self._tile = one, jax.jit(tile)
-        self._values = jax.jit(jax.vmap(total, (0, None, None, None)))
+        totals = jax.jit(jax.vmap(total, (0, None, None, None)))
+        self.one, self.compiled = one, {"tile": jax.jit(tile), "total": totals}
 
     def rows(self, which: object) -> object:
         """Return rows of the data."""
-        tree_map: Callable[..., object] = import_jax().tree.map
-        return tree_map(lambda column: column[which], self._columns)
+        import jax
 
-    def tile(self, theta: Array, R: slice, C: slice, pairs: Array) -> list[Array]:
-        """Return row and column sums of losses and of gradients, Hessian, size of the gradient."""
-        with double_precision():
-            sums = self._tile(theta, self.rows(R), self.rows(C), pairs)
-            return [np.asarray(part) for part in sums]
+        return jax.tree.map(lambda column: column[which], self._columns)
 
-    def values(self, thetas: Array, R: slice, C: slice, pairs: Array) -> Array:
-        """Return the loss of a tile at many parameters."""
+    def __call__(self, name: str, theta: Array, R: slice, C: slice, pairs: Array) -> list[Array]:
+        """Return `tile`, or the `total` at many parameters, of units R and C with these weights."""
         with double_precision():
-            return np.asarray(self._values(thetas, self.rows(R), self.rows(C), pairs))
+            sums = self.compiled[name](theta, self.rows(R), self.rows(C), pairs)
+            return [np.asarray(array) for array in sums]
 
     def check(self, theta: Array, n: int) -> None:
         """Refuse an h that is no number or depends on the order of its rows."""

@@ -99,12 +99,10 @@ class PointwiseTotal(AutodiffTotal):
 
     @property
     def n(self) -> int:
-        """Number of observations."""
         return int(self.loss.n)
 
     @property
     def p(self) -> int:
-        """Number of parameters."""
         return self.parameters
 
     @property
@@ -126,19 +124,15 @@ class PointwiseTotal(AutodiffTotal):
             return import_jax().tree.map(np.asarray, sums)
 
     def reweighted(self, weights: Array | None, frequency: bool) -> PointwiseTotal:
-        """Return the same total under other weights."""
         return replace(self, weights=weights, frequency=frequency)
 
     def values(self, theta: Array) -> Array:
-        """Return each observation's weighted loss (n,); they add up to the total."""
         return np.asarray(self._sums("values", theta))
 
     def scores(self, theta: Array) -> Array:
-        """Return each observation's weighted gradient (n, p); they add up to the total's."""
         return np.array(self._sums("scores", theta))
 
     def totals(self, thetas: Array) -> Array:
-        """Return the total loss at parameters (D, p) -> (D,); what is not a number is infinite."""
         step = 1 << max(0, (BUNDLE // self.n).bit_length() - 1)
         return in_bundles(thetas, step, lambda bundle: np.asarray(self._sums("totals", bundle)))
 
@@ -155,7 +149,6 @@ class PointwiseTotal(AutodiffTotal):
         return summed
 
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
-        """Return gradient, Hessian and every cluster's score sum."""
         sums, hessian = self._cluster_scores(theta, groups), self.derivatives(theta).hessian
         return ClusterTotals(sums.sum(axis=0), hessian, sums, groups.weights(self.weights))
 
