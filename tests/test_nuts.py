@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -274,6 +275,17 @@ def test_an_error_in_a_prior_comes_through() -> None:
     with pytest.raises(ZeroDivisionError, match="in your prior"):
         nuts_draws(posterior, normal, 100, np.random.default_rng(0))
     assert not nuts._JOBS
+
+
+def test_an_interrupt_is_noticed_while_a_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(nuts, "time", SimpleNamespace(sleep=interrupt))
+    errors: list[BaseException] = []
+    with pytest.raises(KeyboardInterrupt):
+        nuts._wait((SimpleNamespace(is_ready=lambda: False),), errors)
+    assert len(errors) == 1  # what the program asks from now on is answered NaN
 
 
 @pytest.mark.parametrize("missing", ["jax", "blackjax"])
