@@ -118,7 +118,7 @@ class AutodiffLoss(GeneralLoss):
     def __getstate__(self) -> dict[str, object]:  # compiled functions stay behind
         return {key: value for key, value in self.__dict__.items() if key != "_compiled"}
 
-    def compiled(self, key: Hashable, compile_: Callable[[], T]) -> T:
+    def _cached(self, key: Hashable, compile_: Callable[[], T]) -> T:
         """Return what was compiled for parameters like these, made once."""
         cache: dict[Hashable, T] = self.__dict__.setdefault("_compiled", {})
         if key not in cache:
@@ -178,7 +178,7 @@ class JaxTotal(AutodiffTotal):
         tree, loss = import_jax().tree, self.loss
         shapes = tuple(leaf.shape for leaf in tree.leaves(self.template))
         key = (tree.structure(self.template), shapes)
-        return loss.compiled(key, lambda: Kernels(loss.function, self.template))
+        return loss._cached(key, lambda: Kernels(loss.function, self.template))
 
     def reweighted(self, weights: Array | None, frequency: bool) -> JaxTotal:
         return replace(self, weights=weights, frequency=frequency)

@@ -255,7 +255,7 @@ class PointwiseLoss(AutodiffLoss):
 
     def passes(self, p: int) -> _Passes:
         """Return the compiled functions for p parameters, made once."""
-        return self.compiled(p, lambda: _Passes(self.function, int(self.n), p))
+        return self._cached(p, lambda: _Passes(self.function, int(self.n), p))
 
     def _check_function(self, start: Array) -> None:
         """Refuse a function that does not give n losses, or none that are finite at the start."""
