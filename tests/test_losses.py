@@ -69,7 +69,7 @@ def test_blocks_of_any_size_give_the_same_sums(case: Case, monkeypatch: pytest.M
     total = case.criterion().total
     whole = total.derivatives(THETA)
     many = total.totals(np.vstack([THETA, -THETA, 0 * THETA]))
-    monkeypatch.setattr("etafree.data.groups.BLOCK", 50)
+    monkeypatch.setattr("etafree.totals.linear.BLOCK", 50)
     small = total.derivatives(THETA)
     assert small.value == pytest.approx(whole.value, rel=1e-12)
     np.testing.assert_allclose(small.gradient, whole.gradient, rtol=1e-10, atol=1e-10)

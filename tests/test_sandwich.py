@@ -343,7 +343,7 @@ def test_sorted_and_shuffled_clusters_give_the_same_target(
     for correction in ("CR1", "CR2", "CR3"):
         one = ef.target(case.criterion(), clusters=groups, correction=correction)
         with monkeypatch.context() as patch:
-            patch.setattr("etafree.data.groups.BLOCK", 40)
+            patch.setattr("etafree.totals.linear.BLOCK", 40)
             patch.setattr("etafree.totals.linear.COMPILE_FROM", 0)
             two = ef.target(case.criterion(order), clusters=groups[order], correction=correction)
         np.testing.assert_allclose(one.covariance, two.covariance, rtol=1e-7)

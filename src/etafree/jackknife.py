@@ -41,7 +41,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.data.groups import BLOCK, COMPILE_FROM, Groups, add_group_sums, row_blocks
+from etafree.data.groups import Groups
 from etafree.data.rows import Rows
 from etafree.dependence.base import Dependence, Form, GroupScores, Meat, finish
 from etafree.dependence.clusters import Independent
@@ -53,7 +53,14 @@ from etafree.foundation.check import Finding
 from etafree.foundation.threads import own_settings
 from etafree.optimize.many import outer_products, unpacked
 from etafree.target import Target
-from etafree.totals.linear import LinearTotal, PredictorTotal
+from etafree.totals.linear import (
+    BLOCK,
+    COMPILE_FROM,
+    LinearTotal,
+    PredictorTotal,
+    add_group_sums,
+    row_blocks,
+)
 
 NAME = "infinitesimal jackknife"
 FEWER = "report fewer parameters (var_names= of a fit, Draws.select() of draws)"

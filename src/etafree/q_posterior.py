@@ -9,7 +9,7 @@ import numpy as np
 
 from etafree.bootstrap import resampled_groups
 from etafree.criterion import Criterion
-from etafree.data.groups import BLOCK, Groups
+from etafree.data.groups import Groups
 from etafree.draws import Draws
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_count, as_rng, in_order
@@ -21,7 +21,7 @@ from etafree.samplers import FEWEST, SAMPLERS
 from etafree.samplers.importance import trustworthy
 from etafree.samplers.variational import Normal
 from etafree.sandwich import target
-from etafree.totals.linear import LinearTotal, has_design
+from etafree.totals.linear import BLOCK, LinearTotal, has_design
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,92 +1,12 @@
-"""Sums over rows in blocks that stay in cache, and sums over groups of rows."""
+"""Groups of rows: a code for every row, and the label of every code."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, Labels, refuse_masked
-
-#: Numbers per block: half a megabyte, so that a block is read from memory once.
-BLOCK = 1 << 16
-#: From this many numbers on, loading compiled code pays for itself.
-COMPILE_FROM = 2_000_000
-
-
-def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices that cut `rows` into blocks of about `BLOCK` numbers.
-
-    Examples
-    --------
-    >>> [b.stop for b in row_blocks(5, BLOCK)]
-    [1, 2, 3, 4, 5]
-    """
-    step = max(1, BLOCK // max(1, columns))
-    for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))
-
-
-def add_moments(
-    gradient: Array, hessian: Array, rows: Array, slope: Array, curvature: Array, compiled: bool
-) -> None:
-    """Add ``slope @ rows`` to `gradient` and ``rows' diag(curvature) rows`` to `hessian`.
-
-    The lower triangle is what counts: `symmetric` completes it.
-    """
-    if compiled:
-        from etafree.data.compiled import moments
-
-        moments(gradient, hessian, np.ascontiguousarray(rows.T), slope, curvature)
-    else:
-        gradient += slope @ rows
-        hessian += (rows.T * curvature) @ rows
-
-
-def symmetric(hessian: Array) -> Array:
-    """Return the symmetric matrix with this lower triangle."""
-    lower = np.tril(hessian)
-    full: Array = lower + lower.T
-    full[np.diag_indices(len(full))] *= 0.5
-    return full
-
-
-def weighted(values: Array, weights: Array) -> Array:
-    """Return values times weights; rows with zero weight are ignored, even if infinite."""
-    with np.errstate(invalid="ignore"):
-        product: Array = values * weights
-    product[weights == 0] = 0.0
-    return product
-
-
-def outer_sums(X: Array, curvature: Array, starts: NDArray[np.intp]) -> Array:
-    """Return the sums of curvature x x' over consecutive rows, (g, p, p)."""
-    if len(starts) == 2:  # one large cluster: no outer products
-        return ((X.T * curvature) @ X)[None]
-    outer = (curvature[:, None] * X)[:, :, None] * X[:, None, :]
-    sums: Array = np.add.reduceat(outer, starts[:-1], axis=0)
-    return sums
-
-
-def add_group_sums(
-    out: Array, codes: NDArray[np.intp], factor: Array, rows: Array, compiled: bool
-) -> None:
-    """Add ``factor[i] * rows[i]`` to ``out[codes[i]]`` for every row."""
-    if compiled:
-        from etafree.data.compiled import scatter
-
-        scatter(out, codes, factor, rows)
-        return
-    if len(out) <= 4 * len(codes):  # cheaper than a sort
-        for j, column in enumerate(rows.T):
-            out[:, j] += np.bincount(codes, factor * column, len(out))
-        return
-    order = np.argsort(codes, kind="stable")  # next to nothing when they are sorted
-    ordered = codes[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    out[ordered[starts]] += np.add.reduceat(factor[order, None] * rows[order], starts, axis=0)
 
 
 class Groups:

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
-from etafree.data.groups import BLOCK
 from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import CONDITION_FAIL
 from etafree.optimize import Minimum, minimise
-from etafree.totals.linear import has_design
+from etafree.totals.linear import BLOCK, has_design
 
 NEARLY = 1e-7  #: A relative gradient after which one more Newton step leaves rounding errors only.
 STEPS = 15

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.data.groups import row_blocks
 from etafree.data.pytrees import double_precision
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, MissingExtraError
@@ -36,7 +35,7 @@ from etafree.penalties import Penalty, Ridge
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
 from etafree.totals.base import Total
-from etafree.totals.linear import LinearTotal, has_design
+from etafree.totals.linear import LinearTotal, has_design, row_blocks
 
 if TYPE_CHECKING:
     from jax import Array as JaxArray

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from etafree.data.formula import Recipe, check_kinds, formula_columns, looks_elsewhere, matrices
-from etafree.data.groups import Groups, symmetric
+from etafree.data.groups import Groups
 from etafree.data.labels import (
     Chunk,
     Codes,
@@ -35,7 +35,7 @@ from etafree.foundation.arguments import Array, check_finite
 from etafree.foundation.threads import own_settings
 from etafree.losses import LinearLoss, ResidualLoss
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives
-from etafree.totals.linear import LinearTotal, PredictorTotal
+from etafree.totals.linear import LinearTotal, PredictorTotal, symmetric
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.data import pytrees
-from etafree.data.groups import COMPILE_FROM, Groups, add_group_sums, symmetric
+from etafree.data.groups import Groups
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import absolute, cholesky_or_none, majorized
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
+from etafree.totals.linear import COMPILE_FROM, add_group_sums, symmetric
 
 if TYPE_CHECKING:
     from jax import Array as JaxArray
@@ -44,7 +45,7 @@ class Kernels:
 
         structured = pytrees.rebuild(template)
 
-        def loss(theta: JaxArray, row: object) -> Any:
+        def loss(theta: Any, row: object) -> Any:
             return function(structured(theta), row)
 
         def values(theta: JaxArray, rows: object, w: JaxArray) -> JaxArray:

@@ -2,8 +2,8 @@ r"""The total of a loss over a linear predictor.
 
 :math:`M(\theta)=\sum_i w_i\,\ell(x_i^\top\theta+o_i, y_i)` with its derivatives.
 
-Everything runs over blocks of rows, so the :math:`n\times p` matrix of scores never exists unless
-it is asked for.
+Everything runs over blocks of rows that stay in cache, so the :math:`n\times p` matrix of scores
+never exists unless it is asked for.
 """
 
 from __future__ import annotations
@@ -17,26 +17,93 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.data.groups import (
-    BLOCK,
-    COMPILE_FROM,
-    Groups,
-    add_group_sums,
-    add_moments,
-    outer_sums,
-    row_blocks,
-    symmetric,
-    weighted,
-)
+from etafree.data.groups import Groups
 from etafree.foundation.arguments import Array
 from etafree.losses import LinearLoss, ResidualLoss
 from etafree.losses.residual import mad_scale
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Total
 
+#: Numbers per block: half a megabyte, so that a block is read from memory once.
+BLOCK = 1 << 16
+#: From this many numbers on, loading compiled code pays for itself.
+COMPILE_FROM = 2_000_000
 #: Rows, and rows times parameter values, that `totals` takes at a time: what fits the inner cache.
 TOTALS_ROWS, TOTALS_NUMBERS = 1 << 10, 1 << 14
 #: Gauss-Hermite nodes for expectations under a normal predictor.
 NODES = 16
+
+
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Yield slices that cut `rows` into blocks of about `BLOCK` numbers.
+
+    Examples
+    --------
+    >>> [b.stop for b in row_blocks(5, BLOCK)]
+    [1, 2, 3, 4, 5]
+    """
+    step = max(1, BLOCK // max(1, columns))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def add_moments(
+    gradient: Array, hessian: Array, rows: Array, slope: Array, curvature: Array, compiled: bool
+) -> None:
+    """Add ``slope @ rows`` to `gradient` and ``rows' diag(curvature) rows`` to `hessian`.
+
+    The lower triangle is what counts: `symmetric` completes it.
+    """
+    if compiled:
+        from etafree.data.compiled import moments
+
+        moments(gradient, hessian, np.ascontiguousarray(rows.T), slope, curvature)
+    else:
+        gradient += slope @ rows
+        hessian += (rows.T * curvature) @ rows
+
+
+def symmetric(hessian: Array) -> Array:
+    """Return the symmetric matrix with this lower triangle."""
+    lower = np.tril(hessian)
+    full: Array = lower + lower.T
+    full[np.diag_indices(len(full))] *= 0.5
+    return full
+
+
+def weighted(values: Array, weights: Array) -> Array:
+    """Return values times weights; rows with zero weight are ignored, even if infinite."""
+    with np.errstate(invalid="ignore"):
+        product: Array = values * weights
+    product[weights == 0] = 0.0
+    return product
+
+
+def outer_sums(X: Array, curvature: Array, starts: NDArray[np.intp]) -> Array:
+    """Return the sums of curvature x x' over consecutive rows, (g, p, p)."""
+    if len(starts) == 2:  # one large cluster: no outer products
+        return ((X.T * curvature) @ X)[None]
+    outer = (curvature[:, None] * X)[:, :, None] * X[:, None, :]
+    sums: Array = np.add.reduceat(outer, starts[:-1], axis=0)
+    return sums
+
+
+def add_group_sums(
+    out: Array, codes: NDArray[np.intp], factor: Array, rows: Array, compiled: bool
+) -> None:
+    """Add ``factor[i] * rows[i]`` to ``out[codes[i]]`` for every row."""
+    if compiled:
+        from etafree.data.compiled import scatter
+
+        scatter(out, codes, factor, rows)
+        return
+    if len(out) <= 4 * len(codes):  # cheaper than a sort
+        for j, column in enumerate(rows.T):
+            out[:, j] += np.bincount(codes, factor * column, len(out))
+        return
+    order = np.argsort(codes, kind="stable")  # next to nothing when they are sorted
+    ordered = codes[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    out[ordered[starts]] += np.add.reduceat(factor[order, None] * rows[order], starts, axis=0)
 
 
 class RankOneBlock(NamedTuple):

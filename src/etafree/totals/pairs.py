@@ -628,7 +628,7 @@ class _TileSums:
         with double_precision():
             self._columns = jax.tree.map(jnp.asarray, columns)
 
-        def one(theta: JaxArray, a: object, b: object) -> Any:
+        def one(theta: Any, a: object, b: object) -> Any:
             return h(structured(theta), a, b)
 
         def over(function: Callable[..., object]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from etafree.data.groups import COMPILE_FROM, Groups, add_group_sums
+from etafree.data.groups import Groups
 from etafree.data.pytrees import double_precision, import_jax, in_bundles
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_array
@@ -24,6 +24,7 @@ from etafree.foundation.linalg import absolute
 from etafree.penalties import SmoothPenalty
 from etafree.totals.base import ClusterBlock, ClusterTotals
 from etafree.totals.jax import AutodiffLoss, AutodiffTotal
+from etafree.totals.linear import COMPILE_FROM, add_group_sums
 
 if TYPE_CHECKING:
     from jax import Array as JaxArray
