@@ -68,6 +68,7 @@ CALLS = {
     "region": lambda r, folder: r.region().contains(r.center),
     "test": lambda r, folder: r.test([r.target.names[0]]),
     "wild_bootstrap": lambda r, folder: r.wild_bootstrap(r.target.names[0], draws=99),
+    "bootstrap_t": lambda r, folder: (r.bootstrap_t(draws=99), r.interval(kind="bootstrap-t")),
     "corrections": lambda r, folder: r.corrections(draws=99),
     "coverage_check": lambda r, folder: r.coverage_check(50),
     "cluster_table": lambda r, folder: r.cluster_table(),
@@ -82,7 +83,14 @@ CALLS = {
     "load": lambda r, folder: ef.Calibration.load(r.save(folder / "again.npz")),
 }
 WITHOUT_CRITERION = ("covariance", "xarray", "arviz")
-NEEDS_CRITERION = ("wild_bootstrap", "corrections", "coverage_check", "cluster_table", "paper")
+NEEDS_CRITERION = (
+    "wild_bootstrap",
+    "bootstrap_t",
+    "corrections",
+    "coverage_check",
+    "cluster_table",
+    "paper",
+)
 
 
 def test_every_public_method_is_called():

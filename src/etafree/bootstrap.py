@@ -22,6 +22,7 @@ from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_count, as_seeds, told_seed
 from etafree.foundation.threads import own_settings
+from etafree.inference import resample_counts
 from etafree.optimize import Minimum, minimise
 from etafree.optimize.many import minimisers
 from etafree.penalties import KinkedPenalty
@@ -102,7 +103,7 @@ def weight_blocks(
     copies = total.frequency and groups is None  # drawn one by one; sampling weights stay
     units = own if copies else np.ones(criterion.n if groups is None else len(groups))
     for start in range(0, count, step):
-        draw = _dirichlet if kind == "dirichlet" else _counts
+        draw = _dirichlet if kind == "dirichlet" else resample_counts
         factor = draw(units, min(step, count - start), rng)
         if groups is not None:
             factor = factor[:, groups.codes]
@@ -117,17 +118,6 @@ def _dirichlet(units: Array, many: int, rng: np.random.Generator) -> Array:
     gamma = rng.standard_exponential(shape) if plain else rng.standard_gamma(units, shape)
     gamma *= units.sum() / gamma.sum(axis=1, keepdims=True)
     return gamma
-
-
-def _counts(units: Array, many: int, rng: np.random.Generator) -> Array:
-    """Return how often each unit is drawn with replacement, (many, units)."""
-    total = int(units.sum())
-    drawn = rng.integers(total, size=(many, total))
-    if total != len(units) or not (units == 1.0).all():
-        drawn = np.repeat(np.arange(len(units)), units.astype(np.intp))[drawn]
-    drawn += np.arange(many)[:, None] * len(units)
-    flat = np.bincount(drawn.reshape(-1), minlength=many * len(units))
-    return flat.reshape(many, len(units)).astype(np.float64)
 
 
 @own_settings

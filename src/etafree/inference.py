@@ -34,8 +34,8 @@ from etafree.target import Target
 
 WEBB = np.sqrt([1.5, 1.0, 0.5])
 WEBB = np.concatenate([-WEBB, WEBB])
-#: Random numbers per block.
-BLOCK = 4_000_000
+#: Random numbers per block of wild weights, and of resampled rows.
+BLOCK, RESAMPLED = 4_000_000, 1 << 18
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,37 @@ def _polynomials(
         squares = np.square(left).sum(axis=1), cross, np.square(tilt).sum(axis=1)
         blocks.append(np.array([base.sum(axis=1), slope.sum(axis=1), *squares]))
     return np.concatenate(blocks, axis=1)
+
+
+def resample_counts(units: Array, many: int, rng: np.random.Generator) -> Array:
+    """Return how often each of `units` copies is drawn with replacement, (many, units)."""
+    total = int(units.sum())
+    drawn = rng.integers(total, size=(many, total))
+    if total != len(units) or not (units == 1.0).all():
+        drawn = np.repeat(np.arange(len(units)), units.astype(np.intp))[drawn]
+    drawn += np.arange(many)[:, None] * len(units)
+    flat = np.bincount(drawn.reshape(-1), minlength=many * len(units))
+    return flat.reshape(many, len(units)).astype(np.float64)
+
+
+def t_ratios(influences: Array, draws: int, rng: np.random.Generator) -> Array:
+    r"""Return t ratios (draws, p) of resampled influences (m, p), each over its own spread.
+
+    .. math:: t = \sum_g (k_g-1)I_g\Big/\Big\{\sum_g k_g(I_g-\bar I_k)^2\Big\}^{1/2},
+              \qquad k\sim\mathrm{Multinomial}(m, 1/m).
+
+    Their skewness is that of the estimate over its standard error: no fit is needed.
+    """
+    m = len(influences)
+    centred = influences - influences.mean(axis=0)
+    both = np.hstack([centred, np.square(centred)])
+    out, step = np.empty((draws, influences.shape[1])), max(1, RESAMPLED // m)
+    for first in range(0, draws, step):
+        counts = resample_counts(np.ones(m), min(step, draws - first), rng)
+        sums, squares = np.split(counts @ both, 2, axis=1)
+        spread = np.sqrt(np.maximum(squares - np.square(sums) / m, 1e-300))
+        out[first : first + step] = sums / spread
+    return out
 
 
 def _boundary(p_value: Callable[[float], float], alpha: float, scale: float) -> float:

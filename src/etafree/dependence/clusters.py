@@ -567,6 +567,29 @@ def _cluster_sums(
     return trace, square, np.einsum("ij,ij->j", directions, working @ directions)
 
 
+def influences(at: Point, groups: Groups | None, correction: str) -> Array:
+    r"""Return what each row or cluster adds to the estimate, :math:`-A^{-1}\psi_g`, (m, p).
+
+    Scores are those that the correction squares; without their share of the Hessian, plain ones.
+    """
+    sets, total = _sets(at, groups), at.criterion.total
+    if correction not in LEVERAGE or "leverage" not in total.traits:
+        sums = group_scores(at, total.cluster_totals(at.theta, sets), None).sums
+        return -sums @ at.whiten
+    scores = np.zeros((len(sets), total.p))
+    for block in _whitened_blocks(at, sets):
+        left = np.eye(total.p) - block.hessians
+        adjusted = block.scores[:, :, None]
+        if correction[2] == "3":
+            adjusted = linalg.solve(left, adjusted, "clusters' Hessians")
+        else:
+            values, vectors = linalg.eigh(left, "clusters' Hessians")
+            root = vectors * np.maximum(values, SINGULAR)[:, None, :] ** -0.5
+            adjusted = root @ (vectors.transpose(0, 2, 1) @ adjusted)
+        scores[block.first : block.first + len(left)] = adjusted[:, :, 0]
+    return -scores @ at.whiten
+
+
 def concentration(at: Point, groups: Groups | None) -> Array:
     """Return about one over the degrees of freedom of each coefficient (p,), at little cost.
 

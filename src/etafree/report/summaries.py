@@ -46,6 +46,7 @@ class Shown:
     before: Array
     after: Array
     se_error: Array | None = None
+    slope: Array | None = None  #: Derivative of the variables at the centre (k, p).
 
     def limits(self, level: float, kind: str) -> tuple[Array, Array]:
         """Return equal-tailed limits, quantiles of the "draws" or "wald"."""
@@ -135,7 +136,7 @@ def constrained(fit: Fit, center: Array, target: Target, before: Array, after: A
         error = np.max(np.where(reach, target.se_error, 0.0), axis=1)[moving]
     kept = tuple(names[j] for j in moving)
     shown = estimate[0][moving], se[moving], dof, old[:, moving], new[:, moving]
-    return Shown(kept, *shown, error)
+    return Shown(kept, *shown, error, slope[moving])
 
 
 def headline(result: Calibration) -> list[str]:
