@@ -430,7 +430,8 @@ def jackknife_target(
     def advice() -> str:
         tied = np.flatnonzero(np.abs(linalg.correlation_eigenvalues(covariance)[1][:, 0]) > 0.1)
         names = [draws.names[j] for j in tied[:8]]
-        return f"{names} determine each other, or draws are too few: {FEWER}, or draw more"
+        tied_by = f"{names} are computed from one another, or the draws are too few"
+        return f"{tied_by}: {FEWER}, or draw more"
 
     agreement = [] if slopes.curvature is None else [_spread(slopes.curvature, eta)]
     return Target(

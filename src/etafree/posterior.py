@@ -294,8 +294,8 @@ class GeneralizedPosterior:
             raise InputError("criterion", problem, advice)
         if self.tail_exponent <= self.criterion.p + 2.0:
             least = self.eta * (self.criterion.p + 2.0) / self.tail_exponent
-            problem = f"is {self.eta:g}: the posterior of {loss!r} is improper or has no variance"
-            raise InputError("eta", f"{problem} there (needs eta > {least:.3g})", advice)
+            problem = f"is {self.eta:g}: the posterior of {loss!r} is improper or has no finite"
+            raise InputError("eta", f"{problem} variance there (needs eta > {least:.3g})", advice)
 
     @cached_property
     def energy(self) -> Criterion:

@@ -517,7 +517,8 @@ def formula_columns(formula: str, columns: Sequence[str], context: Context) -> t
     except Exception as error:  # formulaic raises its own and Python's errors alike
         problem = f"{formula!r:.200} cannot be read: {plain_text(error):.400}"
         raise InputError("formula", problem, FORM) from None
-    used = set(map(str, required)) - set(context or ())
+    known = {} if context is None else as_mapping(context, "context")
+    used = set(map(str, required)) - set(known)
     missing = sorted(used - set(columns))
     if missing:
         raise InputError("formula", f"uses {missing}", f"columns: {list(columns)}")
