@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Tests compare what is installed with what was meant to be.
 export ETAFREE_CONSTRAINTS := $(CONSTRAINTS)
 
-.PHONY: demo tour test tests newest processors extras constraints bench fuzz mutants coverage compare docs linkcheck \
+.PHONY: demo tour test tests newest processors extras constraints bench fuzz mutants coverage compare tournament docs linkcheck \
 	dist lint clean
 
 # The package and what it needs to run, as a user has it; built as a wheel.
@@ -86,6 +86,9 @@ coverage: $(VENV)/dev  ## coverage of every loss and dependence at five learning
 
 compare: $(VENV)/dev  ## learning-rate methods beside calibration on six designs
 	$(BIN)/python -m studies compare --out build/compare
+
+tournament: $(VENV)/dev  ## reference laws of single intervals on forty designs (about 40 minutes)
+	$(BIN)/python -m studies tournament --out build/tournament
 
 docs: $(VENV)/dev  ## the site into build/docs, every example run, every page looked at in Chromium
 	ETAFREE_GALLERY_WORKERS=2 $(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs build/docs

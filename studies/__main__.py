@@ -1,4 +1,4 @@
-"""``python -m studies coverage`` and ``python -m studies compare``, from the root of a checkout."""
+"""``python -m studies coverage``, ``compare`` or ``tournament``, from the root of a checkout."""
 
 from __future__ import annotations
 
@@ -36,6 +36,33 @@ def coverage(
     from studies.coverage import write_coverage
 
     write_coverage(
+        out,
+        replicates=replicates,
+        seed=seed,
+        only=only,
+        quick=quick,
+        workers=workers,
+        scheduler=scheduler,
+    )
+
+
+@app.command()
+def tournament(
+    out: Folder,
+    replicates: Annotated[int, typer.Option(help="Data sets per design.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of data and resamples.")] = 1,
+    only: Annotated[str | None, typer.Option(help="Designs whose name contains this.")] = None,
+    quick: Annotated[bool, typer.Option(help="Six data sets per design, for a look.")] = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+) -> None:
+    """Compare reference laws of single intervals: which covers worst, and how wide are they?
+
+    Example: python -m studies tournament --out tournament --quick
+    """
+    from studies.tournament import write_tournament
+
+    write_tournament(
         out,
         replicates=replicates,
         seed=seed,
