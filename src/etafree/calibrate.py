@@ -176,8 +176,9 @@ def calibrate(
     >>> bool(np.allclose(result.map(draws.array).mean(axis=0), result.target.center))
     True
     """
-    how, rng, structure = as_map(map), as_rng(seed), as_structure(clusters, dependence)
-    as_level(level)
+    rng, level = as_rng(seed), as_level(level)
+    settings: dict[str, object] = {"level": level, "seed": told_seed(seed, rng)}
+    how, structure = as_map(map), as_structure(clusters, dependence)
     own = of is None and covariance is None  # the draws must bring their losses
     fit = _as_fit(draws, of, own, eta, model=model, var_names=var_names, losses=log_likelihood)
     goal, posterior = _goal(of)
@@ -214,13 +215,7 @@ def calibrate(
         every = np.zeros_like(full.values)
         every[:, :, [full.names.index(name) for name in original.names]] = values
         values = every
-    settings = {
-        **asdict(how),
-        "level": float(level),
-        "seed": told_seed(seed, rng),
-        "version": __version__,
-        "made_with": made_with(),
-    }
+    settings |= {**asdict(how), "version": __version__, "made_with": made_with()}
     moved = replace(full, values=values)
     return Calibration(moved, full, target, mapping, settings, posterior, fit=fit)
 
@@ -394,6 +389,8 @@ def _named(draws: Draws, goal: Criterion | Target) -> Draws:
             f"have {draws.p} parameters, the criterion {goal.p}",
             f"pass draws of {list(goal.names)[:8]}",
         )
+    if draws.names == goal.names:
+        return draws
     if set(draws.names) == set(goal.names):
         return draws.select(goal.names)
     if draws.names != as_names(None, draws.p):

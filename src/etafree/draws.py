@@ -89,7 +89,7 @@ class Draws:
             raise InputError(
                 "values", f"has shape {self.values.shape}", "use ef.Draws.of(array) for (draw, p)"
             )
-        as_names(self.names, self.p)
+        as_names(self.names, self.values.shape[2])
         if self.eta is not None:
             as_positive(self.eta, "eta")
         if not isinstance(self.sampler, str):

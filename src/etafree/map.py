@@ -75,13 +75,16 @@ class Map:
     working: str = "draws"
 
     def __post_init__(self) -> None:
-        as_choice(self.root, "root", ROOTS)
-        as_choice(self.kind, "kind", KINDS)
-        as_choice(self.working, "working", WORKING)
+        for name, options in (("root", ROOTS), ("kind", KINDS), ("working", WORKING)):
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in options:
+                as_choice(value, name, options)
 
 
 def as_map(given: object) -> Map:
     """Return a map that was given, or named by its root."""
+    if isinstance(given, str) and given in ROOTS:
+        return Map(given)
     return given if isinstance(given, Map) else Map(as_choice(given, "map", ROOTS))
 
 

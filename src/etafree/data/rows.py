@@ -117,6 +117,8 @@ class Rows:
 
 def _entries(values: object, argument: str) -> Labels:
     """Return values as an array with an axis, its missing labels as they came."""
+    if type(values) is np.ndarray and values.ndim and values.dtype != object:
+        return values
     refuse_masked(values, argument)
     try:
         array = np.asarray(values)

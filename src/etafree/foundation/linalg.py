@@ -152,7 +152,8 @@ def rounding(size: int) -> float:
 
 def _symmetric(value: object, argument: str, size: int | None) -> Array:
     """Return `value` as a symmetric matrix."""
-    matrix = as_array(value, argument)
+    plain = type(value) is np.ndarray and value.dtype == np.float64 and np.isfinite(value).all()
+    matrix: Array = value if plain else as_array(value, argument)  # type: ignore[assignment]
     if matrix.ndim == 0 and size in (None, 1):
         matrix = matrix.reshape(1, 1)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -264,7 +265,8 @@ def transport(covariance: Array, target: Array, root: str = "affine") -> Array:
     array([[2., 0.],
            [0., 2.]])
     """
-    as_choice(root, "root", ROOTS)
+    if not isinstance(root, str) or root not in ROOTS:
+        as_choice(root, "root", ROOTS)
     if root == "paper":
         after = symmetric_root(target, argument="covariance")
         return after @ symmetric_root(covariance, -0.5, "draws")

@@ -361,11 +361,11 @@ class LinearTotal(PredictorTotal):
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""
         order, starts = groups.order()
-        first = 0
+        first, count = 0, len(starts) - 1
         per_block = max(1, 4 * (1 << 16) // self.p**2)
-        while first < len(groups):
+        while first < count:
             last = int(np.searchsorted(starts, starts[first] + per_block, side="right")) - 1
-            last = min(max(last, first + 1), len(groups))
+            last = min(max(last, first + 1), count)
             span = slice(int(starts[first]), int(starts[last]))
             rows = span if order is None else order[span]
             yield self._cluster_block(theta, rows, first, starts[first : last + 1] - span.start)
@@ -375,7 +375,8 @@ class LinearTotal(PredictorTotal):
         self, theta: Array, rows: slice | NDArray[np.intp], first: int, starts: NDArray[np.intp]
     ) -> ClusterBlock:
         X, y, w, u = self.X[rows], self.y[rows], self._weights(rows), self._predictor(rows, theta)
-        slope, curvature = weighted(self.loss.first(u, y), w), weighted(self.loss.second(u, y), w)
+        slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
+        slope, curvature = weighted(slope, w), weighted(curvature, w)
         hessians = outer_sums(X, curvature, starts)
         return ClusterBlock(
             first,
