@@ -76,6 +76,7 @@ ALONE = (
     "tour",
     "generated/commands",
     "coverage",
+    "tournament",
     "reliability",
     "performance",
     "changelog",

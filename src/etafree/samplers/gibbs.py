@@ -163,9 +163,11 @@ def _run_chain(key, columns, y, cov, root, start, eta, c, published, burn_in, ou
     p, n = columns.shape
     beta, moment = np.zeros(p), np.empty(p)
     few, words = np.empty(p + (p + 1) // 2, np.uint64), np.empty(BLOCK + BLOCK // 2, np.uint64)
-    small, large = np.empty((3, p), np.float32), np.empty((4, BLOCK), np.float32)
+    small = np.empty((3, p), np.float32)
     normal, spare, unused = small[0], small[1], small[2]
-    z, noise, unit, residual = large[0], large[1], large[2], large[3]
+    # separate arrays: rows of one lie a power of two apart, and fight for the cache
+    z, noise = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+    unit, residual = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     t, partial = np.zeros(n, np.float32), np.empty(BLOCK)
     counter = key
     for step in range(burn_in + out.shape[0]):
