@@ -358,7 +358,7 @@ def test_limits_of_skewed_means_cover_better_by_the_bootstrap_of_t():
             lower, upper = table.loc["theta[0]"]
             hits[k] += lower <= np.exp(0.5) <= upper
     wald, bootstrap = hits / 300
-    assert wald < 0.925  # .89 in the long run, with a Monte Carlo error of .018
+    assert wald < 0.94  # .90 in the long run, with a Monte Carlo error of .017
     assert bootstrap > wald + 0.02
     assert bootstrap > 0.90
 
