@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 
 import numpy as np
@@ -147,7 +148,7 @@ CHANGES = {
     "with_loss": lambda c: c.with_loss(ef.losses.Huber(2.0, scale=1.0)),
     "reweighted": lambda c: c.reweighted(np.full(N, 2.0)),
     "subset": lambda c: c.subset(np.arange(30)),
-    "with_rows": lambda c: c.with_rows(c.rows),
+    "replace": lambda c: dataclasses.replace(c, rows=c.rows),
     "with_plug_ins": lambda c: c.with_plug_ins({"another": 2.0}),
 }
 

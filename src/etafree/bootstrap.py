@@ -28,6 +28,7 @@ from etafree.optimize.many import minimisers
 from etafree.penalties import KinkedPenalty
 from etafree.sandwich import target_of
 from etafree.target import Target
+from etafree.totals.base import require
 
 #: Numbers in a block of weights, and the fewest resamples in one.
 NUMBERS, FEWEST = 1 << 18, 8
@@ -54,9 +55,7 @@ def resampled_groups(criterion: Criterion, clusters: object, purpose: str) -> Gr
     if isinstance(criterion.penalty, KinkedPenalty):
         kink = f"{type(criterion.penalty).__name__} has a kink: {purpose} needs a normal limit"
         raise InputError("penalty", kink, "use ef.calibrate, which works on the active block")
-    if "memory" not in criterion.total.traits:
-        problem = "reads its data in parts, and resampling needs every row"
-        raise InputError("criterion", problem, "use data in memory")
+    require(criterion.total, "memory", "criterion")
     if clusters is None:
         return None
     groups = Clusters(clusters).bind(criterion.rows).clusters

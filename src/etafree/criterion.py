@@ -426,10 +426,6 @@ class Criterion:
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
         return replace(self, penalty=penalty.fitted_to(self.p, self.intercept))
 
-    def with_rows(self, rows: Rows) -> Criterion:
-        """Return the same criterion whose labels are lined up with other rows."""
-        return replace(self, rows=rows)
-
     @cached_property
     def size(self) -> float:
         r"""The effective scale :math:`s_n`.

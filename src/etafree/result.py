@@ -55,7 +55,7 @@ from etafree.report import summaries
 from etafree.report.summaries import Shown
 from etafree.sandwich import target_of
 from etafree.target import Satterthwaite, Target
-from etafree.totals.linear import has_design
+from etafree.totals.base import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -390,8 +390,7 @@ class Calibration:
         criterion, groups = self._resampled("draws")
         slope = np.eye(t.p) if shown.slope is None else shown.slope
         if as_bool(refits, "refits"):
-            if not has_design(criterion.total):
-                raise InputError("refits", "need a linear predictor, in memory", "leave it out")
+            require(criterion.total, "linear", "criterion")
             ratios = self._refitted_ratios(slope, count, rng)
         else:
             ratios = inference.t_ratios(
@@ -428,8 +427,9 @@ class Calibration:
     def _resampled(self, argument: str) -> tuple[Criterion, Groups | None]:
         """Return the criterion and the clusters drawn as wholes, or say why none can be drawn."""
         criterion, dependence = self.target.criterion, self.target.dependence
-        if criterion is None or dependence is None or "memory" not in criterion.total.traits:
-            raise InputError(argument, "need a criterion in memory", "calibrate with one")
+        if criterion is None or dependence is None:
+            raise InputError(argument, "need a criterion", "calibrate with one")
+        require(criterion.total, "memory", "criterion")
         if dependence.clusters is None and not dependence.independent:
             problem = "are of rows or of one-way clusters, and these depend otherwise"
             raise InputError(argument, problem, "no data set can be drawn from this one alone")
@@ -563,8 +563,7 @@ class Calibration:
 
         t, count = self.target, as_count(replicates, "replicates", least=50)
         criterion, _ = self._resampled("replicates")
-        if not has_design(criterion.total):
-            raise InputError("replicates", "need a linear predictor, in memory", "pass a criterion")
+        require(criterion.total, "linear", "criterion")
         limits = (np.array(self.shown.limits(self._level(level), kind)) - t.center) / t.se
         truth, sides, used = minimise(criterion).theta, np.zeros((2, t.p)), 0
         with counted(count, "coverage") as step:

@@ -682,7 +682,7 @@ def _with_labels(fit: Fit) -> Fit:
     observations = find_observations(observed, rows.original)
     labels = observations.rows(stored.values())
     known = replace(rows, index=labels.index, table=labels.table)
-    return replace(fit, criterion=fit.criterion.with_rows(known), observations=observations)
+    return replace(fit, criterion=replace(fit.criterion, rows=known), observations=observations)
 
 
 def _with_bambi_data(fit: Fit, model: object) -> Fit:
@@ -695,4 +695,4 @@ def _with_bambi_data(fit: Fit, model: object) -> Fit:
     if data is None:
         return fit
     known = replace(rows, original=len(data), kept=kept, index=data.index, table=data)
-    return replace(fit, criterion=fit.criterion.with_rows(known))
+    return replace(fit, criterion=replace(fit.criterion, rows=known))

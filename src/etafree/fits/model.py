@@ -12,7 +12,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, starmap
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -251,7 +251,7 @@ def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions])
     penalty = JaxPenalty.of(lambda theta: -log_prior(joined(theta)), weight, penalty_name)
     criterion = Criterion(loss, None, penalty, start=mean[own], names=names)
     if index is not None:
-        criterion = criterion.with_rows(index)
+        criterion = replace(criterion, rows=index)
     moving = _moving(density, lambda u: joined(probe[own], u), probe[other]) if effects else set()
 
     def constrain(theta: Array) -> dict[str, Array]:

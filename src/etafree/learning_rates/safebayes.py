@@ -26,6 +26,7 @@ from etafree.learning_rates.problem import LearningRate, Problem, normal_prior
 from etafree.losses import Squared
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.samplers import sample
+from etafree.totals.base import require
 from etafree.totals.linear import has_design
 
 #: Share of effective draws below which a prefix is drawn anew, and rows taken at a time.
@@ -183,9 +184,7 @@ def _rates(grid: object) -> Array:
 def _check(problem: Problem, conjugate: object) -> None:
     """Refuse criteria whose rows cannot be predicted one by one, and priors that do not fit."""
     criterion = problem.criterion
-    if "rows" not in criterion.total.traits:
-        pairs = "is over pairs: an observation has no loss of its own to predict"
-        raise InputError("loss", pairs, "use another method")
+    require(criterion.total, "rows", "loss")
     if criterion.total.weights is not None and np.any(criterion.total.weights != 1):
         meaning = "have no meaning in a sequence of predictions"
         raise InputError("weights", meaning, "repeat the rows instead")

@@ -256,7 +256,8 @@ class RandomIntercept:
         data = (whiten(X, groups, tau2, sigma2), whiten(y, groups, tau2, sigma2))
         criterion = Criterion(Huber(c), data, fitted, names=plain.names).with_plug_ins(plug_ins)
         rows = criterion.rows if matrices is None else matrices.rows
-        criterion = criterion.with_rows(replace(rows, clusters=groups.labels[groups.codes]))
+        rows = replace(rows, clusters=groups.labels[groups.codes])
+        criterion = replace(criterion, rows=rows)
         vars(self).update(criterion=criterion, groups=groups, tau2=tau2, sigma2=sigma2, c=c)
 
     def posterior(

@@ -158,6 +158,21 @@ class Total(ABC):
         yield from self.reweighted(np.sign(self.weights), True).cluster_blocks(theta, groups)
 
 
+#: What is said of a total that lacks a trait, and what to do about it.
+LACKS = {
+    "rows": ("is over pairs: an observation has no loss of its own", "use another method"),
+    "leverage": ("has no Hessian of each observation", "use correction='HC1' or 'CR1'"),
+    "linear": ("has no linear predictor", "use a loss of ef.losses"),
+    "memory": ("reads its data in parts, and every row is needed at once", "use data in memory"),
+}
+
+
+def require(total: Total, trait: str, argument: str) -> None:
+    """Refuse a total that lacks a trait, in words about the argument that needs it."""
+    if trait not in total.traits:
+        raise InputError(argument, *LACKS[trait])
+
+
 class GeneralLoss(Loss):
     """A loss that makes its own total from data that are not (X, y)."""
 
