@@ -14,8 +14,10 @@ from scipy import stats
 import etafree as ef
 from conftest import refused
 from etafree.data.pytrees import double_precision
+from etafree.dependence.clusters import influences, point_of
 from etafree.fits.model import over_draws
 from etafree.fits.trees import as_tree
+from etafree.inference import t_ratios
 
 pm = pytest.importorskip("pymc")
 xr = pytest.importorskip("xarray")
@@ -201,6 +203,30 @@ def test_calibrated_draws_respect_every_constraint(constrained):
     assert (np.abs(made["chol_corr"][..., 0, 1]) <= 1).all()
     assert (made["chol_stds"] > 0).all()
     np.testing.assert_allclose(made["chol_corr"][..., 0, 0], 1.0)
+
+
+def test_bootstrap_t_is_on_the_scale_of_the_models_variables():
+    """By hand: log sigma's influences times sigma are those of sigma, and so is its slope."""
+    rng, school = np.random.default_rng(3), np.repeat(np.arange(25), 4)
+    with pm.Model() as model:
+        sigma, mean = pm.HalfNormal("sigma", 5.0), pm.Normal("mean", 0.0, 10.0)
+        pm.Normal("y", mean, sigma, observed=rng.lognormal(size=25)[school])
+    draws = {
+        "mean": 1.6 + 0.2 * rng.standard_normal((2, 200)),
+        "sigma": rng.gamma(50, 0.04, (2, 200)),
+    }
+    result = ef.calibrate(tree_of(**draws), model=model, clusters=school)
+    table = result.bootstrap_t(draws=299, wider=False, seed=5)
+    goal, names = result.target, list(result.target.names)
+    slope = np.array([np.exp(goal.center[j]) if "sigma" in n else 1.0 for j, n in enumerate(names)])
+    each = influences(point_of(goal), goal.dependence.clusters, goal.correction) * slope
+    low, high = np.quantile(t_ratios(each, 299, np.random.default_rng(5)), [0.025, 0.975], axis=0)
+    for name in ("mean", "sigma"):
+        j = next(j for j, n in enumerate(names) if name in n)
+        center = np.exp(goal.center[j]) if name == "sigma" else goal.center[j]
+        se = slope[j] * goal.se[j]
+        by_hand = [center - high[j] * se, center - low[j] * se]
+        np.testing.assert_allclose(table.loc[name], by_hand, rtol=1e-4)
 
 
 def test_the_prior_has_no_jacobian(constrained):

@@ -387,20 +387,20 @@ class Calibration:
 
         t, shown, tail = self.target, self.shown, 0.5 * (1 - self._level(level))
         count, rng = as_count(draws, "draws", least=99), as_rng(seed)
+        refits, wider = as_bool(refits, "refits"), as_bool(wider, "wider")
         criterion, groups = self._resampled("draws")
-        slope = np.eye(t.p) if shown.slope is None else shown.slope
-        if as_bool(refits, "refits"):
+        slope, at = np.eye(t.p) if shown.slope is None else shown.slope, point_of(t)
+        if refits:
             require(criterion.total, "linear", "criterion")
             ratios = self._refitted_ratios(slope, count, rng)
         else:
-            ratios = inference.t_ratios(
-                influences(point_of(t), groups, t.correction) @ slope.T, count, rng
-            )
+            each = influences(at, groups, t.correction) @ slope.T
+            ratios = inference.t_ratios(each, count, rng)
         low, high = np.quantile(ratios, [tail, 1 - tail], axis=0)
-        if as_bool(wider, "wider"):
+        if wider:
             reach = inference.student_quantile(1 - tail, shown.dof)
             if "leverage" in criterion.total.traits:
-                law = contrast_laws(point_of(t), groups, t.correction, slope)
+                law = contrast_laws(at, groups, t.correction, slope)
                 reach = inference.student_quantile(1 - tail, law.dof) / np.sqrt(law.inflation)
             low, high = np.minimum(low, -reach), np.maximum(high, reach)
         limits = {
