@@ -147,8 +147,8 @@ def measures() -> list[Measure]:
     changes = sum(before != after for before, after in pairwise(entered))
     return [
         Measure("files in the root", roots, 18, 18),
-        Measure("modules", len(modules), 100, 100),
-        Measure("lines", total, 25700, 23000),
+        Measure("modules", len(modules), 104, 100),
+        Measure("lines", total, 27700, 23000),
         Measure("parameters of calibrate()", parameters, 14, 14),
         Measure("formatter switched off", skips, 0, 0),
         Measure("Any per 1,000 lines of code", 1000 * anything / lines, 15, 25),
@@ -157,7 +157,7 @@ def measures() -> list[Measure]:
         Measure("largest complexity", max(map(complexity, functions)), 15, 15),
         Measure("functions of one calibrate()", len(entered), 400, 400),
         Measure("files of one calibrate()", len(set(entered)), 19, 12),
-        Measure("changes of file in it", changes, 108, 60),
+        Measure("changes of file in it", changes, 130, 60),
     ]
 
 

@@ -140,7 +140,7 @@ FOLLOWED: dict[str, Callable[..., Situation] | None] = {
     r"drop the row with its column": drop_columns,
     r"drop the cluster's rows with these columns": drop_columns,
     r"drop these columns with the rows or clusters": drop_columns,
-    r"correction='(\w+)'": correct,
+    r"correction='([\w-]+)'": correct,
     r"bandwidth= of (\d+) or more": more_cosines,
     r"report fewer parameters .*: at most (\d+)": report_fewer,
     r"report fewer parameters .*?()(?=, or)": report_fewer,
@@ -148,7 +148,7 @@ FOLLOWED: dict[str, Callable[..., Situation] | None] = {
         s.having(clusters=None)
     ),
     r"the CR corrections need clusters=": lambda s, match: s.having(clusters=FINE),
-    r"for this structure choose from (\w+)": correct,
+    r"for this structure choose from ([\w-]+)": correct,
     r"repeat the rows": None,
     r"draw more": None,
     r"pass model=": None,
@@ -161,6 +161,7 @@ def dummy(rows: Any) -> np.ndarray:
 
 SAVED_BY_FEW = np.column_stack([BASE, RNG.standard_normal((N, 3))])
 #: A loss without a row's share of the Hessian.
+MODE = ef.losses.Modal(3.0, target="mode")
 PAIRS = {"X": BASE[:, 1:], "loss": ef.Wilcoxon("mad")}
 SITUATIONS: dict[str, Situation] = {
     "one cluster": Situation(BASE, options={"clusters": np.zeros(N)}),
@@ -202,7 +203,13 @@ SITUATIONS: dict[str, Situation] = {
         SAVED_BY_FEW[:5], y=Y[:5], penalty=ef.penalties.Ridge(0.5), options={"time": np.arange(5)}
     ),
     "few periods of a panel": Situation(
-        BASE, options={"time": np.arange(N) // 5, "units": np.arange(N) % 5, "bandwidth": 2}
+        BASE,
+        options={
+            "time": np.arange(N) // 5,
+            "units": np.arange(N) % 5,
+            "bandwidth": 2,
+            "correction": "EWC",
+        },
     ),
     "few cosines": Situation(BASE, options={"time": np.arange(N), "bandwidth": 2}),
     "an HC correction for clusters": Situation(
@@ -212,9 +219,9 @@ SITUATIONS: dict[str, Situation] = {
     "a CR correction for a series": Situation(
         BASE, options={"time": np.arange(N), "correction": "CR1"}
     ),
-    "leverage over pairs": Situation(**PAIRS, options={"correction": "HC3"}),
-    "leverage over pairs, clusters": Situation(
-        **PAIRS, options={"clusters": FINE, "correction": "CR3"}
+    "leverage of a mode": Situation(BASE, loss=MODE, options={"correction": "HC3"}),
+    "leverage of a mode, clusters": Situation(
+        BASE, loss=MODE, options={"clusters": FINE, "correction": "CR3"}
     ),
     "leverage over pairs, a series": Situation(
         **PAIRS, options={"time": np.arange(N), "correction": "CR3"}

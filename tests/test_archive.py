@@ -229,6 +229,8 @@ WORDS: dict[str, Callable[[dict[str, Any]], None]] = {
     "a verdict that is none": set_in("checks", value=[["shape", 1.0, 2.0, "above", "great", ""]]),
     "checks that are numbers": set_in("checks", value=[1, 2]),
     "plug-ins that are text": set_in("plug_ins", value={"scale": "x"}),
+    "stacked plug-ins that are none": set_in("target", "stacked", value=["width"]),
+    "stacked plug-ins that are text": set_in("target", "stacked", value="scale"),
 }
 
 

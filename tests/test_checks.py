@@ -95,7 +95,6 @@ def test_every_check_may_raise_and_every_result_stands(monkeypatch, tmp_path):
 
     for module, name in PLACES:
         monkeypatch.setattr(module, name, broken)
-    monkeypatch.setattr(diagnostics, "scale_effect", broken)
     names = set()
     for calibrated in every_kind_of_result():
         made = calibrated()
@@ -110,7 +109,6 @@ def test_every_check_may_raise_and_every_result_stands(monkeypatch, tmp_path):
         "implied coverage",
         "neighbouring clusters",
         "curvature noise",
-        "plug-in scale",
         "serial dependence",
         "unscaled prior",
         "selection",
@@ -180,3 +178,79 @@ def test_a_check_does_not_swallow_an_interruption():
 def test_verdicts_have_an_order():
     assert checks.VERDICTS == ("fail", "unknown", "warn", "ok")
     assert all(isinstance(c, Check) for c in run_checks([("none", lambda: ())]))
+
+
+def noise_of(criterion, **clusters):
+    target = ef.target(criterion, **clusters)
+    groups = target.dependence.clusters
+    (check,) = diagnostics.curvature_noise(criterion, target, groups)
+    return check
+
+
+def mean_and_spread(theta, row):
+    jnp = pytest.importorskip("jax.numpy")
+    z = (row["y"] - row["X"] @ theta["mean"]) * jnp.exp(-(row["X"] @ theta["spread"]))
+    return 0.5 * z**2 + row["X"] @ theta["spread"]
+
+
+def test_the_design_is_no_noise_of_the_curvature():
+    """Hessians of a row differ with x however it was drawn; only a response makes them noisy."""
+    pytest.importorskip("jax")
+    rng, loss, flagged = np.random.default_rng(3), ef.JaxLoss(mean_and_spread), []
+    start = {"mean": np.zeros(2), "spread": np.zeros(2)}
+    for k in range(20):
+        n = 500
+        X = np.column_stack([np.ones(n), rng.lognormal(size=n) if k % 2 else rng.random(n) < 0.05])
+        mean = np.exp(0.3 * np.minimum(X[:, 1], 3.0))
+        counts = rng.negative_binomial(1.5, 1.5 / (1.5 + mean)).astype(float)
+        flagged.append(noise_of(ef.Criterion(ef.losses.NegativeBinomial(1 / 1.5), (X, counts))))
+        x = np.column_stack([np.ones(n), rng.standard_normal(n)])
+        y = x.sum(axis=1) + np.exp(0.3 * x[:, 1]) * rng.standard_normal(n)
+        flagged.append(noise_of(ef.Criterion(loss, {"X": x, "y": y}, start=start)))
+        group = np.repeat(np.arange(50), rng.multinomial(n, rng.dirichlet(np.ones(50))))
+        flagged.append(noise_of(ef.Criterion(loss, {"X": x, "y": y}, start=start), clusters=group))
+    assert sum(check.verdict != "ok" for check in flagged) <= 1
+
+
+def test_the_curvature_of_modal_regression_is_noisy():
+    rng, verdicts = np.random.default_rng(4), []
+    for _ in range(10):
+        X = np.column_stack([np.ones(1000), rng.standard_normal(1000)])
+        y = X.sum(axis=1) + rng.gamma(3.0, 1.0, 1000)
+        criterion = ef.Criterion(ef.losses.Modal(0.6), (X, y), ef.penalties.Ridge(0.05))
+        verdicts.append(noise_of(criterion).verdict)
+    assert verdicts.count("ok") <= 1
+
+
+def test_curvature_noise_is_that_of_its_formula():
+    """By rows and by clusters, of a loss of a linear predictor and of the same one in JAX."""
+    jnp = pytest.importorskip("jax.numpy")
+    rng, n = np.random.default_rng(5), 200
+    X = np.column_stack([np.ones(n), rng.standard_normal(n)])
+    y = X.sum(axis=1) + rng.standard_t(2, n)
+    group = rng.integers(0, 30, n)
+    loss = ef.losses.StudentT(1.0, scale=0.3)
+
+    def written(theta, row):
+        return jnp.log1p(((row["y"] - row["X"] @ theta) / 0.3) ** 2)
+
+    linear = ef.Criterion(loss, (X, y))
+    start = ef.minimise(linear).theta
+    own = ef.Criterion(ef.JaxLoss(written), {"X": X, "y": y}, start=start)
+    for criterion, clusters in [(linear, {}), (linear, {"clusters": group}), (own, {})]:
+        u = X @ ef.minimise(criterion).theta
+        slope, bend = loss.first(u, y), loss.second(u, y)
+        inverse = np.linalg.inv((X.T * bend) @ X)
+        lower = []
+        for v in (inverse / np.sqrt(np.diagonal(inverse))).T:
+            z = X @ v
+            h, score = bend * z**2, slope * z
+            m = (h.sum() / (z**2).sum()) * z**2 if criterion is linear else np.full(n, h.mean())
+            if clusters:
+                h, score, m = (np.bincount(group, part, 30) for part in (h, score, m))
+            b = score**2 * h.sum() / (score**2).sum()
+            terms = (h - m) * (h - b), (h - m) ** 2
+            lower.append(min(t.sum() - np.sqrt((t**2).sum()) for t in terms))
+        expected = np.sqrt(max(*lower, 0.0))
+        assert expected > 0.01
+        assert noise_of(criterion, **clusters).value == pytest.approx(expected, rel=1e-6)

@@ -69,6 +69,7 @@ CALLS = {
     "test": lambda r, folder: r.test([r.target.names[0]]),
     "wild_bootstrap": lambda r, folder: r.wild_bootstrap(r.target.names[0], draws=99),
     "bootstrap_t": lambda r, folder: (r.bootstrap_t(draws=99), r.interval(kind="bootstrap-t")),
+    "skewed_draws": lambda r, folder: r.skewed_draws(draws=99),
     "corrections": lambda r, folder: r.corrections(draws=99),
     "coverage_check": lambda r, folder: r.coverage_check(50),
     "cluster_table": lambda r, folder: r.cluster_table(),
@@ -86,6 +87,7 @@ WITHOUT_CRITERION = ("covariance", "xarray", "arviz")
 NEEDS_CRITERION = (
     "wild_bootstrap",
     "bootstrap_t",
+    "skewed_draws",
     "corrections",
     "coverage_check",
     "cluster_table",

@@ -236,7 +236,7 @@ def test_commands_on_a_full_disk(tmp_path, monkeypatch, capsys) -> None:
 
 STUDIES = {
     "figure1": (3, ["--datasets", 2, "--iterations", 30, "--burn-in", 10]),
-    "coverage": (3, ["--only", "ridge", "--replicates", 2]),
+    "coverage": (3, ["--only", "ridge, sizes", "--replicates", 2]),
     "compare": (2, ["--only", "correctly", "--datasets", 2]),
 }
 

@@ -78,7 +78,7 @@ def clustered_counts(g: dict[str, Any]) -> dict[str, bool]:
         "every check passes": rows["chicks"]["warnings"] == "all ok",
         "less than half the standard": rows["chicks"]["se of slope"] < row["se"] / 2,
         "hardly a wider interval": 1 < rows["locations"]["se of slope"] / row["se"] < 1.1,
-        "Hessian warns": "curvature noise" in rows["broods"]["warnings"],
+        "pass there too": rows["broods"]["warnings"] == rows["locations"]["warnings"] == "all ok",
     }
 
 
@@ -105,7 +105,7 @@ def robust_outliers(g: dict[str, Any]) -> dict[str, bool]:
         "coefficients are those of": np.allclose(days.center, g["rlm"].params, rtol=1e-5),
         "55 standard errors off": round(value(made["Huber", "hours"], "serial dependence")) == 55,
         "Days pass every check but one": days.flags() == "neighbouring clusters",
-        "a quarter larger": abs(g["series"].target.se[2] / days.target.se[2] - 1.25) < 0.02,
+        "a quarter larger": abs(g["series"].target.se[2] / days.target.se[2] - 1.25) < 0.04,
     }
 
 
@@ -113,7 +113,7 @@ def quantile(g: dict[str, Any]) -> dict[str, bool]:
     table = g["table"]
     return {
         "stays below one": bool((table["upper"] < 1).all()),
-        "by a third at the 0.1": abs(table.loc[0.1, "ratio"] - 4 / 3) < 0.06,
+        "by two fifths at the 0.1": abs(table.loc[0.1, "ratio"] - 1.4) < 0.06,
         "narrows it by 13 %": abs(table.loc[0.9, "ratio"] - 0.87) < 0.04,
         "within 8 %": bool((abs(table["se"] / table["bootstrap se"] - 1) < 0.08).all()),
         "half as large again": abs(table.loc[0.1, "QuantReg se"] / table.loc[0.1, "se"] - 1.5)
@@ -137,7 +137,7 @@ def random_intercept(g: dict[str, Any]) -> dict[str, bool]:
         "Eighteen clusters": made.flags() == "all ok",
         "some 11 ms": abs(made.center[1] - 11) < 0.5,
         "a day costs 11.9 ms": abs(g["later"].center[1] - 11.9) < 0.05,
-        "a few tenths of a": bool(np.ptp(limits, axis=0).max() < 0.4),
+        "within a millisecond": bool(np.ptp(limits, axis=0).max() < 0.9),
     }
 
 
@@ -150,8 +150,8 @@ def own_loss(g: dict[str, Any]) -> dict[str, bool]:
         "posterior and sandwich agree": np.allclose(table["ratio"], 1.0, atol=0.07),
         "from 0.2 to 2.2 m": np.allclose(np.ptp(before, axis=1)[[2, 0]], [0.2, 2.2], atol=0.1),
         "within 0.1 m of": np.allclose(after, [4.50, 5.27], atol=0.1),
-        "fails at every η": all(verdict(r, "curvature noise") == "fail" for r in made.values()),
-        "being a third": abs(value(made[1.0], "curvature noise") - 1 / 3) < 0.02,
+        "warns at every η": all(verdict(r, "curvature noise") == "warn" for r in made.values()),
+        "being over a seventh": 1 / 7 < value(made[1.0], "curvature noise") < 1 / 5,
         "Below η = 10 the draws are skewed": [
             bool(np.abs(skew(r.draws.array)).max() > 0.3) for r in made.values()
         ]
@@ -190,7 +190,7 @@ def rank_regression(g: dict[str, Any]) -> dict[str, bool]:
         "check says so": g["rows"].flags() == "serial dependence",
         "Men as clusters pass": g["result"].flags() == "all ok",
         "1.3 times as large": abs(g["both"].target.se[1] / g["result"].target.se[1] - 1.3) < 0.03,
-        "clusters warns": "clusters" in g["both"].flags(),
+        "at most seven degrees": g["both"].target.dof.max() <= 7,
     }
 
 
@@ -233,7 +233,7 @@ def learning_rates(g: dict[str, Any]) -> dict[str, bool]:
         "between 0.37 and 2.1": np.allclose(
             [min(g["quarters"]), max(g["quarters"])], [0.37, 2.1], atol=0.05
         ),
-        "know nothing of that": g["result"].flags() == "all ok",
+        "``skewness`` warns": g["result"].flags() == "skewness",
     }
 
 

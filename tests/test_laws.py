@@ -10,7 +10,8 @@ from conftest import checks_of, refused
 from etafree import diagnostics
 from etafree.data.groups import Groups
 from etafree.dependence.clusters import carriers, concentration, contrast_laws, influences, point_of
-from etafree.inference import Region, resample_counts, student_quantile, student_tail, t_ratios
+from etafree.inference import Region, resample_counts, t_ratios
+from etafree.target import Law
 
 RNG = np.random.default_rng(0)
 N = 40
@@ -116,7 +117,7 @@ def test_the_coverage_that_a_law_implies_is_that_of_a_simulation():
     hits = np.mean(np.abs(estimate[:, 1]) < 1.96 * se)
     criterion = ef.Criterion(ef.losses.Squared(), (design, noise[0]))
     law = contrast_laws(point_of(ef.target(criterion)), None, "HC3", np.eye(2))
-    implied = law.coverage(student_quantile(0.975, np.full(2, np.inf)))[1]
+    implied = law.coverage(np.full(2, 1.959964))[1]
     assert implied < 0.93
     assert abs(implied - hits) < 0.01 + 4 * np.sqrt(hits * (1 - hits) / many)
 
@@ -128,21 +129,23 @@ def treated(clusters, many, rng, n=400):
     return ef.Criterion(ef.losses.Squared(), (design, y)), group
 
 
-def test_few_treated_clusters_are_flagged_and_many_are_not():
+def test_few_treated_clusters_are_flagged_where_the_law_does_not_know_of_them():
     for seed in range(10):
         rng = np.random.default_rng(seed)
         few, group = treated(50, 4, rng)
-        told = checks_of(ef.target(few, clusters=group))["implied coverage"]
-        assert told.verdict == "warn"
-        assert "'theta[1]'" in told.advice
-        assert "clusters " in told.advice
+        for given in ({"correction": "CR1"}, {"dof": 49.0}):
+            told = checks_of(ef.target(few, clusters=group, **given))["implied coverage"]
+            assert told.verdict == "warn"
+            assert "'theta[1]'" in told.advice
+            assert "clusters " in told.advice
+            assert f"leave {next(iter(given))}= out" in told.advice
+        for correction in (None, "CR2"):  # their degrees of freedom know
+            told = checks_of(ef.target(few, clusters=group, correction=correction))
+            assert told["implied coverage"].verdict == "ok"
         half, group = treated(50, 25, rng)
-        told = checks_of(ef.target(half, clusters=group))
+        told = checks_of(ef.target(half, clusters=group, correction="CR1"))
         assert told["implied coverage"].verdict == "ok"
         assert told["neighbouring clusters"].verdict == "ok"
-        # of its own degrees of freedom CR2 knows
-        told = checks_of(ef.target(few, clusters=group, correction="CR2"))
-        assert told["implied coverage"].verdict == "ok"
 
 
 def test_parts_of_larger_clusters_are_flagged():
@@ -180,7 +183,7 @@ def test_joint_regions_of_independent_rows_cover(n, p):
         goal = ef.target(criterion)
         hits += Region.of(goal.center, goal, level=0.95).contains(np.zeros(p))
     assert goal.dof_of(np.eye(p)) == n - p
-    assert goal.dof_of(np.eye(p)[0]) == np.inf
+    assert goal.dof_of(np.eye(p)[0]) == goal.dof[0] < n
     assert abs(hits / many - 0.95) < 0.012 + 3 * np.sqrt(0.95 * 0.05 / many)
 
 
@@ -191,9 +194,13 @@ def test_corrections_stand_side_by_side():
     result = ef.calibrate(ef.sample(posterior, draws=500), posterior, clusters=group)
     table = result.corrections()
     assert table.index.names == ["parameter", "correction"]
-    names = ["CR0", "CR1", "CR1S", "CR2", "CR3", "CR3, Satterthwaite", "wild bootstrap"]
-    assert table.loc["theta[1]"].index.tolist() == names
-    for name in names[:5]:
+    names = ["CR0", "CR1", "CR1S", "CR2", "CR2, t(G - 1)", "CR3", "CR3, t(G - 1)"]
+    assert table.loc["theta[1]"].index.tolist() == [*names, "wild bootstrap", "bootstrap-t"]
+    own = result.bootstrap_t(draws=999).loc["theta[1]"]
+    np.testing.assert_allclose(table.loc[("theta[1]", "bootstrap-t")][["lower", "upper"]], own)
+    for name, row in table.xs("bootstrap-t", level=1).iterrows():
+        assert (row["p_value"] < 0.05) == (row["lower"] > 0 or row["upper"] < 0), name
+    for name in ("CR0", "CR1", "CR1S", "CR2", "CR3"):
         goal = ef.target(criterion, clusters=group, correction=name)
         own = table.xs(name, level="correction")
         np.testing.assert_allclose(own["se"], goal.se, rtol=1e-9)
@@ -203,9 +210,9 @@ def test_corrections_stand_side_by_side():
     p_value = result.test("theta[1] = 0").p_value
     assert table.loc[("theta[1]", "CR3"), "p_value"] == pytest.approx(p_value)
     width = table["upper"] - table["lower"]
-    two = width["theta[1]", "CR2"], width["theta[1]", "CR3, Satterthwaite"]
+    two = width["theta[1]", "CR2"], width["theta[1]", "CR3"]
     assert two[0] == pytest.approx(two[1], rel=0.05)
-    assert two[0] > 1.2 * width["theta[1]", "CR3"]
+    assert two[0] > 1.2 * width["theta[1]", "CR3, t(G - 1)"]
     given = ef.calibrate(rng.standard_normal((100, 1)), center=[0.0], covariance=np.eye(1))
     refused("target", "Criterion", given.corrections)
 
@@ -214,7 +221,7 @@ def test_corrections_of_independent_rows():
     criterion = ef.Criterion(ef.losses.Huber(), (X, Y), names=["one", "dose", "x"])
     posterior = ef.GeneralizedPosterior(criterion, 1.0)
     table = ef.calibrate(ef.sample(posterior, draws=500), posterior).corrections(level=0.9)
-    names = ["HC0", "HC1", "HC2", "HC2, Satterthwaite", "HC3", "HC3, Satterthwaite"]
+    names = ["HC0", "HC1", "HC2", "HC2, normal", "HC3", "HC3, normal", "bootstrap-t"]
     assert table.loc["dose"].index.tolist() == names
     assert np.all(table["lower"] < table["upper"])
     assert table["p_value"].between(0, 1).all()
@@ -239,7 +246,10 @@ def test_of_many_coefficients_those_are_looked_at_that_few_rows_carry(monkeypatc
     design = np.column_stack([np.ones(300), rng.standard_normal((300, 30))])
     design[:, 17] = np.arange(300) < 4
     criterion = ef.Criterion(ef.losses.Squared(), (design, rng.standard_normal(300)))
-    goals = [ef.target(criterion), ef.target(criterion, clusters=np.arange(300) // 2)]
+    goals = [
+        ef.target(criterion, correction="HC1"),
+        ef.target(criterion, correction="CR1", clusters=np.arange(300) // 2),
+    ]
     for goal in goals:
         groups = None if goal.clusters is None else goal.dependence.clusters
         at, correction = point_of(goal), goal.correction
@@ -274,7 +284,7 @@ def test_coverage_is_checked_on_data_sets_drawn_from_ones_own(clustered):
             told = {"clusters": np.repeat(np.arange(len(drawn)), [len(units[g]) for g in drawn])}
         data = ef.Criterion(criterion.loss, (design[rows], y[rows]), ef.penalties.Ridge(0.01))
         goal = ef.target(data, **told)
-        half = student_quantile(0.975, result.target.dof) * goal.se
+        half = goal.law().quantile(0.975) * goal.se
         hits += [goal.center + half < result.center, goal.center - half > result.center]
     np.testing.assert_allclose(table[["below", "above"]].to_numpy().T, hits / 60)
     np.testing.assert_allclose(table["coverage"], 1 - hits.sum(axis=0) / 60)
@@ -309,9 +319,10 @@ def test_what_cannot_be_drawn_again_is_refused():
 
 
 def test_infinite_degrees_of_freedom_are_the_normal_law():
-    dof = np.array([4.0, np.inf])
-    np.testing.assert_allclose(student_quantile(0.975, dof), [2.776445, 1.959964], rtol=1e-6)
-    np.testing.assert_allclose(student_tail(student_quantile(0.975, dof), dof), 0.025)
+    law = Law(np.array([4.0, np.inf, 4.0]), np.array([1.0, 1.0, 4.0]))
+    np.testing.assert_allclose(law.quantile(0.975), [2.776445, 1.959964, 1.388223], rtol=1e-6)
+    np.testing.assert_allclose(law.tail(law.quantile(0.975)), 0.025)
+    np.testing.assert_allclose(law.coverage(law.quantile(0.95)), 0.9)
 
 
 @pytest.mark.parametrize("correction", ["HC0", "HC2", "HC3", "CR0", "CR1", "CR2", "CR3"])
@@ -370,7 +381,7 @@ def test_limits_are_at_least_as_wide_as_those_of_few_carriers_allow():
     safe, own = result.bootstrap_t(draws=999), result.bootstrap_t(draws=999, wider=False)
     assert (safe["lower"] <= own["lower"]).all()
     assert (safe["upper"] >= own["upper"]).all()
-    table = result.corrections().xs("CR3, Satterthwaite", level="correction").loc[list(own.index)]
+    table = result.corrections().xs("CR3", level="correction").loc[list(own.index)]
     np.testing.assert_allclose(safe["lower"], np.minimum(own["lower"], table["lower"]))
     np.testing.assert_allclose(safe["upper"], np.maximum(own["upper"], table["upper"]))
 
@@ -386,3 +397,153 @@ def test_limits_by_the_bootstrap_of_t_are_seeded_and_for_units_that_can_be_drawn
     refused("draws", "depend otherwise", two.bootstrap_t)
     refused("draws", "at least 99", lambda: result.bootstrap_t(draws=10))
     refused("wider", "True or False", lambda: result.bootstrap_t(wider=1))
+
+
+def test_defaults_are_the_laws_of_few_rows_and_clusters():
+    """By the formulas for least squares, t_nu / sqrt(kappa), in every answer of a result."""
+    criterion = ef.Criterion(ef.losses.Squared(), (X, Y), names=["one", "dose", "x"])
+    draws = np.random.default_rng(1).standard_normal((4000, 3))
+    result = ef.calibrate(draws, criterion)
+    Q, t = np.linalg.inv(X.T @ X), result.target
+    h = np.einsum("ij,jk,ik->i", X, Q, X)
+    for j, name in enumerate(criterion.names):
+        a = np.square(X @ Q[:, j]) / np.square(1 - h)
+        tau, S = a @ (1 - h), (X.T * a) @ X
+        nu = tau**2 / (np.square(a) @ (1 - 2 * h) + np.trace(Q @ S @ Q @ S))
+        assert t.dof[j] == pytest.approx(nu, rel=1e-10)
+        assert t.inflation[j] == pytest.approx(tau / Q[j, j], rel=1e-10)
+        law = Law(np.array([nu]), np.array([tau / Q[j, j]]))
+        reach = law.quantile(0.975)[0] * t.se[j]
+        wald = result.interval(kind="wald").loc[name]
+        np.testing.assert_allclose(wald, [t.center[j] - reach, t.center[j] + reach], rtol=1e-9)
+        test = result.test(name)
+        assert test.p_value == pytest.approx(2 * law.tail(np.abs(t.center[j : j + 1]) / t.se[j])[0])
+        assert test.dof == (1, pytest.approx(nu))
+        assert test.se[0] == pytest.approx(t.se[j])
+        moved = (result.draws.array[:, j] - t.center[j]) / reach
+        np.testing.assert_allclose(np.quantile(moved, [0.025, 0.975]), [-1, 1], atol=0.06)
+    summary = result.summary()
+    np.testing.assert_allclose(summary["dof"], t.dof)
+    normal = ef.target(criterion, dof=np.inf)
+    assert np.isinf(normal.dof).all()
+    assert (normal.inflation == 1).all()
+    assert (normal.covariance == t.covariance).all()
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_contrasts_have_laws_of_their_own_also_in_a_file(tmp_path, clustered):
+    criterion = ef.Criterion(ef.losses.Squared(), (X, Y), names=["one", "dose", "x"])
+    options = {"clusters": np.arange(N) // 4} if clustered else {}
+    draws = np.random.default_rng(1).standard_normal((400, 3))
+    result = ef.calibrate(draws, criterion, **options)
+    t, contrast = result.target, np.array([[0.0, 1.0, -1.0]])
+    correction, groups = t.correction, t.dependence.clusters
+    law = contrast_laws(point_of(t), groups, correction, contrast)
+    np.testing.assert_allclose(t.law(contrast), law, rtol=1e-9)
+    # the same contrast as a coefficient of its own
+    turn = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
+    turned = ef.Criterion(ef.losses.Squared(), (X @ turn, Y))
+    goal = ef.target(turned, **options)
+    # theta = turn @ other, so other[1] = theta[1] - theta[2]
+    assert law.dof[0] == pytest.approx(goal.dof[1], rel=1e-9)
+    assert law.inflation[0] == pytest.approx(goal.inflation[1], rel=1e-9)
+    again = ef.Calibration.load(result.save(tmp_path / "result.npz"))
+    for hypothesis in ("dose - x", "dose", ["dose", "x"]):
+        one, other = result.test(hypothesis), again.test(hypothesis)
+        assert one.p_value == pytest.approx(other.p_value, rel=1e-8)
+        assert one.dof == pytest.approx(other.dof, rel=1e-8)
+    np.testing.assert_allclose(again.region().covariance, result.region().covariance, rtol=1e-8)
+    np.testing.assert_allclose(again.interval(kind="wald"), result.interval(kind="wald"))
+
+
+def test_joint_laws_of_clusters_do_not_depend_on_how_hypotheses_are_written():
+    """HTZ of the covariance whose bias the working model knows; of one contrast, t_nu^2 kappa."""
+    criterion, group = treated(40, 6, np.random.default_rng(3))
+    for correction in ("CR2", "CR3"):
+        goal = ef.target(criterion, clusters=group, correction=correction)
+        rows, mix = np.eye(6)[[1, 2]], np.array([[2.0, 1.0], [-1.0, 3.0]])
+        dof, scale = goal.joint_law(rows)
+        other, turned = goal.joint_law(mix @ rows)
+        assert dof == pytest.approx(other, rel=1e-8)
+        covariance = rows @ goal.covariance @ rows.T
+        one = scale @ covariance @ scale.T
+        two = turned @ mix @ covariance @ mix.T @ turned.T
+        np.testing.assert_allclose(mix @ one @ mix.T, two, rtol=1e-8)
+        single, factor = goal.joint_law(np.eye(6)[[1]])
+        assert single == pytest.approx(goal.dof[1])
+        assert factor[0, 0] == pytest.approx(goal.inflation[1] ** -0.5)
+        if correction == "CR2":
+            np.testing.assert_allclose(one, covariance, rtol=1e-8)
+        else:
+            assert np.all(np.diagonal(one) < np.diagonal(covariance))
+
+
+def test_many_degrees_of_freedom_are_bounded_and_few_are_exact(monkeypatch):
+    from etafree.dependence import clusters
+
+    rng = np.random.default_rng(5)
+    n = 4000
+    design = np.column_stack([np.ones(n), rng.standard_normal(n), np.arange(n) < 8])
+    criterion = ef.Criterion(ef.losses.Logistic(), (design, rng.integers(0, 2, n).astype(float)))
+    for groups in (None, np.arange(n) // 2):
+        goal = ef.target(criterion, clusters=groups)
+        bound = goal.dependence.clusters
+        exact = contrast_laws(point_of(goal), bound, goal.correction, np.eye(3))
+        np.testing.assert_allclose(goal.inflation, exact.inflation, rtol=1e-10)
+        assert goal.dof[2] == pytest.approx(exact.dof[2], rel=1e-10)
+        assert goal.dof[2] < 10
+        assert np.all(goal.dof[:2] > 300)
+        assert np.all(goal.dof <= exact.dof * (1 + 1e-9))
+        quantiles = goal.law().quantile(0.975), exact.quantile(0.975)
+        np.testing.assert_allclose(*quantiles, rtol=1e-5)
+    monkeypatch.setattr(clusters, "WORK", n * 9.0)  # for one of them
+    short = ef.target(criterion)
+    assert short.dof[2] == pytest.approx(7.025, abs=0.001)
+    assert np.all(short.dof[:2] > 300)
+
+
+def test_laws_are_the_same_in_jax_and_for_copies():
+    import jax.numpy as jnp
+
+    loss = ef.JaxLoss(lambda theta, row: 0.5 * (row["y"] - jnp.dot(row["x"], theta)) ** 2)
+    plain = ef.Criterion(ef.losses.Squared(), (X, Y))
+    other = ef.Criterion(loss, {"x": X, "y": Y}, start=np.zeros(3))
+    for options in ({}, {"clusters": np.arange(N) // 4}):
+        one, two = (ef.target(c, **options) for c in (plain, other))
+        np.testing.assert_allclose(two.law(), one.law(), rtol=1e-6)
+    copies = WEIGHTS["copies"]["weights"]
+    few = ef.target(ef.Criterion(ef.losses.Squared(), (X, Y), **WEIGHTS["copies"]))
+    rows = np.repeat(np.arange(N), copies.astype(int))
+    many = ef.target(ef.Criterion(ef.losses.Squared(), (X[rows], Y[rows])))
+    np.testing.assert_allclose(few.law(), many.law(), rtol=1e-9)
+
+
+def test_what_is_known_of_no_contrast_is_the_fewest_degrees_of_freedom():
+    goal = ef.Target([0.0, 1.0, 2.0], np.eye(3), dof=[5.0, 9.0, np.inf], inflation=[1.0, 1.2, 1.0])
+    law = goal.law(np.array([[0.0, 1.0, 1.0], [0.0, 2.0, 0.0], [1.0, 0.0, 1.0]]))
+    np.testing.assert_allclose(law.dof, [9.0, 9.0, 5.0])
+    np.testing.assert_allclose(law.inflation, [1.0, 1.2, 1.0])
+    small = ef.Target([0.0, 1.0], np.eye(2), inflation=[0.9, 1.2])
+    np.testing.assert_allclose(small.law(np.ones((1, 2))).inflation, [0.9])
+    assert goal.dof_of(np.eye(3)[1:]) == 9.0
+    refused("inflation", "above zero", lambda: ef.Target([0.0], np.eye(1), inflation=0.0))
+
+
+def test_several_ways_take_the_law_of_the_worst():
+    rng = np.random.default_rng(4)
+    row, column = (index.reshape(-1) for index in np.indices((12, 15)))
+    design = np.column_stack([np.ones(180), row < 2, rng.standard_normal(180)])
+    criterion = ef.Criterion(ef.losses.Squared(), (design, rng.standard_normal(180)))
+    goal = ef.target(criterion, clusters=[row, column])
+    rows, columns = (
+        contrast_laws(point_of(goal), Groups.of(labels, 180), "CR1S", np.eye(3))
+        for labels in (row, column)
+    )
+    reach = np.max([law.quantile(0.975) for law in (rows, columns)], axis=0)
+    reach = np.maximum(reach, Law(np.full(3, 11.0), np.ones(3)).quantile(0.975))
+    np.testing.assert_allclose(goal.law().quantile(0.975), reach, rtol=1e-12)
+    assert goal.dof[1] < 4  # two rows are treated
+    assert goal.dof_of(np.eye(3)[:2]) == 11
+    plain = ef.target(criterion, clusters=[row, column], dof=11)
+    assert (plain.dof == 11).all()
+    np.testing.assert_allclose(plain.covariance, goal.covariance)

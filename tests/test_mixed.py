@@ -12,7 +12,14 @@ import etafree as ef
 from benchmarks.gibbs import reference_gibbs
 from conftest import refused
 from etafree.data.groups import Groups
-from etafree.paper.random_intercept import Design, pseudo_true, robust_variances, whiten
+from etafree.dependence.clusters import influences, point_of
+from etafree.paper.random_intercept import (
+    Design,
+    _median_variance,
+    pseudo_true,
+    robust_variances,
+    whiten,
+)
 from etafree.samplers.gibbs import fill_noise, gibbs_chains, update_latents
 from etafree.samplers.quadrature import distribution
 from etafree.samplers.variational import normal_approximation
@@ -91,11 +98,114 @@ def test_estimated_variances_are_on_record_and_given_ones_are_not() -> None:
     model = ef.RandomIntercept(x, y, groups.codes)
     assert set(model.target().plug_ins) == {"tau2", "sigma2"}
     draws = model.sample(1.0, draws=200, seed=1)
-    assert "tau2 = " in repr(model.calibrate(draws))
+    assert "estimated with it: tau2 = " in repr(model.calibrate(draws))
     told = model.calibrate(draws).target.covariance
     np.testing.assert_allclose(ef.calibrate(draws, model.criterion).target.covariance, told)
     np.testing.assert_allclose(ef.target(model.criterion).covariance, told)
     assert paper_model().target().plug_ins == {}
+
+
+def skewed_data(seed: int, count: int = 400, size: int = 5):
+    """Return X, y and groups with exponential errors and intercepts, a covariate of groups too."""
+    rng = np.random.default_rng([seed, 3])
+    g = np.repeat(np.arange(count), size)
+    X = np.column_stack(
+        [np.ones(len(g)), rng.standard_normal(len(g)), rng.exponential(size=count)[g]]
+    )
+    y = (
+        X @ [1.0, 0.5, 0.3]
+        + 1.5 * rng.exponential(size=count)[g]
+        + 2 * rng.exponential(size=len(g))
+    )
+    return X, y, g
+
+
+def without_nuisance(criterion: ef.Criterion) -> ef.Criterion:
+    return replace(criterion, total=replace(criterion.total, nuisance=()))
+
+
+def test_variances_are_medians_within_and_between_groups_of_any_size() -> None:
+    rng = np.random.default_rng(4)
+    g = rng.permutation(np.repeat(np.arange(9), [1, 1, 2, 2, 3, 4, 5, 6, 9]))
+    r = rng.standard_t(3, len(g))
+    pieces = [r[g == k] for k in range(9)]
+    scale = {m: np.sqrt(1 + _median_variance(np.array(m - 1.0))) for m in range(2, 10)}
+    off = [
+        (piece[j] - np.median(np.delete(piece, j))) / scale[len(piece)]
+        for piece in pieces
+        for j in range(len(piece))
+        if len(piece) > 1
+    ]
+    tau2, sigma2 = robust_variances(r, Groups.of(g, len(g)))
+    assert sigma2 == pytest.approx((np.median(np.abs(off)) / 0.6744897501960817) ** 2, rel=1e-12)
+    medians = np.array([np.median(piece) for piece in pieces])
+    spread = (np.median(np.abs(medians - np.median(medians))) / 0.6744897501960817) ** 2
+    noise = np.median([float(_median_variance(np.array(float(len(p))))) for p in pieces])
+    assert tau2 == pytest.approx(max(0.0, spread - sigma2 * noise), rel=1e-12)
+
+
+def test_the_gradient_moves_with_estimated_variances_as_refitted_data_say() -> None:
+    X, y, g = skewed_data(0, 40)
+    model = ef.RandomIntercept(X, y, g, c=1.345)
+    total, theta = model.criterion.total, ef.minimise(model.criterion).theta
+    (estimate,) = total.nuisance
+
+    def gradient(tau2, sigma2):
+        moved = [whiten(part, model.groups, tau2, sigma2) for part in (X, y)]
+        loss = ef.losses.PseudoHuber(1.345)
+        return ef.Criterion(loss, tuple(moved)).gradient(theta)
+
+    smooth = total.with_loss(ef.losses.PseudoHuber(1.345))
+    assert smooth.nuisance == (estimate,)  # it is of the rows, not of the loss
+    h, values = 1e-5, np.array([model.tau2, model.sigma2])
+    numeric = [(gradient(*(values + e)) - gradient(*(values - e))) / (2 * h) for e in h * np.eye(2)]
+    np.testing.assert_allclose(estimate.slope(smooth, theta), np.array(numeric).T, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_estimates_of_resampled_groups_move_by_their_influences(seed) -> None:
+    """Groups drawn with replacement, variances and coefficients estimated again."""
+    X, y, g = skewed_data(seed)
+    count, size = 400, 5
+    model = ef.RandomIntercept(X, y, g)
+    (estimate,) = model.criterion.total.nuisance
+    per_row = estimate.influence()
+    per_group = np.column_stack([np.bincount(g, column) for column in per_row.T])
+    both, plain = (
+        ef.target(c, correction="CR0") for c in (model.criterion, without_nuisance(model.criterion))
+    )
+    joint, alone = (influences(point_of(t), model.groups, "CR0") for t in (both, plain))
+    rng, moved, values = np.random.default_rng(5), [], []
+    predicted, held, by_influence = [], [], []
+    for _ in range(80):
+        w = rng.multinomial(count, np.full(count, 1 / count)) - 1
+        rows = (np.repeat(np.arange(count), w + 1)[:, None] * size + np.arange(size)).ravel()
+        again = ef.RandomIntercept(X[rows], y[rows], g)
+        moved.append(ef.minimise(again.criterion).theta - both.center)
+        values.append([again.tau2, again.sigma2])
+        predicted.append(w @ joint)
+        held.append(w @ alone)
+        by_influence.append(w @ per_group)
+    moved, values, by_influence = (np.array(a) for a in (moved, values, by_influence))
+    for k in range(2):
+        assert np.corrcoef(values[:, k], by_influence[:, k])[0, 1] > 0.8
+    left, before = (np.std(moved - np.array(part), axis=0) for part in (predicted, held))
+    assert left[0] < 0.65 * before[0]  # of the intercept
+    assert np.all(left < 0.3 * moved.std(axis=0))  # of second order
+    assert both.stacked == ("tau2", "sigma2")
+    assert both.se[0] != plain.se[0]
+
+
+def test_a_variance_at_its_boundary_does_not_vary() -> None:
+    rng = np.random.default_rng(2)
+    x, g = rng.standard_normal((100, 1)), np.repeat(np.arange(25), 4)
+    for seed in range(20):
+        y = x[:, 0] + np.random.default_rng([seed, 1]).standard_normal(100)
+        model = ef.RandomIntercept(x, y, g)
+        influence = model.criterion.total.nuisance[0].influence()
+        assert (model.tau2 == 0) == (not influence[:, 0].any())
+        assert influence[:, 1].any()
+        assert np.isfinite(model.target().covariance).all()
 
 
 def test_a_formula_names_parameters_and_drops_missing_rows() -> None:

@@ -130,15 +130,126 @@ def test_pairwise_least_squares_is_least_squares_with_an_intercept(n) -> None:
     ols = sm.OLS(y, sm.add_constant(X)).fit(cov_type="HC0")
     np.testing.assert_allclose(t.center, ols.params[1:], rtol=1e-9)
     np.testing.assert_allclose(t.covariance, ols.cov_params()[1:, 1:], rtol=1e-9)
-    one = ef.target(ef.Criterion(KERNELS["squared"], (X, y)))
-    assert one.correction == "HC1"
+    one = ef.target(ef.Criterion(KERNELS["squared"], (X, y)), correction="HC1")
     np.testing.assert_allclose(one.covariance, t.covariance * n * (n - 1) / (n - 2) ** 2)
+
+
+@pytest.mark.parametrize("n", [30, 200])
+@pytest.mark.parametrize("clustered", [False, True])
+def test_leverage_is_that_of_least_squares_with_an_intercept(n, clustered) -> None:
+    """Both leave out the same units; the laws differ by the intercept, which pairs do not see."""
+    X, y = make(n)
+    group = np.where(np.arange(n) < n // 5, 0, np.arange(n) % 11)  # one is large
+    clusters = {"clusters": group} if clustered else {}
+    one = ef.target(ef.Criterion(KERNELS["squared"], (X, y)), **clusters)
+    design = np.column_stack([np.ones(n), X])
+    two = ef.target(ef.Criterion(ef.losses.Squared(), (design, y)), **clusters)
+    assert one.correction == two.correction == ("CR3" if clustered else "HC3")
+    np.testing.assert_allclose(one.covariance, two.covariance[1:, 1:], rtol=1e-9)
+    law, known = one.law(), two.law(np.eye(3)[1:])
+    np.testing.assert_allclose(law.dof, known.dof, rtol=1 / n)
+    ratio = law.inflation / known.inflation
+    assert np.all((1 - 2 / n < ratio) & (ratio <= 1))  # intervals are no narrower
+    contrast = np.array([[1.0, -1.0]])
+    several = two.law(np.array([[0.0, 1.0, -1.0]]))
+    np.testing.assert_allclose(one.law(contrast).dof, several.dof, rtol=1 / n)
+
+
+def mixed_pairs(theta, a, b):
+    """Quadratic in theta, with Hessians that differ from pair to pair and equal rows that count."""
+    d = (a["y"] - b["y"]) - (a["X"] - b["X"]) @ theta
+    return 0.5 * d * d + 0.1 * (1 + a["y"] ** 2 + b["y"] ** 2) * (theta[0] - a["y"] * b["y"]) ** 2
+
+
+@pytest.mark.parametrize("kind", [None, "frequency", "sampling"])
+@pytest.mark.parametrize("own", [False, True])
+def test_quadratic_losses_have_the_jackknife_of_refits(kind, own, monkeypatch) -> None:
+    X, y = make(24)
+    rng = np.random.default_rng(3)
+    w = {None: None, "frequency": rng.integers(0, 3, 24), "sampling": rng.gamma(2.0, size=24)}[kind]
+    loss, data, start = KERNELS["squared"], (X, y), None
+    if own:
+        loss, data, start = PairLoss(mixed_pairs), {"X": X, "y": y}, np.zeros(2)
+    c = ef.Criterion(loss, data, ef.penalties.Ridge(0.3), start=start, weights=w, weight_kind=kind)
+    uneven = np.r_[np.zeros(9, dtype=int), np.arange(15)]
+    for group in (np.arange(24), uneven):
+        if kind == "frequency" and group is not uneven:  # a row is several units
+            continue
+        single = {} if group is not uneven else {"clusters": group}
+        t = ef.target(c, correction="CR3" if single else "HC3", **single)
+        left = np.array(
+            [
+                ef.minimise(
+                    c.reweighted(
+                        np.where(group == g, 0, 1 if w is None else w), kind or "frequency"
+                    )
+                ).theta
+                for g in np.unique(group)
+            ]
+        )
+        off = left - t.center
+        np.testing.assert_allclose(t.covariance, off.T @ off, rtol=1e-9)
+        for module, name in ((pairs, "HESSIANS"), (pairs, "COLUMNS"), (pairs, "TILE_NUMBERS")):
+            monkeypatch.setattr(module, name, 40)  # in many blocks
+        again = ef.target(c, correction=t.correction, **single)
+        np.testing.assert_allclose(again.covariance, t.covariance, rtol=1e-9)
+        np.testing.assert_allclose(again.dof, t.dof, rtol=1e-7)
+        monkeypatch.undo()
+
+
+def test_a_mean_over_pairs_has_the_law_of_a_mean() -> None:
+    """h = (theta - (a + b) / 2)^2 / 2: HC3 is SS / (n - 1)^2, n / (n - 1) times what it should."""
+    z, n = np.random.default_rng(1).lognormal(size=20), 20
+
+    def h(theta, a, b):
+        return 0.5 * (theta - 0.5 * (a + b)) ** 2
+
+    t = ef.target(ef.Criterion(PairLoss(h), z, start=0.0))
+    assert t.covariance[0, 0] == pytest.approx(np.square(z - z.mean()).sum() / (n - 1) ** 2)
+    assert t.dof[0] == pytest.approx(n - 1, rel=1 / n**2)
+    assert t.inflation[0] == pytest.approx(n / (n - 1), rel=3 / n**2)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("sorts", [False, True])
+def test_row_sums_of_hessians_are_those_of_a_double_loop(name, sorts, monkeypatch) -> None:
+    monkeypatch.setattr(pairs, "SORT_FROM", 2 if sorts else 10**9)
+    monkeypatch.setattr(pairs, "TILE", 7)
+    X, y = make(23)
+    w = np.random.default_rng(1).integers(0, 4, 23) * 0.7
+    c = ef.Criterion(KERNELS[name], (X, y), weights=w, weight_kind="sampling")
+    theta, units = np.array([0.31, 0.17]), np.array([5, 2, 20, 3, 11])
+    dx = X[:, None] - X
+    u = (dx @ theta)[:, :, None]
+    bend = KERNELS[name].kernel.second(u, (y[:, None] - y)[:, :, None])[:, :, 0]
+    known = np.einsum("i,j,ij,ijk,ijl->ikl", w, w, bend, dx, dx)
+    made = c.total.row_hessians(theta, units)
+    np.testing.assert_allclose(made, known[units], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_few_treated_units_are_covered_where_the_normal_law_falls_short(clustered) -> None:
+    """Five of fifty units, or of fifty clusters of two, are treated: 300 samples."""
+    rng, hits = np.random.default_rng(12), np.zeros(2)
+    loss, group = PairwiseDifference(ef.losses.Huber(1.5)), np.arange(100) // 2
+    for _ in range(300):
+        n = 100 if clustered else 50
+        X = np.column_stack([np.arange(n) < n // 10, rng.standard_normal(n)]).astype(float)
+        y = rng.standard_normal(n) + (rng.standard_normal(50)[group] if clustered else 0.0)
+        c = ef.Criterion(loss, (X, y))
+        options = {"clusters": group} if clustered else {}
+        old = ef.target(c, correction="CR1" if clustered else "HC1", **options)
+        new = ef.target(c, **options)
+        reach = old.law().quantile(0.975) * old.se, new.law().quantile(0.975) * new.se
+        hits += [np.abs(old.center[0]) <= half[0] for half in reach]
+    assert hits[0] / 300 < 0.90
+    assert abs(hits[1] / 300 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 300)
 
 
 def test_hc1_is_the_jackknife_of_the_total_score() -> None:
     X, y = make(40)
     loss = KERNELS["huber"]
-    t = ef.target(ef.Criterion(loss, (X, y)))
+    t = ef.target(ef.Criterion(loss, (X, y)), correction="HC1")
     left = np.array(
         [
             ef.Criterion(loss, (np.delete(X, i, 0), np.delete(y, i))).gradient(t.center)
@@ -315,8 +426,7 @@ def test_clusters_of_units_sum_their_scores() -> None:
 
     zero = ef.target(c, clusters=labels, correction="CR0")
     np.testing.assert_allclose(zero.covariance, sandwich(labels), rtol=1e-8)
-    one = ef.target(c, clusters=labels)
-    assert one.correction == "CR1"
+    one = ef.target(c, clusters=labels, correction="CR1")
     np.testing.assert_array_equal(one.dof, 14)
     np.testing.assert_allclose(one.covariance, 15 / 14 * sandwich(labels), rtol=1e-8)
     ways = ef.target(c, clusters=[labels, other], correction="CR0")
@@ -332,7 +442,7 @@ def test_surveys_and_time_take_the_scores_of_units() -> None:
     w = np.random.default_rng(2).gamma(3.0, size=90)
     c = ef.Criterion(KERNELS["huber"], (X, y), weights=w, weight_kind="sampling")
     psu, strata = np.arange(90) // 5, np.arange(90) // 30
-    t = ef.target(c, dependence=ef.Survey(psu, strata))
+    t = ef.target(c, dependence=ef.Survey(psu, strata), correction="survey")
     _, scores, _, hessian = brute(KERNELS["huber"].kernel, X, y, t.center, w, False)
     psi = scores - w[:, None] * scores.sum(axis=0) / w.sum()
     sums = psi.reshape(3, 6, 5, 2).sum(axis=2)
@@ -341,7 +451,7 @@ def test_surveys_and_time_take_the_scores_of_units() -> None:
     np.testing.assert_allclose(t.hessian, hessian, rtol=1e-8)
     np.testing.assert_array_equal(t.dof, 15)
     c = ef.Criterion(KERNELS["huber"], (X, y))
-    t = ef.target(c, dependence=ef.TimeSeries(np.arange(90)))
+    t = ef.target(c, dependence=ef.TimeSeries(np.arange(90)), correction="EWC")
     scores = c.total.scores(t.center)
     np.testing.assert_allclose(t.meat, cosines(scores - scores.mean(axis=0), 8), rtol=1e-9)
 
@@ -354,10 +464,11 @@ def test_calibrated_draws_do_not_depend_on_eta(name) -> None:
     for eta in (0.1 * 2 / n, 10 * 2 / n):
         draws = ef.sample(ef.GeneralizedPosterior(c, eta=eta), draws=1500, seed=1)
         result = ef.calibrate(draws, c)
-        spreads.append(np.cov(result.draws.array.T))
+        spreads.append(np.cov(result.map(draws.array).T))  # without t tails
         np.testing.assert_allclose(spreads[-1], result.target.covariance, rtol=1e-8)
         names = set(result.diagnostics().index)
         assert "serial dependence" in names
+        assert "implied coverage" in names
         assert "curvature noise" not in names  # a row has no Hessian of its own
     np.testing.assert_allclose(spreads[0], spreads[1], rtol=1e-8)
 
@@ -367,9 +478,12 @@ def test_a_jax_loss_is_sampled_and_calibrated() -> None:
     c = ef.Criterion(PairLoss(huber_pairs), {"X": X, "y": y}, start=np.zeros(2))
     draws = ef.sample(ef.GeneralizedPosterior(c, eta=0.04), draws=300, seed=1)
     result = ef.calibrate(draws, c, clusters=np.arange(50) // 2)
-    assert {"rival mode", "clusters"} <= set(result.diagnostics().index)
-    groups = Groups.of(np.arange(50) // 2, 50)
-    refused("loss", "over pairs", lambda: c.total.cluster_blocks(result.target.center, groups))
+    assert {"rival mode", "implied coverage"} <= set(result.diagnostics().index)
+    leverage = result.cluster_table()["leverage"]
+    assert 0.1 < leverage.max() < 0.5
+    assert result.wild_bootstrap("theta[0]").p_value < 0.05
+    one = Groups(np.zeros(50, dtype=int), np.zeros(1))
+    refused("clusters", "in one", lambda: list(c.total.cluster_blocks(result.target.center, one)))
 
 
 def test_intervals_cover_and_pairs_taken_as_independent_do_not() -> None:
@@ -415,12 +529,11 @@ def test_pair_level_labels_are_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("correction", ["HC2", "HC3"])
-def test_corrections_that_need_leverages_are_refused(correction) -> None:
-    c = ef.Criterion(KERNELS["huber"], make(30))
-    refused("correction", correction, lambda: ef.target(c, correction=correction))
-    name = "CR" + correction[2]
-    refused("correction", name, lambda: ef.target(c, clusters=np.arange(30) // 3, correction=name))
+def test_copies_of_units_have_no_leverage_of_their_own() -> None:
+    w = 1 + np.arange(30) % 2
+    c = ef.Criterion(KERNELS["huber"], make(30), weights=w, weight_kind="frequency")
+    assert ef.target(c).correction == "HC1"
+    refused("correction", "repeat the rows", lambda: ef.target(c, correction="HC3"))
 
 
 def test_losses_that_cannot_be_used_are_refused() -> None:
@@ -461,7 +574,8 @@ def test_data_that_cannot_be_used_are_refused() -> None:
     )
     refused("width", "vanish", lambda: ef.Criterion(Wilcoxon(), (X, X[:, 0])))
     few = ef.Criterion(KERNELS["squared"], (X[:2, :1], y[:2]))
-    refused("correction", "more than 2 units", lambda: ef.target(few))
+    refused("correction", "more than 2 units", lambda: ef.target(few, correction="HC1"))
+    refused("clusters", "alone determines", lambda: ef.target(few))
     twice = np.column_stack([X[:, 0], X[:, 0]])
     with pytest.raises(EtafreeError, match="penalty"):
         ef.minimise(ef.Criterion(KERNELS["squared"], (twice, y)))

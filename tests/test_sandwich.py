@@ -13,7 +13,6 @@ from conftest import Case, make_case
 from etafree.data.groups import Groups
 from etafree.dependence.clusters import cluster_leverages, cluster_parts
 from etafree.errors import InputError
-from etafree.inference import student_quantile
 from etafree.target import sampling_adjustment, working_covariance_of_residuals
 from etafree.totals.base import ClusterBlock
 from etafree.totals.linear import LinearTotal
@@ -39,7 +38,7 @@ def test_linear_heteroscedastic_covariances_agree_with_statsmodels(correction: s
     ours = ef.target(ef.Criterion(ef.losses.Squared(), (X, y)), correction=correction)
     theirs = sm.OLS(y, X).fit(cov_type=correction)
     assert gap(ours.covariance, theirs.cov_params()) < 1e-8
-    assert np.isinf(ours.dof).all()
+    assert np.isinf(ours.dof).all() == (correction in ("HC0", "HC1"))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,7 @@ def test_clusters_without_weight_are_not_there(correction: str, kind: str, robus
     np.testing.assert_allclose(whole.covariance, part.covariance, rtol=1e-8)
     np.testing.assert_allclose(whole.dof, part.dof, rtol=1e-8)
     assert whole.clusters == part.clusters == 12
-    if correction != "CR2":
+    if correction not in ("CR2", "CR3"):
         assert set(whole.dof) == {np.inf if correction == "CR0" else 11.0}
 
 
@@ -200,7 +199,7 @@ def test_cr3_of_ridge_least_squares_is_the_jackknife_by_refitting() -> None:
 
     moves = np.array([refit(groups != g) - made.center for g in range(30)])
     np.testing.assert_allclose(made.covariance, moves.T @ moves, rtol=1e-9)
-    assert np.all(made.dof == 29)
+    assert np.all((made.dof > 15) & (made.dof < 29))
 
 
 def test_cr2_and_its_degrees_of_freedom_are_the_observation_level_ones() -> None:
@@ -515,7 +514,7 @@ def test_cluster_robust_intervals_cover_with_few_clusters() -> None:
         criterion = ef.Criterion(ef.losses.Squared(), (x[:, None], y), ef.penalties.Ridge(strength))
         for name in hits:
             made = ef.target(criterion, clusters=None if name == "HC3" else groups, correction=name)
-            reach = student_quantile(0.975, made.dof) * made.se
+            reach = made.law().quantile(0.975) * made.se
             hits[name] += int(abs(made.center[0] - truth) <= reach[0])
     coverage = {name: count / 2000 for name, count in hits.items()}
     assert 0.935 < coverage["CR3"] < 0.975

@@ -425,7 +425,7 @@ def test_passes_are_few_and_not_repeated(passes):
     before = len(passes)
     assert before <= needed + 8
     ef.calibrate(draws, criterion, clusters="school")
-    assert len(passes) == before + 1  # Hessians of clusters, for CR3
+    assert len(passes) == before + 1  # Hessians of clusters, for CR3 and its law
 
 
 def test_clusters_too_many_for_one_block_take_more_passes(streamed, memory, monkeypatch):

@@ -138,11 +138,11 @@ def test_scale_and_location_under_exponential_errors() -> None:
 def test_an_estimated_scale_matters_for_skewed_errors_and_the_location_only() -> None:
     count = 300
     noise = 1 / np.sqrt(2 * count)  # relative, of a standard deviation
-    bad = plug.nuisance(skewed=True, plug_in=True, datasets=count)
+    bad = plug.nuisance(skewed=True, way="taken as known", datasets=count)
     assert bad.ratio[0] > 1.0 + 3 * noise
     assert bad.coverage[0] < 0.925
-    for skewed, plug_in in ((True, False), (False, True)):
-        good = plug.nuisance(skewed, plug_in, datasets=count)
+    for skewed, way in ((True, "given"), (False, "taken as known"), (True, "stacked")):
+        good = plug.nuisance(skewed, way, datasets=count)
         assert np.all(np.abs(good.ratio - 1) < 4 * noise)
         assert np.all(np.abs(good.coverage - 0.95) < 4 * np.sqrt(0.05 * 0.95 / count))
     assert abs(bad.ratio[1] - 1) < 4 * noise

@@ -116,7 +116,7 @@ print(pd.DataFrame({"etafree": plain.se, "statsmodels": ols.bse}).round(4))
 # ``kl_to_bayes`` has a Monte Carlo error of a quarter, because the Student-t fit to skewed assets
 # lies far from least squares. And assets are so heavy-tailed that the variance of the scores is
 # itself hard to estimate. In quarters of the sample ``magnitude`` chooses between 0.37 and 2.1.
-# The diagnostics know nothing of that.
+# The check ``skewness`` warns: few households with large assets decide.
 print({name: rate.status for name, rate in rates.items() if rate.status != "converged"})
 print("diagnostics:", result.flags())
 order = np.random.default_rng(1).permutation(len(scaled))

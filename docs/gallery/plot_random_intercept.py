@@ -79,8 +79,8 @@ print(pd.DataFrame(table).T.round(2))
 # When not to believe it
 # ----------------------
 # Eighteen clusters are few, but they are equal, and no check warns. All corrections side by side,
-# the wild cluster bootstrap among them, which uses no t quantile: limits agree to a few tenths of a
-# millisecond, but for CR0, which corrects nothing. With six drivers they would not have to. And no
+# the bootstraps among them, which use no t quantile: limits agree within a millisecond, but for
+# CR0, which corrects nothing. With six drivers they would not have to. And no
 # check knows that days 0 to 2 came before the short nights (lme4's help page says so): from day 2
 # on, a day costs 11.9 ms.
 print("checks:", result.flags())

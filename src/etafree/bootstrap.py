@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from etafree.data.rows import Rows
 from etafree.dependence import Clusters, bind
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, EtafreeError, InputError
+from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_count, as_seeds, told_seed
 from etafree.foundation.threads import own_settings
 from etafree.inference import resample_counts
@@ -68,7 +70,10 @@ def resampled_groups(criterion: Criterion, clusters: object, purpose: str) -> Gr
 
 
 def resampled_targets(target: Target, count: int, rng: np.random.Generator) -> Iterator[Target]:
-    """Yield targets of data drawn from the target's rows or clusters, if they have a minimiser."""
+    """Yield targets of data drawn from the target's rows or clusters, if they have a minimiser.
+
+    A scale that was estimated from the rows is estimated again.
+    """
     criterion, dependence = target.criterion, target.dependence
     assert criterion is not None
     assert dependence is not None
@@ -77,19 +82,31 @@ def resampled_targets(target: Target, count: int, rng: np.random.Generator) -> I
     order = np.argsort(units.codes, kind="stable")
     sizes = units.sizes()
     first = np.cumsum(sizes) - sizes
-    for _ in range(count):
-        drawn = rng.integers(len(sizes), size=len(sizes))
-        lengths = sizes[drawn]
-        labels = np.repeat(np.arange(len(drawn)), lengths)  # a cluster drawn twice is two
-        within = np.arange(len(labels)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        again = criterion.subset(order[first[drawn][labels] + within])
-        new = None if groups is None else Clusters(Groups(labels, np.arange(len(drawn))))
-        rows = Rows(len(labels)) if new is None else again.rows
-        try:
-            bound = bind(new, rows, copies=False)
-            yield target_of(again, bound, correction=target.correction, centered=target.centered)
-        except EtafreeError:
-            continue
+    own = np.ones(criterion.n) if criterion.total.weights is None else criterion.total.weights
+    kind = "frequency" if criterion.total.frequency else "sampling"
+    fixed, centered = target.correction, target.centered
+    fit, step = minimise(criterion, target.center), max(FEWEST, NUMBERS // criterion.n)
+    for start in range(0, count, step):
+        many = [rng.integers(len(sizes), size=len(sizes)) for _ in range(min(step, count - start))]
+        counts = np.array([np.bincount(drawn, minlength=len(sizes)) for drawn in many])
+        found = minimisers(criterion, fit, counts[:, units.codes] * own, kind)
+        for k in np.flatnonzero(found.found):
+            drawn = many[k]
+            lengths = sizes[drawn]
+            labels = np.repeat(np.arange(len(drawn)), lengths)  # a cluster drawn twice is two
+            within = np.arange(len(labels)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            again = criterion.subset(order[first[drawn][labels] + within])
+            new = None if groups is None else Clusters(Groups(labels, np.arange(len(drawn))))
+            rows = Rows(len(labels)) if new is None else again.rows
+            at: object = found.thetas[k]
+            try:
+                if "scale" in target.stacked:  # is estimated anew
+                    again = again.with_loss(replace(criterion.loss, scale="mad", estimated=False))
+                    at = "map"
+                bound = bind(new, rows, copies=False)
+                yield target_of(again, bound, center=at, correction=fixed, centered=centered)
+            except EtafreeError:
+                continue
 
 
 def weight_blocks(
@@ -128,9 +145,17 @@ def resamples(
     seeds: SeedSequence,
     kind: str = "counts",
 ) -> Resamples:
-    """Return the minimisers of `count` resamples, by Newton steps from the full-data fit."""
-    blocks = weight_blocks(criterion, count, groups, seeds, kind)
-    fits = [minimisers(criterion, fit, *weights_and_kind) for weights_and_kind in blocks]
+    """Return the minimisers of `count` resamples, by Newton steps from the full-data fit.
+
+    Plug-ins that were estimated from the rows move with the weights, to first order.
+    """
+    stacked, fits = criterion.stacked(fit.theta), []
+    for weights, weight_kind in weight_blocks(criterion, count, groups, seeds, kind):
+        thetas, hessians, found = minimisers(criterion, fit, weights, weight_kind)
+        if stacked is not None:
+            pull = linalg.solve(fit.hessian, stacked.slope, "Hessian")
+            thetas = thetas - weights @ stacked.influence @ pull.T
+        fits.append((thetas, hessians, found))
     thetas, hessians, found = (np.concatenate(arrays) for arrays in zip(*fits, strict=True))
     drawn = Resamples(thetas[found], hessians[found], np.flatnonzero(found), count)
     if len(drawn.thetas) < min(count, criterion.p + 2):

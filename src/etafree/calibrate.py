@@ -77,7 +77,7 @@ def calibrate(
     >>> post = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), data=(X, y)), eta=0.1)
     >>> ef.calibrate(ef.sample(post, seed=2), post).interval(kind="wald").round(2)
               lower  upper
-    theta[0]  -0.44   4.44
+    theta[0]  -1.44   5.44
 
     Parameters
     ----------

@@ -39,6 +39,7 @@ from etafree.penalties import KinkedPenalty, NoPenalty, Penalty
 from etafree.totals.base import Derivatives, GeneralLoss
 from etafree.totals.chunked import Reader, StreamedTotal, find_recipe
 from etafree.totals.linear import LinearTotal, has_design, is_linear
+from etafree.totals.nuisance import Stacked, stack
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,6 +103,8 @@ class Criterion:
     (3.0, array([0.]))
     >>> c.hessian([1.0]), c.values_at([[1.0], [2.0]])
     (array([[4.]]), array([3., 5.]))
+    >>> c.estimated, c.stacked([1.0]) is None  # no plug-in scale, nothing to add to scores
+    ((), True)
     >>> plain = c.with_loss(ef.losses.Huber(1.0)).with_penalty(ef.penalties.NoPenalty())
     >>> plain.describe(), plain.reweighted([3, 1]).derivatives([1.0]).gradient
     ('the minimiser of the expected Huber loss', array([-1.]))
@@ -362,7 +365,8 @@ class Criterion:
     def reweighted(self, weights: object, weight_kind: str = "frequency") -> Criterion:
         """Return the same criterion under other observation weights.
 
-        The penalty's strength is that of the new size; a plug-in scale stays as it was.
+        The penalty's strength is that of the new size; a plug-in scale stays as it was, and is
+        taken as known.
 
         Parameters
         ----------
@@ -380,8 +384,8 @@ class Criterion:
     def subset(self, rows: NDArray[np.intp]) -> Criterion:
         """Return the criterion of some `rows`, (m,) numbers counted from 0 among those in use.
 
-        Labels, clusters say, are lined up with these rows; a plug-in scale stays as it was. An
-        `InputError` for other numbers.
+        Labels, clusters say, are lined up with these rows; a plug-in scale stays as it was, and is
+        taken as known. An `InputError` for other numbers.
         """
         refuse_masked(rows, "rows")
         try:
@@ -399,7 +403,7 @@ class Criterion:
         return replace(self, total=self.total.take(rows), rows=replace(self.rows, kept=kept))
 
     def with_plug_ins(self, plug_ins: Mapping[str, float]) -> Criterion:
-        """Return the same criterion with nuisance values on record that were estimated before."""
+        """Return the same criterion with nuisance values on record, which are taken as known."""
         named = as_mapping(plug_ins, "plug_ins")
         values = {name: as_number(value, "plug_ins") for name, value in named.items()}
         return replace(self, recorded={**self.recorded, **values})
@@ -442,8 +446,22 @@ class Criterion:
 
     @property
     def plug_ins(self) -> dict[str, float]:
-        """Nuisance values that were estimated beforehand and are taken as known."""
-        return {**self.loss.plug_ins(), **self.recorded}
+        """Nuisance values that were estimated beforehand."""
+        values = {k: v for each in self.total.nuisance for k, v in each.values.items()}
+        return {**self.loss.plug_ins(), **values, **self.recorded}
+
+    @property
+    def estimated(self) -> tuple[str, ...]:
+        """Names of the plug-ins whose own equations, in these very rows, are known.
+
+        A target includes how they vary; the others are taken as known.
+        """
+        return tuple(name for each in self.total.nuisance for name in each.values)
+
+    def stacked(self, theta: object) -> Stacked | None:
+        """Return what the plug-ins' own equations add to scores at `theta`, None if nothing."""
+        nuisance = self.total.nuisance
+        return stack(nuisance, self.total, self.point(theta)) if nuisance else None
 
     @cached_property
     def n(self) -> int:

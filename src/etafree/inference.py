@@ -26,11 +26,11 @@ import numpy as np
 from etafree.criterion import Criterion
 from etafree.data.formula import plain_text
 from etafree.data.groups import Groups
-from etafree.dependence.clusters import cluster_parts
+from etafree.dependence.clusters import cluster_parts, stacked_of
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_count, as_level, in_order
-from etafree.target import Target
+from etafree.target import Law, Target
 
 WEBB = np.sqrt([1.5, 1.0, 0.5])
 WEBB = np.concatenate([-WEBB, WEBB])
@@ -98,7 +98,8 @@ def wild_bootstrap(
 ) -> WildBootstrap:
     """Bootstrap one contrast (p,) of the parameters at the target's centre."""
     assert target.hessian is not None
-    scores, hessians, there = cluster_parts(criterion, target.center, groups, target.centered)
+    center, stacked = target.center, stacked_of(target)
+    scores, hessians, there = cluster_parts(criterion, center, groups, target.centered, stacked)
     scores, hessians = scores[there], hessians[there]
     inverse = linalg.inv(target.hessian, "Hessian")
     h = inverse @ contrast
@@ -163,6 +164,23 @@ def t_ratios(influences: Array, draws: int, rng: np.random.Generator) -> Array:
         spread = np.sqrt(np.maximum(squares - np.square(sums) / m, 1e-300))
         out[first : first + step] = sums / spread
     return out
+
+
+def ratio_quantiles(ratios: Array, law: Law | None, probabilities: Array) -> Array:
+    """Return quantiles (m, k) of t ratios (draws, k): of a law and theirs those farther out.
+
+    Theirs alone without a law. Above one half the larger counts and below it the smaller, so
+    quantiles rise with their probabilities (m,) and limits are never inside those of the law.
+    """
+    from scipy.special import ndtri, stdtrit
+
+    own: Array = np.quantile(ratios, probabilities, axis=0)
+    if law is None:
+        return own
+    at, finite = probabilities[:, None], np.isfinite(law.dof)
+    reach = np.where(finite, stdtrit(np.where(finite, law.dof, 1.0), at), ndtri(at))
+    reach /= np.sqrt(law.inflation)
+    return np.where(at > 0.5, np.maximum(own, reach), np.minimum(own, reach))
 
 
 def _boundary(p_value: Callable[[float], float], alpha: float, scale: float) -> float:
@@ -243,25 +261,6 @@ def image(
     return values
 
 
-def student_tail(value: Array, dof: Array) -> Array:
-    """Return the probability beyond values of a t distribution, the normal's if dof is infinite."""
-    from scipy.special import ndtr, stdtr
-
-    finite = np.isfinite(dof)
-    tail: Array = np.where(finite, stdtr(np.where(finite, dof, 1.0), -value), ndtr(-value))
-    return tail
-
-
-def student_quantile(probability: float, dof: Array) -> Array:
-    """Return t quantiles (p,), the normal's where the degrees of freedom are infinite."""
-    from scipy.special import ndtri, stdtrit
-
-    finite = np.isfinite(dof)
-    out = np.full(dof.shape, float(ndtri(probability)))
-    out[finite] = stdtrit(dof[finite], probability)
-    return out
-
-
 @dataclass(frozen=True, eq=False)
 class Region:
     r"""Joint confidence ellipsoid :math:`(\theta-c)^\top V^{-1}(\theta-c)\le r^2`.
@@ -333,7 +332,7 @@ class Region:
             raise InputError("target", f"is a {type(target).__name__}", "pass an ef.Target")
         level, p = as_level(level), target.p
         center = as_array(in_order(center, target.names, "center"), "center", shape=(p,))
-        dof = target.dof_of(np.eye(p))
+        dof, unbiased = target.joint_law(np.eye(p))
         rest = dof - p + 1.0
         if rest <= 0:
             problem = f"needs more than {p - 1} degrees of freedom and has {dof:.1f}"
@@ -342,7 +341,8 @@ class Region:
             radius = float(chdtri(p, 1 - level))
         else:
             radius = p * dof / rest * float(fdtri(p, rest, level))
-        return cls(center, target.covariance, radius, level, dof, target.names)
+        covariance = unbiased @ target.covariance @ unbiased.T
+        return cls(center, covariance, radius, level, dof, target.names)
 
     def contains(self, theta: object) -> bool:
         """Return whether a parameter value `theta`, (p,), lies inside; a Series goes by name."""
@@ -438,8 +438,10 @@ def wald_test(center: Array, target: Target, contrast: object, value: object = 0
         raise InputError("contrast", f"has {q} rows that are not independent", "drop some")
     estimate = matrix @ center - right
     covariance = matrix @ target.covariance @ matrix.T
-    wald = float(estimate @ linalg.solve(covariance, estimate, "covariance of the contrast"))
-    dof, se = target.dof_of(matrix), np.sqrt(np.diagonal(covariance))
+    dof, unbiased = target.joint_law(matrix)
+    shrunk = unbiased @ covariance @ unbiased.T
+    wald = float(estimate @ linalg.solve(shrunk, estimate, "covariance of the contrast"))
+    se = np.sqrt(np.diagonal(covariance))
     if np.isinf(dof):
         return WaldTest(wald / q, (q, np.inf), float(chdtrc(q, wald)), estimate, se)
     rest = dof - q + 1.0  # Hotelling's

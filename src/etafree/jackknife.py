@@ -402,18 +402,20 @@ def jackknife_target(
         problem = f"has {n} observations for {p} parameters"
         raise InputError("log_likelihood", problem, f"{FEWER}: at most {n - 1}")
     correction = dependence.correction(
-        correction, ("draws and log-likelihood have none", "use 'HC1' or 'CR1', or pass model=")
+        correction,
+        ("draws and log-likelihood have none", f"use {dependence.defaults[1]!r}, or pass model="),
     )
     rows = losses if isinstance(losses, RowLosses) else None
     count, size = (float(n), float(n)) if rows is None else (rows.total.count, rows.total.size)
     alone = rows if dependence.independent else None
-    held = len(dependence.groups) if alone is None else 1  # sums over rows hold no row
+    groups = dependence.summed(correction)
+    groups = dependence.groups if groups is None else groups
+    held = len(groups) if alone is None else 1  # sums over rows hold no row
     slopes = find_slopes(draws, losses, held, eta, every)
     whiten = linalg.whitener(linalg.inv(slopes.spread, "draws"), "draws")
     if alone is not None:
         meat, covariance, error = _over_rows(alone, slopes, whiten, correction)
     else:
-        groups = dependence.groups
         scores = slopes.influences(scores_by_batch(slopes.z, losses, groups, slopes.edges))
         back = linalg.inv(whiten, "draws")
         for batch in scores:  # from influences to scores, where A = I
@@ -438,7 +440,9 @@ def jackknife_target(
         center=draws.mean,
         covariance=linalg.check_covariance(covariance, NAME, p, advice),
         names=draws.names,
-        dof=np.full(p, meat.dof),
+        dof=np.broadcast_to(meat.dof, (p,)),
+        inflation=np.broadcast_to(meat.inflation, (p,)),
+        laws=meat.laws,
         center_kind="mean",
         correction=meat.correction,
         clusters=meat.clusters,

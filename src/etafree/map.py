@@ -28,7 +28,7 @@ from etafree.foundation.arguments import (
 from etafree.foundation.linalg import ROOTS, check_covariance, transport
 from etafree.foundation.storage import damaged, load_arrays, save_arrays
 from etafree.foundation.threads import own_settings
-from etafree.target import Target
+from etafree.target import Law, Target
 
 KINDS = ("location-scale", "scale")
 WORKING = ("draws", "curvature")
@@ -319,19 +319,20 @@ def working_covariance(working: str, draws: Draws, target: Target) -> Array:
     return linalg.inv(draws.eta * target.hessian, "Hessian")
 
 
-def student_factors(count: int, dof: Array, rng: np.random.Generator) -> Array:
-    r"""Return factors :math:`(\nu/\chi^2_\nu)^{1/2}`, (count, p), that turn normal into Student-t.
+def student_factors(law: Law, count: int, rng: np.random.Generator) -> Array:
+    r"""Return factors :math:`\{\nu/(\kappa\chi^2_\nu)\}^{1/2}`, (count, p): normal to Student-t.
 
     One uniform per draw, stratified so that the factors' distribution is matched closely, gives the
     chi-square of every parameter by its quantile: with equal degrees of freedom the factor is one
     scalar per draw, with Satterthwaite's each parameter has the tails of its own.
     """
+    dof, inflation = law
     out = np.ones((count, len(dof)))
-    if np.isinf(dof).all():
-        return out
-    order = rng.permutation(count)
-    for nu in np.unique(dof[np.isfinite(dof)]):
-        out[:, dof == nu] = student_factor_grid(count, float(nu))[order, None]
+    if not np.isinf(dof).all():
+        order = rng.permutation(count)
+        for nu in np.unique(dof[np.isfinite(dof)]):
+            out[:, dof == nu] = student_factor_grid(count, float(nu))[order, None]
+    out /= np.sqrt(inflation)
     return out
 
 
@@ -353,10 +354,11 @@ def move_draws(
     offset = draws.mean if how.kind == "scale" else target.center
     mapping = LocationScaleMap(draws.mean, offset, omega, draws.names)
     values = mapping(draws.values)
-    if not np.isinf(target.dof).all():
+    law = target.law()
+    if not (np.isinf(law.dof).all() and (law.inflation == 1.0).all()):
         flat = values.reshape(-1, draws.p)
         flat -= offset
-        flat *= student_factors(len(flat), target.dof, rng)
+        flat *= student_factors(law, len(flat), rng)
         flat += offset
     return mapping, values
 

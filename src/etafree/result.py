@@ -29,8 +29,15 @@ from etafree import inference
 from etafree.bootstrap import resampled_targets
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
-from etafree.dependence.base import Dependence
-from etafree.dependence.clusters import cluster_table, contrast_laws, influences, point_of
+from etafree.dependence.base import Dependence, Point
+from etafree.dependence.clusters import (
+    MANY,
+    LeverageLaws,
+    cluster_table,
+    contrast_laws,
+    influences,
+    point_of,
+)
 from etafree.diagnostics import every_check
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, InputError
@@ -54,7 +61,7 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.report import summaries
 from etafree.report.summaries import Shown
 from etafree.sandwich import target_of
-from etafree.target import Satterthwaite, Target
+from etafree.target import Law, Satterthwaite, Target
 from etafree.totals.base import require
 
 if TYPE_CHECKING:
@@ -67,10 +74,10 @@ if TYPE_CHECKING:
 class Calibration:
     """Calibrated draws, with the target and the map that made them.
 
-    Numbers: `summary`, `interval`, `region`, `test`, `wild_bootstrap`, `bootstrap_t`, and `of` for
-    functions of the parameters. How far to trust them: `diagnostics`, `flags`, `corrections`,
-    `coverage_check`, `cluster_table`. To keep or show: `plot`, `report`, `to_arviz`, `save`.
-    Printing it tells what was done and what it covers.
+    Numbers: `summary`, `interval`, `region`, `test`, `wild_bootstrap`, `bootstrap_t` with its
+    `skewed_draws`, and `of` for functions of the parameters. How far to trust them: `diagnostics`,
+    `flags`, `corrections`, `coverage_check`, `cluster_table`. To keep or show: `plot`, `report`,
+    `to_arviz`, `save`. Printing it tells what was done and what it covers.
 
     Attributes
     ----------
@@ -112,8 +119,8 @@ class Calibration:
     >>> result.summary()[["estimate", "se", "ratio"]].round(2)
                estimate    se  ratio
     parameter
-    a              0.87  0.24   2.48
-    b              2.47  0.21   2.15
+    a              0.87  0.24   2.61
+    b              2.47  0.21   2.17
     >>> result.flags(), result.diagnostics().loc["implied coverage", "verdict"]
     ('all ok', 'ok')
     >>> result.cluster_table().head(2).round(2)
@@ -123,10 +130,10 @@ class Calibration:
     15          5     5.0      0.21   0.51
     >>> result.interval(kind="wald").round(2)
        lower  upper
-    a   0.38   1.36
-    b   2.04   2.90
+    a   0.35   1.39
+    b   2.03   2.91
     >>> result.test("b - a = 1"), result.region().contains([1.0, 2.0])
-    (WaldTest(F = 2.397 on F(1, 39), p = 0.1297), True)
+    (WaldTest(F = 2.713 on F(1, 9.498), p = 0.1321), True)
     >>> result.wild_bootstrap("a", draws=999).p_value < 0.01
     True
     >>> float(result.of(lambda t: t["a"] + t["b"]).estimate.round(2)), result.paper().J.shape
@@ -195,7 +202,7 @@ class Calibration:
             arrays = self.original.array, self.draws.array
             return summaries.constrained(self.fit, self.center, t, *arrays)
         after = self.draws.select(t.names).array
-        return Shown(t.names, self.map.offset, t.se, t.dof, self._before.array, after, t.se_error)
+        return Shown(t.names, self.map.offset, t.se, t.law(), self._before.array, after, t.se_error)
 
     def _level(self, level: float | None) -> float:
         return as_level(self.settings["level"] if level is None else level)
@@ -385,30 +392,76 @@ class Calibration:
         """
         import pandas as pd
 
-        t, shown, tail = self.target, self.shown, 0.5 * (1 - self._level(level))
-        count, rng = as_count(draws, "draws", least=99), as_rng(seed)
-        refits, wider = as_bool(refits, "refits"), as_bool(wider, "wider")
-        criterion, groups = self._resampled("draws")
-        slope, at = np.eye(t.p) if shown.slope is None else shown.slope, point_of(t)
-        if refits:
-            require(criterion.total, "linear", "criterion")
-            ratios = self._refitted_ratios(slope, count, rng)
-        else:
-            each = influences(at, groups, t.correction) @ slope.T
-            ratios = inference.t_ratios(each, count, rng)
-        low, high = np.quantile(ratios, [tail, 1 - tail], axis=0)
-        if wider:
-            reach = inference.student_quantile(1 - tail, shown.dof)
-            if "leverage" in criterion.total.traits:
-                law = contrast_laws(at, groups, t.correction, slope)
-                reach = inference.student_quantile(1 - tail, law.dof) / np.sqrt(law.inflation)
-            low, high = np.minimum(low, -reach), np.maximum(high, reach)
+        shown, tail = self.shown, 0.5 * (1 - self._level(level))
+        slope = np.eye(self.target.p) if shown.slope is None else shown.slope
+        ratios, law = self._ratios(slope, draws, refits, wider, seed)
+        low, high = inference.ratio_quantiles(ratios, law, np.array([tail, 1 - tail]))
         limits = {
             "lower": shown.estimate - high * shown.se,
             "upper": shown.estimate - low * shown.se,
         }
         table = pd.DataFrame(limits, index=pd.Index(shown.names))
         return table.reindex(list(self.names)) if self.inactive else table
+
+    def skewed_draws(
+        self, *, draws: int = 9999, refits: bool = False, wider: bool = True, seed: object = 0
+    ) -> Draws:
+        r"""Return the calibrated draws with the shape of the bootstrap of the t ratio.
+
+        Every coefficient's draws are moved, in their order, to the quantiles
+        :math:`\hat\theta-\mathrm{se}\,Q^*(1-u)` with :math:`Q^*` those of `bootstrap_t`: their
+        limits at any level are its limits, and how coefficients go together stays. Plots and
+        functions of skewed coefficients may use them; summaries, tests and files have the
+        symmetric ones. With `wider`, none fall between the estimate and the bootstrap's median.
+
+        Parameters
+        ----------
+        draws, refits, wider, seed : optional
+            As for `bootstrap_t`; `draws` are the data sets drawn.
+
+        Returns
+        -------
+        Draws
+            As many as were calibrated, of the parameters that were.
+
+        Raises
+        ------
+        InputError
+            As for `bootstrap_t`.
+
+        Examples
+        --------
+        >>> import etafree as ef
+        >>> X, y = np.ones((40, 1)), np.random.default_rng(0).lognormal(0.0, 1.5, 40)
+        >>> post = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), (X, y)), eta=1.0)
+        >>> result = ef.calibrate(ef.sample(post, seed=1), post)
+        >>> np.quantile(result.skewed_draws().array, [0.025, 0.975]).round(1)
+        array([1. , 2.8])
+        """
+        t, values = self.target, self.draws.values.copy()
+        ratios, law = self._ratios(np.eye(t.p), draws, refits, wider, seed)
+        count = values.shape[0] * values.shape[1]
+        grid = (np.arange(count) + 0.5) / count
+        reach = inference.ratio_quantiles(ratios, law, grid)[::-1]
+        for j, name in enumerate(t.names):
+            column = values[:, :, self.names.index(name)]
+            rank = np.argsort(np.argsort(column, axis=None, kind="stable"), kind="stable")
+            column[:] = (self.map.offset[j] - t.se[j] * reach[rank, j]).reshape(column.shape)
+        d = self.draws
+        return Draws(values, d.names, d.eta, d.sampler, d.info)
+
+    def _ratios(
+        self, slope: Array, draws: int, refits: bool, wider: bool, seed: object
+    ) -> tuple[Array, Law | None]:
+        """Return resampled t ratios (b, k) of contrasts (k, p), and their law if it counts too."""
+        count, rng = as_count(draws, "draws", least=99), as_rng(seed)
+        refits, wider = as_bool(refits, "refits"), as_bool(wider, "wider")
+        criterion, _ = self._resampled("draws")
+        if refits:
+            require(criterion.total, "linear", "criterion")
+            law = _law(self.target, point_of(self.target), slope) if wider else None
+            return self._refitted_ratios(slope, count, rng), law
+        return influence_ratios(self.target, slope, count, rng, wider)
 
     def _refitted_ratios(self, slope: Array, count: int, rng: np.random.Generator) -> Array:
         """Return t ratios (b, k) of data sets that are fitted anew."""
@@ -455,9 +508,10 @@ class Calibration:
         -------
         DataFrame
             A row per coefficient and correction: standard error, degrees of freedom, limits and the
-            p-value of no effect. "HC3, Satterthwaite" and its like take quantiles of
-            :math:`t_\nu/\sqrt\kappa`, the law that few rows or clusters leave a coefficient. The
-            wild bootstrap, for one-way clusters, has limits and a p-value only. An `InputError`
+            p-value of no effect. Quantiles of HC2, HC3, CR2 and CR3 are those of
+            :math:`t_\nu/\sqrt\kappa`, the law that few rows or clusters leave a coefficient;
+            "HC3, normal" and "CR3, t(G - 1)" are what other packages take. The wild bootstrap, for
+            one-way clusters, and `bootstrap_t` have limits and a p-value only. An `InputError`
             without a criterion: the jackknife and covariances of your own have no others.
 
         References
@@ -471,14 +525,15 @@ class Calibration:
         >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
         >>> post = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), (X, y)), eta=1.0)
         >>> ef.calibrate(ef.sample(post, seed=1), post).corrections().round(2).loc["theta[0]"]
-                              se  dof  lower  upper  p_value
+                       se  dof  lower  upper  p_value
         correction
-        HC0                 0.94  inf   0.17   3.83     0.03
-        HC1                 1.08  inf  -0.12   4.12     0.06
-        HC2                 1.08  inf  -0.12   4.12     0.06
-        HC2, Satterthwaite  1.08  3.0  -1.44   5.44     0.16
-        HC3                 1.25  inf  -0.44   4.44     0.11
-        HC3, Satterthwaite  1.25  3.0  -1.44   5.44     0.16
+        HC0          0.94  inf   0.17   3.83     0.03
+        HC1          1.08  inf  -0.12   4.12     0.06
+        HC2          1.08  3.0  -1.44   5.44     0.16
+        HC2, normal  1.08  inf  -0.12   4.12     0.06
+        HC3          1.25  3.0  -1.44   5.44     0.16
+        HC3, normal  1.25  inf  -0.44   4.44     0.11
+        bootstrap-t   NaN  NaN  -1.44   9.61     0.16
         """
         import pandas as pd
 
@@ -492,21 +547,43 @@ class Calibration:
                 t = target_of(criterion, dependence, center=own.center, correction=correction)
             except InputError:  # there is no leverage, or it is one
                 continue
-            laws = {correction: (t.dof, t.se)}
-            if correction in ("HC2", "HC3", "CR3"):  # CR2's are Satterthwaite's anyway
-                law = contrast_laws(point_of(t), dependence.clusters, correction, np.eye(t.p))
-                laws[f"{correction}, Satterthwaite"] = law.dof, t.se / np.sqrt(law.inflation)
-            for label, (dof, se) in laws.items():
-                half = inference.student_quantile(0.5 + 0.5 * level, dof) * se
-                p_value = 2 * inference.student_tail(np.abs(t.center) / se, dof)
-                columns = np.array([t.se, dof, t.center - half, t.center + half, p_value])
+            laws = {correction: t.law()}
+            if correction in USUAL and t.laws is not None:  # the law that other packages take
+                count = np.inf if t.clusters is None else t.clusters - 1.0
+                plain = Law(np.full(t.p, count), np.ones(t.p))
+                laws[f"{correction}, {'normal' if np.isinf(count) else 't(G - 1)'}"] = plain
+            for label, law in laws.items():
+                half = law.quantile(0.5 + 0.5 * level) * t.se
+                p_value = 2 * law.tail(np.abs(t.center) / t.se)
+                columns = np.array([t.se, law.dof, t.center - half, t.center + half, p_value])
                 rows |= {(n, label): row for n, row in zip(t.names, columns.T, strict=True)}
         for n in () if dependence.clusters is None else own.names:
             wild = self.wild_bootstrap(n, level=level, draws=draws, seed=seed)
             rows[n, "wild bootstrap"] = [np.nan, np.nan, wild.lower, wild.upper, wild.p_value]
+        rows |= self._bootstrap_rows(level, draws, seed)
         index = pd.MultiIndex.from_tuples([*rows], names=["parameter", "correction"])
         names = ["se", "dof", "lower", "upper", "p_value"]
         return pd.DataFrame(np.array([*rows.values()]), index, names).loc[list(own.names)]
+
+    def _bootstrap_rows(
+        self, level: float, draws: int, seed: object
+    ) -> dict[tuple[str, str], Sequence[float]]:
+        """Return the rows of `corrections` that the bootstrap of t gives; none if it cannot."""
+        t = self.target
+        try:
+            ratios, law = self._ratios(np.eye(t.p), draws, refits=False, wider=True, seed=seed)
+        except InputError:
+            return {}
+        tails = np.array([0.5 * (1 - level), 0.5 * (1 + level)])
+        low, high = inference.ratio_quantiles(ratios, law, tails)
+        own = t.center / t.se
+        beyond = np.where(own > 0, (ratios >= own).mean(axis=0), (ratios <= own).mean(axis=0))
+        if law is not None:
+            beyond = np.maximum(beyond, law.tail(np.abs(own)))
+        none = np.full(t.p, np.nan)
+        limits = t.center - high * t.se, t.center - low * t.se
+        columns = np.array([none, none, *limits, np.minimum(2 * beyond, 1.0)])
+        return {(n, "bootstrap-t"): row for n, row in zip(t.names, columns.T, strict=True)}
 
     def coverage_check(
         self,
@@ -519,10 +596,11 @@ class Calibration:
         """Return how often the intervals shown cover, in data sets drawn from the user's own.
 
         Rows, or clusters as wholes, are drawn with replacement, everything is fitted again, and
-        the interval of that data set, as wide in its standard errors as the one shown, covers the
-        estimate or not. A coverage below the level says that the sample is too small, too skewed or
-        too uneven for the law behind the interval; one at the level does not say that the structure
-        of dependence is right. A progress bar is shown if it takes long.
+        the interval of that data set, by its own standard errors and degrees of freedom, covers the
+        estimate or not. Variables of a model are taken as linear in its parameters. A coverage
+        below the level says that the sample is too small, too skewed or too uneven for the law
+        behind the interval; one at the level does not say that the structure of dependence is
+        right. A progress bar is shown if it takes long.
 
         Parameters
         ----------
@@ -530,8 +608,8 @@ class Calibration:
             Data sets, at least 50.
         level : float, optional
             Default: the level the calibration was asked for, 0.95.
-        kind : {"draws", "wald"}
-            Which intervals, as for `interval`.
+        kind : {"draws", "wald", "bootstrap-t"}
+            Which intervals, as for `interval`; the last resamples every data set 999 times.
         seed : int, SeedSequence or Generator
             The same seed gives the same result.
 
@@ -557,19 +635,37 @@ class Calibration:
         >>> result.coverage_check(400).round(2)
                    coverage  error  below  above  replicates
         parameter
-        theta[0]       0.93   0.01   0.07    0.0         400
+        theta[0]       0.94   0.01   0.06    0.0         400
         """
         import pandas as pd
 
-        t, count = self.target, as_count(replicates, "replicates", least=50)
+        t, shown, count = self.target, self.shown, as_count(replicates, "replicates", least=50)
+        as_choice(kind, "kind", ("draws", "wald", "bootstrap-t"))
         criterion, _ = self._resampled("replicates")
         require(criterion.total, "linear", "criterion")
-        limits = (np.array(self.shown.limits(self._level(level), kind)) - t.center) / t.se
-        truth, sides, used = minimise(criterion).theta, np.zeros((2, t.p)), 0
+        tails, rng = 0.5 + np.array([-0.5, 0.5]) * self._level(level), as_rng(seed)
+        slope = np.eye(t.p) if shown.slope is None else shown.slope
+
+        def reach(other: Target) -> Array:
+            """Return lower and upper limits (2, k) in standard errors of another data set."""
+            if kind == "bootstrap-t":
+                ratios = influence_ratios(other, slope, RESAMPLES, rng)
+                low, high = inference.ratio_quantiles(*ratios, tails)
+                return np.array([-high, -low])
+            own = other.law(None if shown.slope is None else slope).quantile(tails[1])
+            return ends * own
+
+        ends = np.zeros((2, len(shown.names)))
+        if kind != "bootstrap-t":
+            center = shown.estimate + slope @ (t.center - self.map.offset)
+            limits = np.array(shown.limits(self._level(level), kind))
+            ends = (limits - center) / (shown.se * shown.law.quantile(tails[1]))
+        truth, sides, used = minimise(criterion).theta, np.zeros((2, len(shown.names))), 0
         with counted(count, "coverage") as step:
-            for other in resampled_targets(t, count, as_rng(seed)):
-                lower, upper = other.center + limits * other.se
-                sides += [upper < truth, lower > truth]
+            for other in resampled_targets(t, count, rng):
+                se = np.sqrt(np.einsum("ki,ij,kj->k", slope, other.covariance, slope))
+                lower, upper = slope @ (other.center - truth) + reach(other) * se
+                sides += [upper < 0, lower > 0]
                 used += 1
                 step(1)
         if used < count / 2:
@@ -579,7 +675,7 @@ class Calibration:
         coverage = 1 - below - above
         error = np.sqrt(np.maximum(coverage * (1 - coverage), 1 / used) / used)
         table = {"coverage": coverage, "error": error, "below": below, "above": above}
-        index = pd.Index(t.names, name="parameter")
+        index = pd.Index(shown.names, name="parameter")
         return pd.DataFrame({**table, "replicates": used}, index=index)
 
     def cluster_table(self, way: str | None = None) -> pd.DataFrame:
@@ -738,12 +834,34 @@ class Calibration:
         return plain(f"<b>{title}</b><ul>{items}</ul>{table}")
 
 
+def influence_ratios(
+    target: Target, slope: Array, count: int, rng: np.random.Generator, wider: bool = True
+) -> tuple[Array, Law | None]:
+    """Return t ratios (count, k) of contrasts (k, p) from resampled influences, and their law."""
+    groups = None if target.dependence is None else target.dependence.clusters
+    at = point_of(target)
+    each = influences(at, groups, target.correction) @ slope.T
+    return inference.t_ratios(each, count, rng), _law(target, at, slope) if wider else None
+
+
+def _law(target: Target, at: Point, slope: Array) -> Law:
+    """Return the law of contrasts (k, p), as far as leverage tells."""
+    if "leverage" not in at.criterion.total.traits:
+        return target.law(slope)
+    groups = None if target.dependence is None else target.dependence.clusters
+    return contrast_laws(at, groups, target.correction, slope)
+
+
+#: Resamples of a data set that was itself drawn.
+RESAMPLES = 999
+#: Corrections that other packages have with the normal law, or with t and G - 1.
+USUAL = ("HC2", "HC3", "CR1", "CR1S", "CR2", "CR3")
 SATTERTHWAITE = tuple(f.name for f in fields(Satterthwaite))
 #: Arrays and words of a target, properties of the draws and settings that a file holds.
-TARGET_ARRAYS = ("center", "covariance", "dof", "hessian", "meat", "se_error")
+TARGET_ARRAYS = ("center", "covariance", "dof", "inflation", "hessian", "meat", "se_error")
 WORDS = (
     *("center_kind", "correction", "centered", "clusters", "design", "n", "size", "estimand"),
-    *("method", "joint_dof"),
+    *("method", "joint_dof", "stacked"),
 )
 SAMPLER = ("eta", "sampler", "info")
 SETTINGS = ("kind", "root", "working", "level", "seed", "version", "made_with")
@@ -769,8 +887,9 @@ def pack(result: Calibration) -> tuple[dict[str, Array], dict[str, object]]:
     arrays = {"draws": result.draws.values, "original": o.values}
     arrays |= {"map_mean": m.mean, "map_offset": m.offset, "map_scale": m.scale}
     arrays |= {name: getattr(t, name) for name in TARGET_ARRAYS if getattr(t, name) is not None}
-    if t.satterthwaite is not None:
-        arrays |= {f"satterthwaite_{n}": getattr(t.satterthwaite, n) for n in SATTERTHWAITE}
+    laws = t.laws.whole() if isinstance(t.laws, LeverageLaws) and t.laws.storable else t.laws
+    if isinstance(laws, Satterthwaite):
+        arrays |= {f"satterthwaite_{n}": getattr(laws, n) for n in SATTERTHWAITE}
     meta = {
         "names": list(t.names),
         "all_names": list(o.names),
@@ -867,7 +986,7 @@ def _target(arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> Target:
     return Target(
         names=arguments.as_names(meta["names"], None),
         plug_ins={str(key): float(value) for key, value in meta["plug_ins"].items()},
-        satterthwaite=Satterthwaite(*(arrays[name] for name in names)) if names else None,
+        laws=Satterthwaite(*(arrays[name] for name in names)) if names else None,
         **values,
         **meta["target"],
     )
@@ -940,13 +1059,16 @@ def _check_settings(result: Calibration) -> None:
 
 def _check_target(target: Target) -> None:
     """Refuse a covariance, or Satterthwaite's matrices, that do not fit Hessian and meat."""
-    one, satterthwaite = np.eye(target.p), target.satterthwaite
+    one, satterthwaite = np.eye(target.p), target.laws
     linalg.check_covariance(target.covariance, "covariance", target.p)
     if target.se_error is not None and np.any(target.se_error < 0):
         raise ValueError("an error of a standard error is negative")
-    if satterthwaite is not None:
-        if not np.allclose([satterthwaite.dof(row) for row in one], target.dof, rtol=MATRICES):
+    if isinstance(satterthwaite, Satterthwaite):
+        law, few = satterthwaite.single(one), target.dof < MANY
+        if not np.allclose(law.dof[few], target.dof[few], rtol=MATRICES):
             raise ValueError("degrees of freedom are not Satterthwaite's")
+        if not np.allclose(law.inflation, target.inflation, rtol=MATRICES):
+            raise ValueError("factors of variances are not Satterthwaite's")
         if not np.allclose(satterthwaite.total, satterthwaite.total.T, atol=1e-8):
             raise ValueError("Satterthwaite's total is not symmetric")
         whiten, unit = satterthwaite.whiten, one if target.hessian is None else target.hessian
@@ -996,7 +1118,10 @@ def _check_draws(result: Calibration) -> None:
     room = POINTS * target.se + rounding
     for j, nu in enumerate(target.dof):
         before, moved = image[:, j] - offset[j], after[:, j] - offset[j]
-        factor = _nearest_factor(moved, before, nu) if np.isfinite(nu) else np.ones(len(image))
+        grow = target.inflation[j] ** 0.5
+        factor = np.ones(len(image)) / grow
+        if np.isfinite(nu):
+            factor = _nearest_factor(grow * moved, before, nu) / grow
         if np.any(np.abs(moved - factor * before) > room[j] * np.maximum(factor, 1.0)):
             raise ValueError(f"draws of {target.names[j]!r} are not the map of the original ones")
 

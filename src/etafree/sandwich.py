@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from etafree.criterion import Criterion
+from etafree.data.groups import Groups
 from etafree.dependence import as_structure, bind
 from etafree.dependence.base import Dependence, Meat, Point, Structure
 from etafree.dependence.clusters import group_scores, loaded
@@ -158,8 +159,13 @@ def target(
     correction : str, optional
         Independent rows: "HC0" to "HC3" (default, normal). Clusters: "CR0", "CR1", "CR1S", "CR2",
         "CR3" (default, t with G - 1). Several ways: "CR0", "CR1", "CR1S" (default, t with the
-        smallest G - 1). Time: "EWC" (default, t with as many degrees of freedom as cosines),
-        "Bartlett" (one series) or "DK" (a panel), both normal. A survey design has its own.
+        smallest G - 1). Survey designs: "survey-CR3" (default, Satterthwaite's degrees of freedom
+        per contrast) or "survey" (t with PSUs - strata, as R's survey package). A series:
+        "AR-EWC-HC3" (default: prewhitened cosines of scores corrected for leverage), "AR-EWC"
+        without leverage, "EWC" (cosines only, t with their number) or "Bartlett" (normal). A panel:
+        "two-way-CR3" (default: units plus periods, Welch's degrees of freedom), "two-way" without
+        leverage, "EWC" or "DK" of period totals. Where rows have no share of the Hessian, defaults
+        are those without leverage.
     center : {"map", "one_step", "mean"} or (p,) array
         The last two need the posterior `mean`.
     centered : bool
@@ -196,7 +202,8 @@ def target(
     28, 169-181. Cameron, A. C., Gelbach, J. B. and Miller, D. L. (2011). Robust inference with
     multiway clustering. J. Bus. Econ. Statist. 29, 238-249. Lazarus, E., Lewis, D. J., Stock, J. H.
     and Watson, M. W. (2018). HAR inference: recommendations for practice. J. Bus. Econ. Statist.
-    36, 541-559.
+    36, 541-559. Thompson, S. B. (2011). Simple formulas for standard errors that cluster by both
+    firm and time. J. Financial Econ. 99, 1-10.
 
     Examples
     --------
@@ -254,22 +261,22 @@ def target_of(
     totals = None if groups is None else criterion.total.cluster_totals(theta, groups)
     gradient, curvature = _derivatives(criterion, theta, minimum, totals)
     A = _curvature(criterion, theta, curvature, hessian)
-    at = Point(criterion, theta, A, linalg.whitener(A), gradient, centered)
+    stacked = None if isinstance(meat, np.ndarray) else criterion.stacked(theta)
+    known = centered, stacked, dof is None
+    at = Point(criterion, theta, A, linalg.whitener(A), gradient, *known)
     if meat is not None:
         estimate = dependence.given(*_given_meat(at, meat))
-    elif totals is not None:
-        estimate = dependence.meat(group_scores(at, totals, _intercept(criterion)), correction)
+    elif totals is not None and groups is not None:
+        scores = group_scores(at, totals, groups, _intercept(criterion))
+        estimate = dependence.with_laws(dependence.meat(scores, correction), at)
     else:
         estimate = dependence.by_leverage(at, correction)
     _refuse_flat(estimate, at, dependence)
-    default: float | Array = estimate.dof
-    if estimate.satterthwaite is not None:
-        default = np.array([estimate.satterthwaite.dof(row) for row in np.eye(p)])
     return Target(
         center=theta,
         covariance=estimate.covariance,
         names=criterion.names,
-        dof=degrees_of_freedom(dof, default, p),
+        dof=degrees_of_freedom(dof, estimate.dof, p),
         hessian=A,
         meat=estimate.matrix,
         center_kind=kind,
@@ -281,8 +288,10 @@ def target_of(
         size=criterion.size,
         estimand=criterion.describe(),
         plug_ins=dict(criterion.plug_ins),
+        stacked=() if stacked is None else criterion.estimated,
+        inflation=np.broadcast_to(estimate.inflation if dof is None else 1.0, (p,)),
         joint_dof=estimate.joint_dof if dof is None else None,
-        satterthwaite=estimate.satterthwaite if dof is None else None,
+        laws=estimate.laws if dof is None else None,
         findings=(
             *missing_rows(criterion.rows.missing, criterion.rows.original),
             *estimate.findings,
@@ -382,10 +391,13 @@ def _correction(asked: object, dependence: Dependence, meat: object, criterion: 
             raise InputError("correction", "cannot be combined with meat=", "pass one of them")
         dependence.check_meat()
         return "custom"
-    if "leverage" in criterion.total.traits and criterion.loss.curvature() is None:
-        return dependence.correction(asked)
-    first = "HC1" if dependence.independent else "CR1"
-    return dependence.correction(asked, ("this loss has none", f"use correction={first!r}"))
+    total, advice = criterion.total, f"use correction={dependence.defaults[1]!r}"
+    if "leverage" not in total.traits or criterion.loss.curvature() is not None:
+        return dependence.correction(asked, ("this loss has none", advice))
+    if total.copies and dependence.independent and not is_linear(total):
+        reason = "copies by frequency weights have none here"
+        return dependence.correction(asked, (reason, f"{advice}, or repeat the rows"))
+    return dependence.correction(asked)
 
 
 def _intercept(criterion: Criterion) -> int | None:
@@ -405,6 +417,9 @@ def _given_meat(at: Point, meat: Array | Callable[[Array], Array]) -> tuple[Arra
             w = criterion.total.weights
             w = np.ones(criterion.n) if w is None else w
             scores -= w[:, None] * (scores.sum(axis=0) / criterion.total.weight)
+        if at.stacked is not None:
+            rows = Groups(np.arange(criterion.n), np.arange(criterion.n))
+            scores += at.stacked.sums(rows, criterion.total.weights)
         meat = meat(scores)
     B = check_covariance(meat, "meat", criterion.p, MEAT_ADVICE)
     inverse = linalg.inv(at.hessian, "Hessian")

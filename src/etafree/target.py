@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,16 +33,64 @@ from etafree.foundation.arguments import (
     renamed,
 )
 from etafree.foundation.check import Finding
-from etafree.foundation.linalg import check_covariance, cholesky, eigh, rounding, solve
+from etafree.foundation.linalg import check_covariance, cholesky, eigh, rounding, solve, transport
 
 if TYPE_CHECKING:
     from etafree.criterion import Criterion
     from etafree.dependence.base import Dependence
 
 
+class Law(NamedTuple):
+    r"""Reference laws of contrasts whose variances were estimated, under the working model.
+
+    Where scores vary as the Hessian says, the estimated variance of a contrast is about
+    :math:`\kappa` times the true one, and varies like :math:`\chi^2_\nu/\nu`: quantiles are those
+    of :math:`t_\nu/\sqrt\kappa`.
+    """
+
+    dof: Array  #: nu (q,).
+    inflation: Array  #: kappa (q,), one for a variance without bias.
+
+    def quantile(self, probability: float) -> Array:
+        """Return the quantile (q,) of every t ratio."""
+        from scipy.special import ndtri, stdtrit
+
+        finite = np.isfinite(self.dof)
+        out = np.full(self.dof.shape, float(ndtri(probability)))
+        out[finite] = stdtrit(self.dof[finite], probability)
+        out /= np.sqrt(self.inflation)
+        return out
+
+    def tail(self, ratio: Array) -> Array:
+        """Return the probability (q,) that a t ratio is larger than this one."""
+        from scipy.special import ndtr, stdtr
+
+        finite, beyond = np.isfinite(self.dof), -ratio * np.sqrt(self.inflation)
+        tail: Array = np.where(finite, stdtr(np.where(finite, self.dof, 1.0), beyond), ndtr(beyond))
+        return tail
+
+    def coverage(self, reach: Array) -> Array:
+        """Return how often an estimate plus or minus `reach` standard errors covers."""
+        return 1.0 - 2.0 * self.tail(reach)
+
+
+class Laws(Protocol):
+    """The laws of any contrasts, not of single coefficients only."""
+
+    def single(self, contrasts: Array) -> Law:
+        """Return the law of each contrast of (q, p)."""
+
+    def joint(self, contrasts: Array) -> tuple[float, Array]:
+        r"""Return what Hotelling's law of several contrasts together takes.
+
+        Degrees of freedom, and the matrix L (q, q) that takes the estimated covariance C of the
+        contrasts to one without bias under the working model, :math:`LCL^\top`.
+        """
+
+
 @dataclass(frozen=True, eq=False)
 class Satterthwaite:
-    r"""Degrees of freedom of a CR2 variance, contrast by contrast.
+    r"""Degrees of freedom of a variance corrected for leverage, contrast by contrast.
 
     Under the working model where scores vary as the Hessian says, the variance estimate of a
     contrast is :math:`\sum_g (p_g^\top\hat\psi_g)^2`; matching its mean and variance to a scaled
@@ -66,6 +114,17 @@ class Satterthwaite:
         """
         spread = np.concatenate([hessians, variances], axis=1)
         return cls(whiten, adjust, spread, variances.sum(axis=0))
+
+    def single(self, contrasts: Array) -> Law:
+        """Return the law of each contrast of (q, p)."""
+        rows = [row[None] for row in np.atleast_2d(contrasts)]
+        bias = [float(self._expected(row)[0, 0] / self._truth(row)[0, 0]) for row in rows]
+        return Law(np.array([self.dof(row) for row in rows]), np.array(bias))
+
+    def joint(self, contrasts: Array) -> tuple[float, Array]:
+        """Return degrees of freedom, and what takes the bias of the covariance away (q, q)."""
+        rows = np.atleast_2d(contrasts)
+        return self.dof(rows), transport(self._expected(rows), self._truth(rows), "affine")
 
     def dof(self, contrast: Array) -> float:
         """Return the degrees of freedom for a contrast (p,), or for several at once (q, p)."""
@@ -96,6 +155,12 @@ class Satterthwaite:
         """Return the expectation (q, q) of the estimated variance of several contrasts."""
         parts = [self._parts(row) for row in rows]
         return np.array([[float(self._diagonal(a, b).sum()) for b in parts] for a in parts])
+
+    def _truth(self, rows: Array) -> Array:
+        """Return the variance (q, q) of several contrasts under the working model."""
+        turned = rows @ self.whiten.T
+        truth: Array = turned @ self.total @ turned.T
+        return truth
 
     def _own(self, a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
         own: Array = np.einsum("gi,gi->g", a[0], b[1][:, -a[0].shape[1] :])
@@ -195,16 +260,22 @@ class Target:
     estimand : str
         What an interval covers, in words.
     plug_ins : mapping
-        Nuisance values estimated beforehand and taken as known.
+        Nuisance values estimated beforehand.
+    stacked : tuple of str
+        Those of them whose own equations are part of the covariance: :math:`B` is then the variance
+        of the scores of both. The others are taken as known.
     method : str
         "sandwich" from a criterion's derivatives, or "infinitesimal jackknife" from draws.
     se_error : (p,) array or None
         Relative Monte Carlo error of the standard errors, where draws made them.
+    inflation : (p,) array
+        By what factor each variance is too large if the working model is right, one by default:
+        the t ratio has the law of Student's t over its root.
     joint_dof : float or None
         Degrees of freedom of Hotelling's law for several contrasts, where it is not that of single
         ones.
-    satterthwaite : Satterthwaite or None
-        What the degrees of freedom of a contrast come from (CR2).
+    laws : Laws or None
+        The laws of contrasts of several parameters (HC2, HC3, CR2, CR3).
     findings : tuple of Finding
         Numbers found on the way, of which diagnostics make checks.
     criterion : Criterion or None
@@ -230,6 +301,9 @@ class Target:
     (array([1.08]), inf, 'sandwich, independent observations, HC1, normal')
     >>> ef.Target([0.0, 1.0], np.eye(2), ["a", "b"]).describe()  # from another package
     'covariance given by the user'
+    >>> few = ef.Target([0.0, 1.0], np.eye(2), dof=[9, 20])
+    >>> few.law().quantile(0.975).round(2), few.joint_law(np.eye(2))[0]
+    (array([2.26, 2.09]), 9.0)
     """
 
     center: Array
@@ -247,10 +321,12 @@ class Target:
     size: float | None = None
     estimand: str = "whatever the given centre estimates"
     plug_ins: Mapping[str, float] = field(default_factory=dict)
+    stacked: tuple[str, ...] = ()
     method: str = "sandwich"
     se_error: Array | None = None
+    inflation: Array = field(default_factory=lambda: np.array(1.0))
     joint_dof: float | None = None
-    satterthwaite: Satterthwaite | None = field(default=None, repr=False)
+    laws: Laws | None = field(default=None, repr=False)
     findings: tuple[Finding, ...] = field(default=(), repr=False)
     criterion: Criterion | None = field(default=None, repr=False)
     dependence: Dependence | None = field(default=None, repr=False)
@@ -265,17 +341,15 @@ class Target:
         if point.size == 0:
             raise InputError("center", "is empty")
         names, p = as_names(labels, len(point)), len(point)
-        dof = as_array(in_order(self.dof, names, "dof"), "dof", finite=False)
-        dof = as_array(dof if dof.ndim else np.full(p, dof), "dof", shape=(p,), finite=False)
-        if not np.all(dof > 0):
-            advice = "pass numbers above zero, numpy.inf for the normal"
-            raise InputError("dof", f"are {dof.tolist()}", advice)
+        dof, inflation = (self._each(name, names) for name in ("dof", "inflation"))
         numbers = as_mapping(self.plug_ins, "plug_ins")
         fields: dict[str, object] = {
             "names": names,
             "center": owned(point),
             "dof": owned(dof),
+            "inflation": owned(inflation),
             "plug_ins": {name: as_number(value, name) for name, value in numbers.items()},
+            "stacked": self._names_of(numbers),
         }
         covariance = in_order(self.covariance, names, "covariance", (0, 1))
         if not self.design:  # of the user's own
@@ -288,14 +362,31 @@ class Target:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
+    def _each(self, name: str, names: tuple[str, ...]) -> Array:
+        """Return a number above zero for every parameter; one number counts for all."""
+        p, endless = len(names), name == "dof"
+        value = as_array(in_order(getattr(self, name), names, name), name, finite=not endless)
+        value = value if value.ndim else np.full(p, value)
+        value = as_array(value, name, shape=(p,), finite=not endless)
+        if not np.all(value > 0):
+            normal = ", numpy.inf for the normal" if endless else ""
+            raise InputError(name, f"are {value.tolist()}", f"pass numbers above zero{normal}")
+        return value
+
+    def _names_of(self, plug_ins: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the names of stacked plug-ins; refuse one that is none."""
+        names = self.stacked if isinstance(self.stacked, tuple | list) else (None,)
+        if not all(isinstance(name, str) and name in plug_ins for name in names):
+            raise InputError("stacked", f"is {self.stacked!r:.60}", "pass names of plug_ins")
+        return tuple(self.stacked)
+
     def _check_kinds(self) -> None:
         """Refuse what is no text, no number and no finding where one belongs."""
         for name in ("center_kind", "correction", "design", "estimand", "method"):
             if not isinstance(getattr(self, name), str):
                 raise InputError(name, f"is a {type(getattr(self, name)).__name__}", "pass text")
-        if not isinstance(self.satterthwaite, Satterthwaite | None):
-            kind = type(self.satterthwaite).__name__
-            raise InputError("satterthwaite", f"is a {kind}", "leave it out")
+        if self.laws is not None and not all(hasattr(self.laws, m) for m in ("single", "joint")):
+            raise InputError("laws", f"is a {type(self.laws).__name__}", "leave it out")
         tuples = isinstance(self.findings, tuple)
         if not tuples or not all(isinstance(finding, Finding) for finding in self.findings):
             raise InputError("findings", "are no tuple of Finding", "leave them out")
@@ -314,12 +405,69 @@ class Target:
         """Number of parameters."""
         return len(self.center)
 
+    def _rows(self, contrasts: Array) -> Array:
+        """Return contrasts as rows (q, p)."""
+        rows = np.atleast_2d(as_array(contrasts, "contrast"))
+        if rows.ndim != 2 or rows.shape[1] != self.p or not len(rows):
+            raise InputError("contrast", f"has shape {rows.shape}", f"pass (q, {self.p})")
+        return rows
+
+    def law(self, contrasts: Array | None = None) -> Law:
+        """Return the law of each contrast, degrees of freedom and inflation.
+
+        Where nothing is known of a contrast, the fewest degrees of freedom of the coefficients that
+        it is of, and the smallest inflation, one at most.
+
+        Parameters
+        ----------
+        contrasts : (p,) or (q, p) array, optional
+            By default every coefficient.
+
+        Returns
+        -------
+        Law
+            With ``quantile``, ``tail`` and ``coverage`` of t ratios.
+        """
+        if contrasts is None:
+            return Law(self.dof, self.inflation)
+        rows = self._rows(contrasts)
+        used = rows != 0
+        alone = used.sum(axis=1) == 1
+        dof = np.where(used, self.dof, np.inf).min(axis=1)
+        own = np.where(used, self.inflation, 1.0)
+        inflation = np.where(alone, own.prod(axis=1), own.min(axis=1))
+        if self.laws is not None and not alone.all():
+            several = self.laws.single(rows[~alone])
+            dof[~alone], inflation[~alone] = several
+        return Law(dof, inflation)
+
+    def joint_law(self, contrasts: Array) -> tuple[float, Array]:
+        r"""Return what Hotelling's law of several contrasts together takes.
+
+        Parameters
+        ----------
+        contrasts : (p,) or (q, p) array
+            Tested together.
+
+        Returns
+        -------
+        dof : float
+            Degrees of freedom.
+        unbiased : (q, q) array
+            L, which takes the bias off their covariance C: :math:`LCL^\top`.
+        """
+        rows = self._rows(contrasts)
+        if len(rows) == 1:
+            law = self.law(rows)
+            return float(law.dof[0]), np.array([[law.inflation[0] ** -0.5]])
+        if self.joint_dof is not None or self.laws is None:
+            few = float(np.where(np.any(rows != 0, axis=0), self.dof, np.inf).min())
+            return few if self.joint_dof is None else self.joint_dof, np.eye(len(rows))
+        return self.laws.joint(rows)
+
     def dof_of(self, contrast: Array) -> float:
         """Return the degrees of freedom for a `contrast` (p,), or for several at once (q, p)."""
-        if self.satterthwaite is not None:
-            return self.satterthwaite.dof(contrast)
-        several = len(np.atleast_2d(as_array(contrast, "contrast"))) > 1
-        return self.joint_dof if several and self.joint_dof is not None else float(self.dof.min())
+        return self.joint_law(contrast)[0]
 
     def describe(self) -> str:
         """Return in words how the covariance was made."""
@@ -328,8 +476,8 @@ class Target:
         dof = self.dof
         if np.isinf(dof).all():
             law = "normal"
-        elif np.ptp(dof) < 1e-9:
-            law = f"t with {dof[0]:g} degrees of freedom"
+        elif np.ptp(dof) < 0.05:
+            law = f"t with {round(float(dof[0]), 1):g} degrees of freedom"
         else:
             law = f"t with {dof.min():.1f} to {dof.max():.1f} degrees of freedom"
         printed = "" if self.centered else ", scores not centred"

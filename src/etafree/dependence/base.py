@@ -21,7 +21,8 @@ from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_choice
 from etafree.foundation.check import Finding
-from etafree.target import Satterthwaite
+from etafree.target import Laws
+from etafree.totals.nuisance import Stacked
 
 if TYPE_CHECKING:
     from etafree.criterion import Criterion
@@ -29,9 +30,13 @@ if TYPE_CHECKING:
 #: From score sums (G, p), where the Hessian is the identity, to a covariance; quadratic.
 Form = Callable[[Array], Array]
 #: Corrections that need each row's, or cluster's, share of the Hessian.
-LEVERAGE = ("HC2", "HC3", "CR2", "CR3")
+LEVERAGE = ("HC2", "HC3", "CR2", "CR3", "survey-CR3", "AR-EWC-HC3", "two-way-CR3")
 #: Every correction there is.
-CORRECTIONS = (*LEVERAGE, "HC0", "HC1", "CR0", "CR1", "CR1S", "survey", "EWC", "Bartlett", "DK")
+CORRECTIONS = (
+    *LEVERAGE,
+    *("HC0", "HC1", "CR0", "CR1", "CR1S", "survey"),
+    *("AR-EWC", "two-way", "EWC", "Bartlett", "DK"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +45,14 @@ class Meat:
 
     matrix: Array
     covariance: Array
-    dof: float  #: Of the reference distribution, infinite for the normal.
+    dof: float | Array  #: Of the reference distribution, infinite for the normal; or of each (p,).
     correction: str
     clusters: int | None = None  #: Independent clusters, the fewest if there are several ways.
-    satterthwaite: Satterthwaite | None = None
     design: str = "independent observations"
     findings: tuple[Finding, ...] = ()
     joint_dof: float | None = None  #: Of joint regions and tests, where it is not `dof`.
+    inflation: float | Array = 1.0  #: Of each variance (p,), if the working model is right.
+    laws: Laws | None = None  #: Of contrasts of several parameters.
 
 
 class Point(NamedTuple):
@@ -58,6 +64,14 @@ class Point(NamedTuple):
     whiten: Array  #: W with WAW' = I.
     gradient: Array  #: Of the total loss without its penalty.
     centered: bool = True  #: Whether scores are centred at observation level.
+    stacked: Stacked | None = None  #: What estimated nuisance values add to scores.
+    laws: bool = True  #: Whether degrees of freedom are asked for.
+
+    def added(self, groups: Groups) -> Array | None:
+        """Return what nuisance values add to the score sums of groups (G, p), whitened, if any."""
+        if self.stacked is None:
+            return None
+        return self.stacked.sums(groups, self.criterion.total.weights) @ self.whiten.T
 
 
 class GroupScores(NamedTuple):
@@ -76,6 +90,21 @@ def finish(whitened: Array, whiten: Array) -> tuple[Array, Array]:
     lower = linalg.inv(whiten, "Hessian")
     meat = lower @ whitened @ lower.T
     return 0.5 * (meat + meat.T), 0.5 * (covariance + covariance.T)
+
+
+def from_covariance(covariance: Array, whiten: Array) -> tuple[Array, Array]:
+    """Return B = A C A and C from the sandwich C, and what takes A to the identity."""
+    lower = linalg.inv(whiten, "Hessian")
+    hessian = lower @ lower.T
+    meat = hessian @ covariance @ hessian
+    return 0.5 * (meat + meat.T), 0.5 * (covariance + covariance.T)
+
+
+def group_totals(sums: Array, groups: Groups) -> Array:
+    """Return sums (G, p) over groups of rows or cells (n, p)."""
+    totals = np.zeros((len(groups), sums.shape[1]))
+    np.add.at(totals, groups.codes, sums)
+    return totals
 
 
 def small_sample_factor(correction: str, count: int, rows: float, p: int) -> float:
@@ -111,6 +140,10 @@ class Dependence(ABC):
     def by_leverage(self, at: Point, correction: str) -> Meat:
         """Return the variance of the total where score sums are not enough, `summed` is None."""
         raise InputError("correction", f"is {correction!r}", "this structure has score sums only")
+
+    def with_laws(self, meat: Meat, at: Point) -> Meat:
+        """Return the same with laws of each coefficient, where score sums do not give them."""
+        return meat
 
     def given(self, matrix: Array, covariance: Array) -> Meat:
         """Return a variance of the total that the user computed."""

@@ -12,12 +12,16 @@ CR0    :math:`\psi_g`                                      normal
 CR1    times :math:`\{G/(G-1)\}^{1/2}`                      t with G - 1
 CR1S   CR1 times :math:`\{(n-1)/(n-p)\}^{1/2}`              t with G - 1
 CR2    :math:`(I-A_gA^{-1})^{-1/2}\psi_g`                  t, Satterthwaite per contrast
-CR3    :math:`(I-A_gA^{-1})^{-1}\psi_g` (the jackknife)    t with G - 1
+CR3    :math:`(I-A_gA^{-1})^{-1}\psi_g` (the jackknife)    the same, over :math:`\sqrt\kappa`
 =====  ==================================================  =========================
 
-HC0 to HC3 treat every observation as its own cluster, HC1 with :math:`n/(n-p)`, and refer to the
-normal. Matrices are computed in coordinates where the total Hessian is the identity, so they do not
-depend on units.
+HC0 to HC3 treat every observation as its own cluster, HC1 with :math:`n/(n-p)`; HC0 and HC1 refer
+to the normal. Few rows or clusters may carry a coefficient, whatever their number: degrees of
+freedom :math:`\nu` and the factor :math:`\kappa` by which a variance is too large follow, for every
+contrast, from the working model in which scores vary as the Hessian says (`contrast_laws`).
+Matrices are computed in coordinates where the total Hessian is the identity, so they do not depend
+on units. What nuisance values add to scores (`etafree.totals.nuisance`), :math:`D\iota_g`, is added
+to cluster scores after their correction; laws are those of :math:`\psi_g`.
 
 References
 ----------
@@ -53,6 +57,8 @@ from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.target import (
+    Law,
+    Laws,
     Satterthwaite,
     Target,
     sampling_adjustment,
@@ -60,12 +66,18 @@ from etafree.target import (
 )
 from etafree.totals.base import ClusterBlock, ClusterTotals
 from etafree.totals.linear import LinearTotal, RankOneBlock, is_linear
+from etafree.totals.nuisance import Stacked
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: Smallest eigenvalue of I - A_g A^{-1} that leaves something to estimate from.
 SINGULAR = 1e-10
+#: Degrees of freedom of which a lower bound is enough, and work to be spent on others: products of
+#: rows and squared parameters.
+MANY, WORK = 1000.0, 4e9
+#: Numbers that the laws of contrasts may take in a file.
+STORED = 2_000_000
 
 
 def as_structure(clusters: object, dependence: object) -> Structure | None:
@@ -209,12 +221,17 @@ class Independent(Dependence):
         """Return the variance of the total from single rows, HC0 to HC3."""
         total = at.criterion.total
         sums = _squared_rows if is_linear(total) else _squared_scores
-        whitened, whiten = sums(at, correction)
+        whitened, whiten, moments = sums(at, correction)
         if correction == "HC1":
             whitened *= total.small_sample_factor()
         # with n = 60 and p = 10 a 95 % region by chi-square covers 85 %, by Hotelling's law 96 %
         joint = total.count - at.criterion.p if total.count > at.criterion.p else None
-        return Meat(*finish(whitened, whiten), np.inf, correction, joint_dof=joint)
+        matrices = finish(whitened, whiten)
+        if moments is None:
+            return Meat(*matrices, np.inf, correction, joint_dof=joint)
+        dof, inflation = _coefficient_laws(at, None, correction, moments)
+        laws = LeverageLaws(at, None, correction)
+        return Meat(*matrices, dof, correction, joint_dof=joint, inflation=inflation, laws=laws)
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,12 +280,25 @@ class OneWay(Dependence):
 
     def by_leverage(self, at: Point, correction: str) -> Meat:
         """Return the variance of the total corrected for leverage: CR2 or CR3."""
-        adjusted: tuple[Array, int, Satterthwaite | None] | None = None
-        if correction == "CR2" and not at.criterion.total.frequency:
-            adjusted = _sampled_clusters(at, self.groups)
-        whitened, count, satterthwaite = adjusted or _adjusted(at, self.groups, correction)
+        sampled = None
+        total = at.criterion.total
+        if correction == "CR2" and not total.frequency and "rows" in total.traits:
+            sampled = _sampled_clusters(at, self.groups)
+        laws: Laws
+        if sampled is not None:
+            whitened, count, laws = sampled
+            dof, inflation = laws.single(np.eye(at.criterion.p))
+        else:
+            whitened, count, moments = _adjusted(at, self.groups, correction)
+            if moments is None:
+                matrices, design = finish(whitened, at.whiten), f"{count} clusters"
+                return Meat(*matrices, count - 1.0, correction, count, design=design)
+            dof, inflation = _coefficient_laws(at, self.groups, correction, moments)
+            laws = LeverageLaws(at, self.groups, correction)
         matrices, design = finish(whitened, at.whiten), f"{count} clusters"
-        return Meat(*matrices, count - 1.0, correction, count, satterthwaite, design)
+        return Meat(
+            *matrices, dof, correction, count, design=design, inflation=inflation, laws=laws
+        )
 
 
 def mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
@@ -276,50 +306,188 @@ def mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
     return gradient / criterion.total.weight if centered else np.zeros_like(gradient)
 
 
-def group_scores(at: Point, totals: ClusterTotals, intercept: int | None) -> GroupScores:
-    """Return centred score sums of groups, where the Hessian is the identity."""
+def group_scores(
+    at: Point, totals: ClusterTotals, groups: Groups, intercept: int | None
+) -> GroupScores:
+    """Return centred score sums of groups, where the Hessian is the identity.
+
+    With what estimated nuisance values add to them.
+    """
     mean = mean_score(at.criterion, totals.sums.sum(axis=0), at.centered)
     sums = (totals.sums - totals.weights[:, None] * mean) @ at.whiten.T
+    added = at.added(groups)
+    sums = sums if added is None else sums + added
     return GroupScores(sums, at.whiten, totals.weights, at.criterion.total.count, intercept)
 
 
-def _squared_rows(at: Point, correction: str) -> tuple[Array, Array]:
-    """Return the sum of squared row scores where A is the identity, and what takes them there."""
+class Moments(NamedTuple):
+    r"""Sums over rows or clusters that the laws of contrasts follow from, (q,) each.
+
+    With :math:`\Lambda` as in `contrast_laws`: its trace; :math:`\|\Lambda\|_F^2` or, where it is
+    not `exact`, the upper bound :math:`\sum_g a_g^2` of variances :math:`a_g=p_g^\top Q_gp_g` of
+    the parts; and the true variances.
+    """
+
+    trace: Array
+    square: Array
+    truth: Array
+    exact: bool = True
+
+    def law(self, factor: float = 1.0) -> Law:
+        """Return the laws, of variances times a factor.
+
+        Where the loss is not convex parts may be negative, and such a sum may tell nothing: then
+        there is one degree of freedom, and no bias.
+        """
+        known = (self.trace > 0) & (self.square > 0) & (self.truth > 0)
+        trace, square, truth = (np.where(known, sums, 1.0) for sums in self[:3])
+        return Law(trace**2 / square, np.where(known, factor * trace / truth, 1.0))
+
+
+def _coefficient_laws(at: Point, groups: Groups | None, correction: str, moments: Moments) -> Law:
+    """Return the laws of all coefficients.
+
+    Where the bound says that degrees of freedom are many it is taken for them: t quantiles do not
+    tell the difference. Of the rest, those with the fewest are computed first.
+    """
+    p, n, law = at.criterion.p, at.criterion.n, moments.law()
+    few = np.flatnonzero(law.dof < (0.0 if moments.exact else MANY))
+    few = few[np.argsort(law.dof[few], kind="stable")][: int(max(WORK / (n * p**2), 1))]
+    if len(few):
+        law.dof[few] = contrast_laws(at, groups, correction, np.eye(p)[few]).dof
+    return law
+
+
+@dataclass(frozen=True, eq=False)
+class LeverageLaws:
+    """Laws of contrasts under a correction for leverage, computed when they are asked for."""
+
+    at: Point
+    groups: Groups | None  #: None for independent rows.
+    correction: str
+
+    def single(self, contrasts: Array) -> Law:
+        """Return the law of each contrast of (q, p)."""
+        return contrast_laws(self.at, self.groups, self.correction, contrasts)
+
+    def joint(self, contrasts: Array) -> tuple[float, Array]:
+        """Return what Hotelling's law of several contrasts together takes."""
+        return self.whole().joint(contrasts)
+
+    @property
+    def storable(self) -> bool:
+        """Whether `whole` is small enough for a file."""
+        numbers = 3 * len(_sets(self.at, self.groups)) * self.at.criterion.p**2
+        return "memory" in self.at.criterion.total.traits and numbers <= STORED
+
+    def whole(self) -> Satterthwaite:
+        """Return the matrices of every row or cluster that the laws of any contrasts need."""
+        at, p, blocks = self.at, self.at.criterion.p, []
+        alone = self.groups is None and is_linear(at.criterion.total)
+        for block in whitened_blocks(at, _sets(at, self.groups)):
+            present = block.weights > 0
+            hessians, variances = block.hessians[present], block.variances[present]
+            variances = at.whiten @ variances @ at.whiten.T
+            if alone:  # as for single contrasts: no share of the penalty, no negative curvature
+                share = at.whiten @ at.criterion.penalty_share(at.theta) @ at.whiten.T
+                hessians = hessians - block.weights[present, None, None] * share
+                bent = np.trace(hessians, axis1=1, axis2=2) > 0
+                hessians, variances = (m * bent[:, None, None] for m in (hessians, variances))
+            blocks.append((_leaning(hessians, self.correction, np.eye(p)), hessians, variances))
+        arrays = [np.concatenate(several) for several in zip(*blocks, strict=True)]
+        return Satterthwaite.of(at.whiten, *arrays)
+
+
+def _squared_rows(at: Point, correction: str) -> tuple[Array, Array, Moments | None]:
+    """Return the sum of squared row scores where A is the identity, and what takes them there.
+
+    For a correction by leverage, also what the laws of coefficients are bounded by.
+    """
     theta, total = at.theta, at.criterion.total
     assert is_linear(total)
     share = at.whiten @ at.criterion.penalty_share(theta) @ at.whiten.T
     shrink, turn = linalg.eigh(0.5 * (share + share.T), "penalty's Hessian")
     whiten = turn.T @ at.whiten  # coordinates in which the penalty's share is diagonal too
     mean = whiten @ mean_score(at.criterion, at.gradient, at.centered)
+    leverages, p, stacked = correction in LEVERAGE, total.p, at.stacked
+    working = _working_variance(at, whiten) if leverages and at.laws else None
+    power = 1.0 if correction == "HC3" else 0.5
 
-    def add(chunk: LinearTotal, whitened: Array) -> None:
+    def add(chunk: LinearTotal, whitened: Array, trace: Array, square: Array) -> None:
         for block in chunk.row_terms(theta):
             z = block.rows @ whiten.T
             score: Array = block.slope[:, None] * z - mean
-            if correction in LEVERAGE:
-                copies = np.sign(block.weights) if chunk.frequency else block.weights
-                score = _adjust_rows(score, z, block, copies, shrink, correction)
+            once, times = np.sign(block.weights), block.weights
+            if not chunk.frequency:
+                once, times = times, once
+            if leverages:
+                score = _adjust_rows(score, z, block, once, shrink, correction)
+            if working is not None:
+                each, own = _row_variances(z, block.curvature, once, whiten, working, power)
+                trace += (times * own) @ each
+                square += times @ np.square(each)
+            if stacked is not None:
+                rows = slice(block.first, block.first + len(score))
+                score = score + stacked.influence[rows] @ (whiten @ stacked.slope).T
             weight = block.weights if chunk.frequency else np.square(block.weights)
             whitened += (score.T * weight) @ score
 
-    (whitened,) = total.fold(add, np.zeros((total.p, total.p)))
-    return whitened, whiten
+    whitened, trace, square = total.fold(add, np.zeros((p, p)), np.zeros(p), np.zeros(p))
+    if working is None:
+        return whitened, whiten, None
+    truth = np.einsum("ij,ij->j", whiten, working @ whiten)
+    return whitened, whiten, Moments(trace, square, truth, exact=False)
 
 
-def _squared_scores(at: Point, correction: str) -> tuple[Array, Array]:
+def _working_variance(at: Point, whiten: Array) -> Array:
+    """Return the variance (p, p) of the total score under the working model, whitened."""
+    theta, total, p = at.theta, at.criterion.total, at.criterion.p
+    assert is_linear(total)
+    if total.frequency:  # the Hessian of the loss
+        loss = at.hessian - total.weight * at.criterion.penalty_share(theta)
+        if at.criterion.loss.convex:
+            return whiten @ loss @ whiten.T
+
+    def spread(chunk: LinearTotal, working: Array) -> None:
+        for block in chunk.row_terms(theta):
+            z, bend = block.rows @ whiten.T, np.maximum(block.curvature, 0.0)
+            weight = block.weights if chunk.frequency else np.square(block.weights)
+            working += (z.T * (weight * bend)) @ z
+
+    (working,) = total.fold(spread, np.zeros((p, p)))
+    return np.asarray(working)
+
+
+def _row_variances(
+    z: Array, curvature: Array, once: Array, directions: Array, working: Array, power: float
+) -> tuple[Array, Array]:
+    """Return the parts (b, q) of rows in the variances of contrasts, and what residuals keep (b,).
+
+    `once` is what a row weighs in a score, `power` that of 1 - leverage in a score's correction.
+    """
+    bend = np.maximum(curvature, 0.0)
+    square = np.einsum("ij,ij->i", z, z)
+    room = np.maximum(1.0 - once * bend * square, SINGULAR) ** (-2 * power)
+    each = np.square(z @ directions)
+    each *= (np.square(once) * bend * room)[:, None]
+    turned = np.einsum("ij,ij->i", z @ working, z)
+    return each, 1.0 + bend * (turned - 2 * once * square)
+
+
+def _squared_scores(at: Point, correction: str) -> tuple[Array, Array, Moments | None]:
     """Return the same for a loss without a linear predictor."""
     total, whiten, weights = at.criterion.total, at.whiten, at.criterion.total.weights
     if correction in LEVERAGE:  # as other packages: a weight is an inverse variance in HC2
-        if weights is not None and total.frequency and weights.max() > 1:
-            problem = f"{correction!r} takes no frequency weights here"
-            raise InputError("correction", problem, "use 'HC1', or repeat the rows")
-        return _adjusted(at, Independent(total.n).groups, correction)[0], whiten
+        whitened, _, moments = _adjusted(at, Independent(total.n).groups, correction)
+        return whitened, whiten, moments
     w, scores = np.ones(total.n) if weights is None else weights, total.scores(at.theta)
     mean = mean_score(at.criterion, scores.sum(axis=0), at.centered)
     scores = (scores - w[:, None] * mean) @ whiten.T
+    added = at.added(Independent(total.n).groups)
+    scores = scores if added is None else scores + added
     if total.frequency:
         scores = scores[w > 0] / np.sqrt(w[w > 0])[:, None]
-    return scores.T @ scores, whiten
+    return scores.T @ scores, whiten, None
 
 
 def _adjust_rows(
@@ -357,43 +525,83 @@ def loaded(directions: Array, whiten: Array, names: tuple[str, ...]) -> list[str
     return [names[j] for j in np.flatnonzero(share > 0.1 * share.max())][:8]
 
 
-def _whitened_blocks(at: Point, groups: Groups) -> Iterator[ClusterBlock]:
+def whitened_blocks(at: Point, groups: Groups) -> Iterator[ClusterBlock]:
     """Yield clusters where A is the identity: centred scores, Hessians with the penalty's share."""
     whiten, share = at.whiten, at.criterion.penalty_share(at.theta)
     mean = mean_score(at.criterion, at.gradient, at.centered)
     for block in at.criterion.total.cluster_blocks(at.theta, groups):
         scores = (block.scores - block.weights[:, None] * mean) @ whiten.T
-        hessians = block.hessians + block.weights[:, None, None] * share
-        # working variances stay as they are: CR3 does not ask for them
-        yield block._replace(scores=scores, hessians=whiten @ hessians @ whiten.T)
+        hessians = whiten @ (block.hessians + block.weights[:, None, None] * share) @ whiten.T
+        # working variances are not whitened, which CR3 by itself does not ask for
+        yield block._replace(scores=scores, hessians=hessians)
 
 
-def _adjusted(
-    at: Point, groups: Groups, correction: str
-) -> tuple[Array, int, Satterthwaite | None]:
-    """Return B by CR2 or CR3 where A is the identity, the number of clusters and CR2's law."""
-    p, count = at.criterion.p, 0
-    whitened = np.zeros((p, p))
-    laws: list[tuple[Array, Array, Array]] = []
-    for block in _whitened_blocks(at, groups):
-        present = block.weights > 0
-        count += int(np.count_nonzero(present))
-        left = np.eye(p) - block.hessians
-        _check_left(left, at, groups, block.first, correction)
-        if correction[2] == "3":
-            adjusted = linalg.solve(left, block.scores[:, :, None], "clusters' Hessians")[:, :, 0]
-        else:
-            values, vectors = linalg.eigh(left, "clusters' Hessians")
-            adjust = (vectors * values[:, None, :] ** -0.5) @ vectors.transpose(0, 2, 1)
-            adjusted = np.einsum("gij,gj->gi", adjust, block.scores)
+def _working_parts(at: Point, block: ClusterBlock) -> Array:
+    """Return the working variances of a block's clusters, whitened: often its Hessians."""
+    criterion = at.criterion
+    plain = criterion.strength == 0 and criterion.total.frequency and criterion.loss.convex
+    if plain and is_linear(criterion.total):
+        return block.hessians
+    return at.whiten @ block.variances @ at.whiten.T
+
+
+def _adjusted(at: Point, groups: Groups, correction: str) -> tuple[Array, int, Moments | None]:
+    """Return B by CR2 or CR3 where A is the identity, the number of clusters and their moments."""
+    p, count, whiten = at.criterion.p, 0, at.whiten
+    whitened, parts = np.zeros((p, p)), ClusterParts(p, p, exact=len(groups) < MANY)
+    added = at.added(groups)
+    for block in whitened_blocks(at, groups):
+        count += int(np.count_nonzero(block.weights > 0))
+        _check_left(np.eye(p) - block.hessians, at, groups, block.first, correction)
+        both = block.scores[:, :, None]
+        if at.laws:  # scores and directions at once
+            same = np.broadcast_to(whiten, (len(block.scores), p, p))
+            both = np.concatenate([both, same], axis=2)
+        both = _leaning(block.hessians, correction, both)
+        adjusted = both[:, :, 0]
+        if added is not None:
+            adjusted = adjusted + added[block.first : block.first + len(adjusted)]
         whitened += adjusted.T @ adjusted
-        if correction == "CR2":
-            variances = at.whiten @ block.variances @ at.whiten.T
-            laws.append((adjust[present], block.hessians[present], variances[present]))
-    if not laws:
-        return whitened, count, None
-    arrays = [np.concatenate(blocks) for blocks in zip(*laws, strict=True)]
-    return whitened, count, Satterthwaite.of(at.whiten, *arrays)
+        if at.laws:
+            parts.add(block.hessians, _working_parts(at, block), both[:, :, 1:])
+    return whitened, count, parts.moments(whiten) if at.laws else None
+
+
+class ClusterParts:
+    """Sums over clusters from which trace and norm of Lambda follow, for q contrasts."""
+
+    def __init__(self, p: int, q: int, exact: bool) -> None:
+        self.exact = exact
+        self.own, self.square = np.zeros(q), np.zeros(q)
+        self.moved, self.own_moved = np.zeros((q, p, p)), np.zeros((q, p, p))
+        self.gram, self.working = np.zeros((q, 2 * p, 2 * p)), np.zeros((p, p))
+
+    def add(self, hessians: Array, variances: Array, towards: Array) -> None:
+        """Add clusters: Hessians and working variances (g, p, p), directions (g, p, q)."""
+        u = hessians @ towards
+        v = u if variances is hessians else variances @ towards
+        each, both = np.einsum("gpq,gpq->gq", towards, v), np.einsum("gpq,gpq->gq", u, v)
+        self.own += (each - 2 * both).sum(axis=0)
+        self.square += np.square(each).sum(axis=0)
+        self.working += variances.sum(axis=0)
+        turned = np.ascontiguousarray(u.transpose(2, 0, 1))  # (q, g, p)
+        self.moved += turned.transpose(0, 2, 1) @ turned
+        if self.exact:
+            self.square -= 4 * (each * both).sum(axis=0)
+            self.own_moved += (turned.transpose(0, 2, 1) * each.T[:, None, :]) @ turned
+            z = np.concatenate([turned, v.transpose(2, 0, 1)], axis=2)
+            self.gram += z.transpose(0, 2, 1) @ z
+
+    def moments(self, directions: Array) -> Moments:
+        """Return the moments of contrasts whose whitened directions are (p, q)."""
+        trace = self.own + np.einsum("qij,ji->q", self.moved, self.working)
+        square = self.square.copy()
+        if self.exact:
+            turned = working_covariance_of_residuals(self.working) @ self.gram
+            square += 2 * np.einsum("qij,ji->q", self.own_moved, self.working)
+            square += np.einsum("qij,qji->q", turned, turned)
+        truth = np.einsum("ij,ij->j", directions, self.working @ directions)
+        return Moments(trace, square, truth, self.exact)
 
 
 def _sampled_clusters(at: Point, groups: Groups) -> tuple[Array, int, Satterthwaite] | None:
@@ -402,8 +610,9 @@ def _sampled_clusters(at: Point, groups: Groups) -> tuple[Array, int, Satterthwa
     mean = mean_score(at.criterion, at.gradient, at.centered)
     share = whiten @ at.criterion.penalty_share(at.theta) @ whiten.T
     blocks: list[tuple[Array, Array]] = []
+    present_at: list[NDArray[np.intp]] = []
     unweighted = total.unweighted_blocks(at.theta, groups)
-    for block, once in zip(_whitened_blocks(at, groups), unweighted, strict=True):
+    for block, once in zip(whitened_blocks(at, groups), unweighted, strict=True):
         _check_left(np.eye(p) - block.hessians, at, groups, block.first, "CR2")
         plain, twice = (whiten @ m @ whiten.T for m in (once.hessians, block.variances))
         weighted = block.hessians - block.weights[:, None, None] * share
@@ -411,13 +620,15 @@ def _sampled_clusters(at: Point, groups: Groups) -> tuple[Array, int, Satterthwa
         present = block.weights > 0
         gram = np.block([[plain, weighted], [weighted, twice]])
         blocks.append((np.hstack(scores)[present], gram[present]))
+        present_at.append(block.first + np.flatnonzero(present))
     scores_, grams = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
     values = linalg.eigvalsh(grams, "clusters' Hessians")
     if np.any(values[:, 0] < -1e-10 * values[:, -1]):
         return None
     working = grams[:, p:, p:].sum(axis=0)
     adjust = sampling_adjustment(grams, working)
-    adjusted = np.einsum("gki,gk->gi", adjust, scores_)
+    adjusted, added = np.einsum("gki,gk->gi", adjust, scores_), at.added(groups)
+    adjusted = adjusted if added is None else adjusted + added[np.concatenate(present_at)]
     return adjusted.T @ adjusted, len(grams), Satterthwaite(whiten, adjust, grams, working)
 
 
@@ -442,26 +653,15 @@ def point_of(target: Target) -> Point:
     criterion, theta, hessian = target.criterion, target.center, target.hessian
     assert criterion is not None
     assert hessian is not None
-    gradient = criterion.total.derivatives(theta).gradient
-    return Point(criterion, theta, hessian, linalg.whitener(hessian), gradient, target.centered)
+    whiten, gradient = linalg.whitener(hessian), criterion.total.derivatives(theta).gradient
+    centered, stacked = target.centered, stacked_of(target)
+    return Point(criterion, theta, hessian, whiten, gradient, centered, stacked)
 
 
-class Law(NamedTuple):
-    r"""Reference laws of contrasts whose variances were estimated, under the working model.
-
-    Where scores vary as the Hessian says, the estimated variance of a contrast is about
-    :math:`\kappa` times the true one, and varies like :math:`\chi^2_\nu/\nu`: quantiles are those
-    of :math:`t_\nu/\sqrt\kappa`.
-    """
-
-    dof: Array  #: nu (q,).
-    inflation: Array  #: kappa (q,), one for a variance without bias.
-
-    def coverage(self, quantile: Array) -> Array:
-        """Return how often an estimate plus or minus `quantile` standard errors covers."""
-        from scipy.special import stdtr
-
-        return 2 * stdtr(self.dof, quantile * np.sqrt(self.inflation)) - 1
+def stacked_of(target: Target) -> Stacked | None:
+    """Return what nuisance values that are part of a target add to its scores."""
+    assert target.criterion is not None
+    return target.criterion.stacked(target.center) if target.stacked else None
 
 
 def contrast_laws(at: Point, groups: Groups | None, correction: str, contrasts: Array) -> Law:
@@ -475,14 +675,20 @@ def contrast_laws(at: Point, groups: Groups | None, correction: str, contrasts: 
     total, p = at.criterion.total, at.criterion.p
     directions = at.whiten @ np.atleast_2d(contrasts).T  # (p, q)
     if groups is None and is_linear(total):
-        trace, square, truth = _row_sums(at, correction, directions)
+        moments = _row_moments(at, correction, directions)
     else:
-        trace, square, truth = _cluster_sums(at, _sets(at, groups), correction, directions)
+        parts = ClusterParts(p, directions.shape[1], exact=True)
+        for block in whitened_blocks(at, _sets(at, groups)):
+            towards = _leaning(block.hessians, correction, directions)
+            parts.add(block.hessians, _working_parts(at, block), towards)
+        moments = parts.moments(directions)
     factor = total.small_sample_factor() if correction == "HC1" else 1.0
     if correction in ("CR1", "CR1S") and groups is not None:
         count = int(np.count_nonzero(groups.weights(total.weights) > 0))
         factor = small_sample_factor(correction, count, total.count, p)
-    return Law(trace**2 / square, factor * trace / truth)
+    if correction not in LEVERAGE:
+        factor *= total.score_factor
+    return moments.law(factor)
 
 
 def _sets(at: Point, groups: Groups | None) -> Groups:
@@ -490,39 +696,29 @@ def _sets(at: Point, groups: Groups | None) -> Groups:
     return Independent(at.criterion.n).groups if groups is None else groups
 
 
-def _row_sums(at: Point, correction: str, directions: Array) -> tuple[Array, Array, Array]:
-    """Return trace and squared norm of Lambda, and the true variance, for independent rows."""
+def _row_moments(at: Point, correction: str, directions: Array) -> Moments:
+    """Return trace and squared norm of Lambda, and the true variance, for independent rows.
+
+    A row's share of a penalty, one over n, is left out of its leverage here.
+    """
     # what is folded goes to workers with what it refers to: arrays, never the criterion
     theta, whiten, total = at.theta, at.whiten, at.criterion.total
     assert is_linear(total)
     p, q = directions.shape
     power = {"HC2": 0.5, "HC3": 1.0}.get(correction, 0.0)
 
-    def terms(chunk: LinearTotal) -> Iterator[tuple[Array, Array, Array, Array, Array]]:
-        """Yield whitened rows, their curvatures, weights in a score and copies, and leverages."""
+    working = _working_variance(at, whiten)
+    powers = (0,) if total.frequency else (0, 1, 2)  # of a weight; copies weigh one each
+
+    def add(chunk: LinearTotal, trace: Array, square: Array, grams: Array) -> None:
         for block in chunk.row_terms(theta):
             z, bend = block.rows @ whiten.T, np.maximum(block.curvature, 0.0)
             once, times = np.sign(block.weights), block.weights
             if not chunk.frequency:
                 once, times = times, once
-            yield z, bend, once, times, once * bend * np.einsum("ij,ij->i", z, z)
-
-    def spread(chunk: LinearTotal, working: Array) -> None:
-        for z, bend, once, times, _ in terms(chunk):
-            working += (z.T * (times * np.square(once) * bend)) @ z
-
-    (working,) = total.fold(spread, np.zeros((p, p)))
-
-    powers = (0,) if total.frequency else (0, 1, 2)  # of a weight; copies weigh one each
-
-    def add(chunk: LinearTotal, trace: Array, square: Array, grams: Array) -> None:
-        for z, bend, once, times, leverage in terms(chunk):
-            room = np.maximum(1.0 - leverage, SINGULAR) ** (-2 * power)
-            each = np.square(z @ directions) * (np.square(once) * bend * room)[:, None]
-            turned = z @ working - 2 * once[:, None] * z
-            own = bend * np.einsum("ij,ij->i", turned, z)
-            trace += (times * (1 + own)) @ each
-            square += (times * (1 + 2 * own)) @ np.square(each)
+            each, own = _row_variances(z, bend, once, directions, working, power)
+            trace += (times * own) @ each
+            square += (times * (2 * own - 1)) @ np.square(each)
             for k in powers:
                 weighted = each * (times * bend * once**k)[:, None]
                 for j, weight in enumerate(weighted.T):
@@ -535,59 +731,25 @@ def _row_sums(at: Point, correction: str, directions: Array) -> tuple[Array, Arr
     left = working @ plain - once, working @ once - twice
     square = square + np.einsum("qij,qji->q", left[0], left[0])
     square += np.einsum("qij,qji->q", -2 * left[1], plain) + np.einsum("qij,qji->q", once, once)
-    return trace, square, np.einsum("ij,ij->j", directions, working @ directions)
-
-
-def _cluster_sums(
-    at: Point, groups: Groups, correction: str, directions: Array
-) -> tuple[Array, Array, Array]:
-    """Return the same for one-way clusters."""
-    p, q = directions.shape
-    own, own_square, cross, own_cross = (np.zeros(q) for _ in range(4))
-    moved, own_moved = np.zeros((q, p, p)), np.zeros((q, p, p))
-    gram, working = np.zeros((q, 2 * p, 2 * p)), np.zeros((p, p))
-    for block in _whitened_blocks(at, groups):
-        variances = at.whiten @ block.variances @ at.whiten.T
-        towards = _leaning(block.hessians, correction, directions)  # (g, p, q)
-        u, v = block.hessians @ towards, variances @ towards
-        each, both = np.einsum("gpq,gpq->gq", towards, v), np.einsum("gpq,gpq->gq", u, v)
-        own += each.sum(axis=0)
-        own_square += np.square(each).sum(axis=0)
-        cross += both.sum(axis=0)
-        own_cross += (each * both).sum(axis=0)
-        moved += np.einsum("giq,gjq->qij", u, u, optimize=True)
-        own_moved += np.einsum("gq,giq,gjq->qij", each, u, u, optimize=True)
-        z = np.concatenate([u, v], axis=1)
-        gram += np.einsum("giq,gjq->qij", z, z, optimize=True)
-        working += variances.sum(axis=0)
-    turned = working_covariance_of_residuals(working) @ gram
-    trace = own + np.einsum("qij,ji->q", moved, working) - 2 * cross
-    square = own_square + 2 * (np.einsum("qij,ji->q", own_moved, working) - 2 * own_cross)
-    square = square + np.einsum("qij,qji->q", turned, turned)
-    return trace, square, np.einsum("ij,ij->j", directions, working @ directions)
+    return Moments(trace, square, np.einsum("ij,ij->j", directions, working @ directions))
 
 
 def influences(at: Point, groups: Groups | None, correction: str) -> Array:
     r"""Return what each row or cluster adds to the estimate, :math:`-A^{-1}\psi_g`, (m, p).
 
     Scores are those that the correction squares; without their share of the Hessian, plain ones.
+    What estimated nuisance values add to them is included.
     """
     sets, total = _sets(at, groups), at.criterion.total
     if correction not in LEVERAGE or "leverage" not in total.traits:
-        sums = group_scores(at, total.cluster_totals(at.theta, sets), None).sums
+        sums = group_scores(at, total.cluster_totals(at.theta, sets), sets, None).sums
         return -sums @ at.whiten
     scores = np.zeros((len(sets), total.p))
-    for block in _whitened_blocks(at, sets):
-        left = np.eye(total.p) - block.hessians
-        adjusted = block.scores[:, :, None]
-        if correction[2] == "3":
-            adjusted = linalg.solve(left, adjusted, "clusters' Hessians")
-        else:
-            values, vectors = linalg.eigh(left, "clusters' Hessians")
-            root = vectors * np.maximum(values, SINGULAR)[:, None, :] ** -0.5
-            adjusted = root @ (vectors.transpose(0, 2, 1) @ adjusted)
-        scores[block.first : block.first + len(left)] = adjusted[:, :, 0]
-    return -scores @ at.whiten
+    for block in whitened_blocks(at, sets):
+        adjusted = _leaning(block.hessians, correction, block.scores[:, :, None])
+        scores[block.first : block.first + len(adjusted)] = adjusted[:, :, 0]
+    added = at.added(sets)
+    return -(scores if added is None else scores + added) @ at.whiten
 
 
 def concentration(at: Point, groups: Groups | None) -> Array:
@@ -620,7 +782,7 @@ def carriers(at: Point, groups: Groups | None, correction: str, contrast: Array)
     """Return the share (n,) or (G,) of a contrast's variance that each row or cluster carries."""
     sets, direction = _sets(at, groups), (at.whiten @ contrast)[:, None]
     mass = np.zeros(len(sets))
-    for block in _whitened_blocks(at, sets):
+    for block in whitened_blocks(at, sets):
         towards = _leaning(block.hessians, correction, direction)
         spread = at.whiten @ block.variances @ at.whiten.T @ towards
         mass[block.first : block.first + len(spread)] = np.einsum("gpq,gpq->g", towards, spread)
@@ -628,20 +790,27 @@ def carriers(at: Point, groups: Groups | None, correction: str, contrast: Array)
 
 
 def _leaning(hessians: Array, correction: str, directions: Array) -> Array:
-    """Return the directions (g, p, q) in which the scores of clusters count after a correction."""
+    """Return directions (g, p, q), the same for all clusters or each its own, after a correction.
+
+    A cluster's scores count along them: times (I - A_g)^{-1} or its root, where A is the identity.
+    """
     left = np.eye(hessians.shape[1]) - hessians
-    same = np.broadcast_to(directions, (len(left), *directions.shape))
+    same = np.broadcast_to(directions, (len(left), *directions.shape[-2:]))
     if correction[2] == "3":
         return linalg.solve(left, same, "clusters' Hessians")
     if correction[2] == "2":
         values, vectors = linalg.eigh(left, "clusters' Hessians")
         root = vectors * np.maximum(values, SINGULAR)[:, None, :] ** -0.5
-        return root @ (vectors.transpose(0, 2, 1) @ directions)
+        return root @ (vectors.transpose(0, 2, 1) @ same)
     return same
 
 
 def cluster_parts(
-    criterion: Criterion, theta: Array, groups: Groups, centered: bool = True
+    criterion: Criterion,
+    theta: Array,
+    groups: Groups,
+    centered: bool = True,
+    stacked: Stacked | None = None,
 ) -> tuple[Array, Array, NDArray[np.bool_]]:
     """Return scores (G, p), Hessians with their penalty's share (G, p, p), and who has weight."""
     share, p = criterion.penalty_share(theta), criterion.p
@@ -651,8 +820,11 @@ def cluster_parts(
         rows = slice(block.first, block.first + len(block.scores))
         scores[rows], weights[rows] = block.scores, block.weights
         hessians[rows] = block.hessians + block.weights[:, None, None] * share
-    mean = mean_score(criterion, scores.sum(axis=0), centered)
-    return scores - weights[:, None] * mean, hessians, weights > 0
+    mean = mean_score(criterion, criterion.total.derivatives(theta).gradient, centered)
+    scores = scores - weights[:, None] * mean
+    if stacked is not None:
+        scores += stacked.sums(groups, criterion.total.weights)
+    return scores, hessians, weights > 0
 
 
 def cluster_leverages(hessians: Array, hessian: Array) -> Array:
@@ -666,7 +838,8 @@ def cluster_table(criterion: Criterion, target: Target, kind: str, groups: Group
     import pandas as pd
 
     assert target.hessian is not None
-    scores, hessians, _ = cluster_parts(criterion, target.center, groups, target.centered)
+    center, stacked = target.center, stacked_of(target)
+    scores, hessians, _ = cluster_parts(criterion, center, groups, target.centered, stacked)
     shift = np.abs(linalg.solve(target.hessian, scores.T, "Hessian")).T / target.se
     columns = {
         "rows": groups.sizes(),

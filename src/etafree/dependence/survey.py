@@ -5,26 +5,31 @@ out of :math:`N_h`,
 
 .. math:: B = \sum_h (1-n_h/N_h)\frac{n_h}{n_h-1}\sum_c (z_{hc}-\bar z_h)(z_{hc}-\bar z_h)^\top,
 
-referred to t with as many degrees of freedom as PSUs minus strata. Rows of weight zero stay in the
-design, so a domain is a survey with zero weights outside it; its degrees of freedom count only
-PSUs with weight, as R's survey package does.
+referred to t with as many degrees of freedom as PSUs minus strata ("survey", as R's survey
+package). By default PSU totals are those of the jackknife, :math:`(I-A_{hc}A^{-1})^{-1}z_{hc}`, and
+the law of every contrast is Satterthwaite's for the same quadratic form ("survey-CR3",
+`etafree.dependence.forms`): strata of two PSUs have a variance each of one degree of freedom, and a
+few of them may carry a coefficient. Rows of weight zero stay in the design, so a domain is a survey
+with zero weights outside it; degrees of freedom count only PSUs with weight.
 
 References
 ----------
 Binder, D. A. (1983). Int. Statist. Rev. 51, 279-292. Lumley, T. (2004). J. Statist. Software 9(8).
+Bell, R. M. and McCaffrey, D. F. (2002). Survey Methodology 28, 169-181.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.data.groups import Groups
 from etafree.data.rows import Rows
-from etafree.dependence.base import Dependence, GroupScores, Meat, Structure, finish
+from etafree.dependence.base import Dependence, GroupScores, Meat, Point, Structure, finish
+from etafree.dependence.forms import FormLaws, affordable, corrected_scores
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_choice
 
@@ -33,7 +38,9 @@ from etafree.foundation.arguments import Array, as_choice
 class Survey(Structure):
     """Primary sampling units (PSUs) drawn independently within strata.
 
-    The criterion's weights should be ``weight_kind="sampling"``.
+    The criterion's weights should be ``weight_kind="sampling"``. PSU totals are corrected for
+    leverage, with Satterthwaite's degrees of freedom over strata for every contrast;
+    ``correction="survey"`` is the classical formula, t with PSUs minus strata.
 
     Parameters
     ----------
@@ -61,7 +68,7 @@ class Survey(Structure):
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
     >>> design = ef.Survey(strata=[1, 1, 2, 2], fpc=[4, 4, 4, 4])
     >>> ef.target(ef.Criterion(ef.losses.Squared(), data=(X, y)), dependence=design).describe()
-    'sandwich, 4 PSUs in 2 strata, finite population, survey, t with 2 degrees of freedom'
+    'sandwich, 4 PSUs in 2 strata, finite population, survey-CR3, t with 2 degrees of freedom'
     """
 
     psu: object = field(default=None, metadata={"labels": True})
@@ -103,37 +110,99 @@ class Strata(Dependence):
     strata: Groups  #: The stratum of every PSU.
     population: Array  #: PSUs in each stratum's population (H,); infinite if not corrected for.
 
-    corrections = ("survey",)
-    defaults = ("survey", "survey")
+    corrections = ("survey", "survey-CR3")
+    defaults = ("survey-CR3", "survey")
     argument = "strata"
-    other_corrections = "a survey design has its own, n_h / (n_h - 1): leave it out"
+    other_corrections = (
+        "a survey design has its own, n_h / (n_h - 1): 'survey-CR3' with leverage, 'survey' without"
+    )
 
     def row_groups(self) -> Mapping[str, Groups]:
         return {"PSU": self.groups}
 
     def meat(self, scores: GroupScores, correction: str) -> Meat:
         """Return the sum over strata of the PSUs' variance about the stratum's mean."""
-        sums, codes, layers = scores.sums, self.strata.codes, len(self.strata)
-        counts = np.bincount(codes, minlength=layers)
-        means = np.zeros((layers, sums.shape[1]))
-        np.add.at(means, codes, sums)
-        means /= counts[:, None]
-        alone = counts == 1
-        means[alone] = sums.mean(axis=0)
-        sampled = counts / self.population  # zero without a finite population
-        factor = (1 - sampled) * np.where(alone, 1.0, counts / np.maximum(counts - 1, 1))
-        deviations = sums - means[codes]
-        whitened = (deviations.T * factor[codes]) @ deviations
+        counts = np.bincount(self.strata.codes, minlength=len(self.strata))
+        deviations = StratumDeviations(self.strata.codes, counts, counts / self.population)
+        whitened = deviations.square(scores.sums)
         weighted = scores.weights > 0
-        units, strata = int(weighted.sum()), len(np.unique(codes[weighted]))
+        units, strata = int(weighted.sum()), len(np.unique(self.strata.codes[weighted]))
         dof = float(units - strata)
         if dof < 1:
             problem = f"leave {units} PSUs in {strata} strata no degrees of freedom"
             raise InputError("strata", problem, "merge strata")
+        alone = int(np.count_nonzero(counts == 1))
         design = f"{units} PSUs in {strata} strata"
         design += "" if np.isinf(self.population).all() else ", finite population"
-        design += f", {int(alone.sum())} single-PSU strata" if alone.any() else ""
+        design += f", {alone} single-PSU strata" if alone else ""
         return Meat(*finish(whitened, scores.whiten), dof, correction, units, design=design)
+
+    def by_leverage(self, at: Point, correction: str) -> Meat:
+        """Return the same from PSU totals corrected for leverage, with Satterthwaite's laws."""
+        sums, weights = corrected_scores(at, self.groups)
+        count = at.criterion.total.count
+        meat = self.meat(GroupScores(sums, at.whiten, weights, count), correction)
+        if not affordable(at, self.groups):
+            return meat
+        counts = np.bincount(self.strata.codes, minlength=len(self.strata))
+        form = StratumDeviations(self.strata.codes, counts, counts / self.population)
+        laws = FormLaws(at, self.groups, form, 1.0 - form.sampled[form.codes])
+        dof, inflation = laws.single(np.eye(at.criterion.p))
+        return replace(meat, dof=dof, inflation=inflation, laws=laws)
+
+
+@dataclass(frozen=True, eq=False)
+class StratumDeviations:
+    r"""The form of strata, :math:`M_h = (1-f_h)\frac{n_h}{n_h-1}(I - 11^\top/n_h)` in stratum h.
+
+    The PSU of a stratum of one deviates from the mean of all PSUs, taken as known in M.
+    """
+
+    codes: NDArray[np.intp]  #: Stratum of every PSU (G,).
+    counts: NDArray[np.intp]  #: PSUs of every stratum (H,).
+    sampled: Array  #: Fraction of a stratum's population in the sample (H,), zero if infinite.
+
+    def square(self, sums: Array) -> Array:
+        """Return the quadratic form (p, p) of PSU totals (G, p)."""
+        means = self._means(sums)
+        means[self.counts == 1] = sums.mean(axis=0)
+        deviations = sums - means[self.codes]
+        squared: Array = (deviations.T * self._factor[self.codes]) @ deviations
+        return squared
+
+    @property
+    def diagonal(self) -> Array:
+        """Return its diagonal (G,)."""
+        alone = self.counts == 1
+        rest = np.where(alone, 1.0, 1.0 - 1.0 / self.counts)
+        return np.asarray((self._factor * rest)[self.codes])
+
+    def times(self, columns: Array) -> Array:
+        """Return its product with a matrix (G, k)."""
+        means = self._means(columns)
+        means[self.counts == 1] = 0.0
+        return np.asarray(self._factor[self.codes][:, None] * (columns - means[self.codes]))
+
+    def hadamard(self, left: Array, right: Array) -> float:
+        """Return the sum over g, h of M_gh^2 left_g right_h."""
+        own, first, second = (
+            np.bincount(self.codes, values, len(self.counts))
+            for values in (left * right, left, right)
+        )
+        inverse = 1.0 / self.counts
+        inside = (1.0 - 2.0 * inverse) * own + np.square(inverse) * first * second
+        return float(np.square(self._factor) @ np.where(self.counts == 1, own, inside))
+
+    @property
+    def _factor(self) -> Array:
+        several = self.counts / np.maximum(self.counts - 1, 1)
+        return np.asarray((1.0 - self.sampled) * np.where(self.counts == 1, 1.0, several))
+
+    def _means(self, columns: Array) -> Array:
+        means = np.zeros((len(self.counts), columns.shape[1]))
+        np.add.at(means, self.codes, columns)
+        means /= self.counts[:, None]
+        return means
 
 
 def _population(rows: Rows, fpc: object, layers: Groups, counts: NDArray[np.intp]) -> Array:

@@ -3,7 +3,8 @@ r"""Clusters in several ways at once: inclusion and exclusion over the ways.
 With two ways :math:`B = B_1 + B_2 - B_{12}`, where :math:`B_{12}` sums scores over cells; in
 general every non-empty set of ways enters with its sign, each term with the factor of its own
 number of clusters. The sum need not be positive definite. If it is not, the intersection terms are
-left out, which is too wide rather than impossible.
+left out, which is too wide rather than impossible. Quantiles are the largest of t with the smallest
+G - 1 and of the laws that each way alone leaves a coefficient (`contrast_laws`).
 
 References
 ----------
@@ -13,16 +14,27 @@ Cameron, A. C., Gelbach, J. B. and Miller, D. L. (2011). J. Bus. Econ. Statist. 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 
 from etafree.data.groups import Groups
-from etafree.dependence.base import Dependence, Form, GroupScores, Meat, finish, small_sample_factor
+from etafree.dependence.base import (
+    Dependence,
+    Form,
+    GroupScores,
+    Meat,
+    Point,
+    finish,
+    group_totals,
+    small_sample_factor,
+)
+from etafree.errors import InputError
 from etafree.foundation.arguments import Array
 from etafree.foundation.check import Finding
 from etafree.foundation.linalg import check_covariance, relative_eigenvalues
+from etafree.target import Law
 
 POSITIVE = 1e-8  #: Smallest eigenvalue, relative to the sum of the ways alone, of a variance.
 
@@ -81,6 +93,18 @@ class Ways(Dependence):
 
         return meat, covariance
 
+    def with_laws(self, meat: Meat, at: Point) -> Meat:
+        """Return the same with the law that the worst way leaves each coefficient."""
+        traits = at.criterion.total.traits
+        if not at.laws or meat.correction == "CR0" or "leverage" not in traits:
+            return meat
+        laws = WayLaws(at, tuple(self.row_groups().values()), meat.correction, float(meat.dof))
+        try:
+            dof, inflation = laws.single(np.eye(at.criterion.p))
+        except InputError:  # more clusters than passes over data in parts can hold: many
+            return meat
+        return replace(meat, dof=dof, inflation=inflation, laws=laws, joint_dof=laws.fewest)
+
     def _terms(
         self, scores: GroupScores, correction: str
     ) -> Iterator[tuple[int, float, Groups, int]]:
@@ -93,8 +117,33 @@ class Ways(Dependence):
                 yield size, (-1.0) ** (size + 1) * factor, groups, count
 
 
+@dataclass(frozen=True, eq=False)
+class WayLaws:
+    """Laws of contrasts under several ways: of each way's own and t, those with wider quantiles."""
+
+    at: Point
+    ways: tuple[Groups, ...]  #: The clusters of each way, with a code for every row.
+    correction: str
+    fewest: float  #: The smallest G - 1.
+
+    def single(self, contrasts: Array) -> Law:
+        """Return the law of each contrast of (q, p)."""
+        from etafree.dependence.clusters import contrast_laws  # which makes ways
+
+        rows = np.atleast_2d(contrasts)
+        laws = [contrast_laws(self.at, way, self.correction, rows) for way in self.ways]
+        laws.append(Law(np.full(len(rows), self.fewest), np.ones(len(rows))))
+        widest = np.argmax([law.quantile(0.975) for law in laws], axis=0)
+        each = np.arange(len(rows))
+        dof, inflation = (np.array(values)[widest, each] for values in zip(*laws, strict=True))
+        return Law(dof, inflation)
+
+    def joint(self, contrasts: Array) -> tuple[float, Array]:
+        """Return the smallest G - 1: nothing more is known of several contrasts together."""
+        return self.fewest, np.eye(len(np.atleast_2d(contrasts)))
+
+
 def _square(sums: Array, groups: Groups) -> Array:
     """Return the sum of squares over groups of cells."""
-    totals = np.zeros((len(groups), sums.shape[1]))
-    np.add.at(totals, groups.codes, sums)
+    totals = group_totals(sums, groups)
     return totals.T @ totals

@@ -440,7 +440,7 @@ def from_bambi(
     >>> idata = xr.DataTree.from_dict({"posterior": posterior})  # or model.fit()
     >>> fit = ef.from_bambi(idata, model, var_names="~sigma")
     >>> ef.calibrate(fit, clusters="school").target.describe()
-    'sandwich, 6 clusters, CR3, t with 5 degrees of freedom'
+    'sandwich, 6 clusters, CR3, t with 2.3 to 3.8 degrees of freedom'
     """
     from etafree.fits.bambi import bambi_fit, built
 

@@ -57,7 +57,7 @@ class Loss:
         return None
 
     def plug_ins(self) -> dict[str, float]:
-        """Return nuisance values that were estimated beforehand and are taken as known."""
+        """Return nuisance values that were estimated beforehand."""
         return {}
 
     def describe(self) -> str:

@@ -17,7 +17,14 @@ MEDIAN = 0.6744897501960817
 
 
 def mad_scale(loss: ResidualLoss, X: Array, y: Array, weights: Array | None = None) -> float:
-    r"""Return the robust residual scale, as statsmodels' RLM and R's rlm compute it.
+    r"""Return the robust residual scale, as statsmodels' RLM and R's rlm compute it."""
+    return mad_fit(loss, X, y, weights)[0]
+
+
+def mad_fit(
+    loss: ResidualLoss, X: Array, y: Array, weights: Array | None = None
+) -> tuple[float, Array, float]:
+    r"""Return the robust residual scale, the Huber fit it is of (p,), and that fit's threshold.
 
     The fixed point of :math:`s = \mathrm{median}|y-X\hat\theta_s|/0.6745` and of the Huber estimate
     :math:`\hat\theta_s` at that scale, by iteratively reweighted least squares.
@@ -38,7 +45,7 @@ def mad_scale(loss: ResidualLoss, X: Array, y: Array, weights: Array | None = No
             break
         root = np.sqrt(w * Huber(tuning, scale=scale).majorizer(X @ theta, y))[:, None]
         theta = least_squares(X * root, y * root[:, 0])
-    return float(scale)
+    return float(scale), theta, tuning
 
 
 def _weighted_median(values: Array, weights: Array) -> float:
@@ -84,7 +91,7 @@ class ResidualLoss(LinearLoss):
     r"""A function of the scaled residual :math:`r = (y-u)/s`; the scale may be ``"mad"``.
 
     ``"mad"`` is the median absolute residual over 0.6745 of a preliminary Huber fit, found jointly
-    with it and then taken as known; the result records it as a plug-in.
+    with it. A target includes how it varies; the result records it as a plug-in.
 
     Parameters
     ----------

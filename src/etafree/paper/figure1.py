@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array
 from etafree.foundation.terminal import say
-from etafree.inference import student_quantile
 from etafree.map import student_factors
 from etafree.optimize import minimise
 from etafree.paper.random_intercept import KINDS, Design, RandomIntercept, pseudo_true
@@ -187,7 +186,7 @@ def work(parameters: Parameters, seed: np.random.SeedSequence) -> dict[str, NDAr
         means = draws[i].mean(axis=1)
         out["uncalibrated"][i] = _rows(means, draws[i])
         for meat, goal in targets.items():
-            half = student_quantile(0.975, goal.dof)[0] * goal.se[0]
+            half = goal.law().quantile(0.975)[0] * goal.se[0]
             out[f"frequentist_{meat}"][i] = goal.center[0] + half * np.array([0.0, -1.0, 1.0])
             covariance = np.full(len(etas), goal.covariance[0, 0])
             if meat == "printed" and parameters["posterior"] == "published":
@@ -246,9 +245,7 @@ def _calibrated(draws: Array, goal: Target, covariance: Array, rng: np.random.Ge
     """Return centre and limits (eta, 3) of the mapped draws; with one parameter it is a scalar."""
     scale = np.sqrt(covariance / draws.var(axis=1, ddof=1))
     deviation = (draws - draws.mean(axis=1, keepdims=True)) * scale[:, None]
-    if np.isfinite(goal.dof).all():
-        factors = [student_factors(draws.shape[1], goal.dof, rng)[:, 0] for _ in draws]
-        deviation *= factors
+    deviation *= [student_factors(goal.law(), draws.shape[1], rng)[:, 0] for _ in draws]
     return _rows(goal.center[0], goal.center[0] + deviation)
 
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import comb
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.calibrate import calibrate
 from etafree.criterion import Criterion, check_penalty
@@ -30,6 +31,7 @@ from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.foundation import arguments
 from etafree.foundation.arguments import Array, as_positive
+from etafree.foundation.linalg import least_squares
 from etafree.losses import Huber, NormalLaplace
 from etafree.optimize import minimise
 from etafree.penalties import NoPenalty, Penalty, Ridge
@@ -38,6 +40,8 @@ from etafree.result import Calibration
 from etafree.samplers import sample
 from etafree.sandwich import target
 from etafree.target import Target
+from etafree.totals.linear import LinearTotal
+from etafree.totals.nuisance import Median, Nuisance
 
 KINDS = ("huber", "appendix", "published")
 #: The median absolute value of a standard normal.
@@ -70,6 +74,56 @@ def _median_variance(size: Array) -> Array:
     return np.where(size % 2 == 1, odd, even)
 
 
+class _Middles(NamedTuple):
+    """Pairs of rows whose mean residual is a median; the same row twice where one is in the middle.
+
+    `others` (n, 2) are of the others in each row's group, its own where there are none; `groups`
+    (G, 2) of whole groups; `sizes` (n,) of the rows' groups.
+    """
+
+    others: NDArray[np.intp]
+    groups: NDArray[np.intp]
+    sizes: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, residual: Array, groups: Groups) -> _Middles:
+        """Return the middles of residuals within groups."""
+        order = np.lexsort((residual, groups.codes))
+        counts = groups.sizes()
+        starts = np.cumsum(counts) - counts
+        sizes, first = counts[groups.codes], starts[groups.codes]
+        rank = np.empty(len(residual), dtype=np.intp)
+        rank[order] = np.arange(len(residual))
+        others = np.empty((len(residual), 2), dtype=np.intp)
+        for k, place in enumerate(((sizes - 2) // 2, (sizes - 1) // 2)):
+            place = first + np.maximum(place, 0)
+            others[:, k] = order[place + ((place >= rank) & (sizes > 1))]  # the row is left out
+        whole = np.column_stack([order[starts + (counts - 1) // 2], order[starts + counts // 2]])
+        return cls(others, whole, sizes)
+
+
+class _Spreads(NamedTuple):
+    """Residuals less the median of the others in their group, scaled; and the groups' medians."""
+
+    middles: _Middles
+    rows: NDArray[np.intp]  #: Those with others in their group.
+    unit: Array  #: What their deviations are divided by.
+    deviations: Array
+    medians: Array  #: (G,).
+    noise: float  #: Variance of a group's median over that of an error.
+
+    @classmethod
+    def of(cls, residual: Array, groups: Groups) -> _Spreads:
+        """Return the spreads of residuals within and between groups."""
+        middles = _Middles.of(residual, groups)
+        rows = np.flatnonzero(middles.sizes > 1)
+        unit = np.sqrt(1 + _median_variance(middles.sizes[rows] - 1.0))
+        off = residual[rows] - residual[middles.others[rows]].mean(axis=1)
+        noise = float(np.median(_median_variance(groups.sizes().astype(np.float64))))
+        medians = residual[middles.groups].mean(axis=1)
+        return cls(middles, rows, unit, off / unit, medians, noise)
+
+
 def robust_variances(residual: Array, groups: Groups) -> tuple[float, float]:
     r"""Return robust estimates of :math:`\tau^2` and :math:`\sigma^2` from residuals.
 
@@ -79,24 +133,104 @@ def robust_variances(residual: Array, groups: Groups) -> tuple[float, float]:
     The groups' medians have variance :math:`\tau^2+\sigma^2v_m`; :math:`\tau^2` is their squared
     normalised median absolute deviation less :math:`\hat\sigma^2v_m`, at least zero.
     """
-    order, starts = groups.order()
-    pieces = np.split(residual if order is None else residual[order], starts[1:-1])
-    sizes = np.diff(starts).astype(np.float64)
-    deviations = [
-        (r - np.array([np.median(np.delete(r, j)) for j in range(len(r))]))
-        / np.sqrt(1 + _median_variance(np.array(len(r) - 1.0)))
-        for r in pieces
-        if len(r) > 1
-    ]
-    if not deviations:
+    spreads = _Spreads.of(residual, groups)
+    if not len(spreads.rows):
         raise InputError("groups", "has no group of two or more", "pass tau2= and sigma2=")
-    sigma2 = (float(np.median(np.abs(np.concatenate(deviations)))) / NORMAL_MAD) ** 2
+    sigma2 = (float(np.median(np.abs(spreads.deviations))) / NORMAL_MAD) ** 2
     if not sigma2 > 0:
         raise InputError("sigma2", "is estimated as zero", "pass tau2= and sigma2=")
-    medians = np.array([np.median(r) for r in pieces])
+    medians = spreads.medians
     spread = (float(np.median(np.abs(medians - np.median(medians)))) / NORMAL_MAD) ** 2
-    tau2 = max(0.0, spread - sigma2 * float(np.median(_median_variance(sizes))))
-    return tau2, sigma2
+    return max(0.0, spread - sigma2 * spreads.noise), sigma2
+
+
+@dataclass(frozen=True, eq=False)
+class WorkingVariances(Nuisance):
+    r"""The variances :math:`\tau^2` and :math:`\sigma^2` of `robust_variances`, after a Huber fit.
+
+    Both come from medians, whose influences are those of `Median`. Residuals are those of the
+    `plain` regression at `theta`, which moves them: by its own influences, with its scale's.
+    """
+
+    plain: Criterion
+    theta: Array
+    groups: Groups
+    tau2: float
+    sigma2: float
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        return {"tau2": self.tau2, "sigma2": self.sigma2}
+
+    def influence(self) -> Array:
+        r"""Return influences (n, 2): those at the fit, and through it.
+
+        A group's influence on :math:`\tau^2` is spread evenly over its rows; at the boundary
+        :math:`\tau^2=0` there is none.
+        """
+        X, groups = self.plain.total.X, self.groups
+        spreads = _Spreads.of(self.plain.total.y - X @ self.theta, groups)
+        own, through = np.zeros((len(X), 2)), np.zeros((2, X.shape[1]))
+        own[spreads.rows, 1], through[1] = _within(spreads, X)
+        own[:, 1] *= 2 * self.sigma2
+        through[1] *= 2 * self.sigma2
+        if self.tau2 > 0:
+            between, through[0] = _between(spreads, X)
+            total = 2 * (self.tau2 + self.sigma2 * spreads.noise)
+            own[:, 0] = total * (between / groups.sizes())[groups.codes] - spreads.noise * own[:, 1]
+            through[0] = total * through[0] - spreads.noise * through[1]
+        scores, stacked = self.plain.total.scores(self.theta), self.plain.stacked(self.theta)
+        if stacked is not None:
+            scores += stacked.influence @ stacked.slope.T
+        back = least_squares(self.plain.hessian(self.theta), through.T)
+        return np.asarray(own - scores @ back)
+
+    def slope(self, total: LinearTotal, theta: Array) -> Array:
+        r"""Return the slopes (p, 2) of the gradient of whitened rows.
+
+        :math:`\Sigma^{-1/2}=a(I-P)+b_iP` with P the mean of a group, :math:`a=\sigma^{-1}` and
+        :math:`b_i=(\sigma^2+n_i\tau^2)^{-1/2}`: whitened rows move along their deviations from the
+        group's mean by :math:`\dot a/a`, and along the mean by :math:`\dot b_i/b_i`.
+        """
+        u, sizes = total.predictor(theta), self.groups.weights(None)
+        first, second = total.loss.first(u, total.y), total.loss.second(u, total.y)
+        rows = np.column_stack([total.X, total.y])
+        sums = np.zeros((len(sizes), rows.shape[1]))
+        np.add.at(sums, self.groups.codes, rows)
+        means = (sums / sizes[:, None])[self.groups.codes]
+        joint = (self.sigma2 + sizes * self.tau2)[self.groups.codes, None]
+        moved = (
+            -0.5 * sizes[self.groups.codes, None] / joint * means,
+            -0.5 * (rows - means) / self.sigma2 - 0.5 * means / joint,
+        )
+        along = np.append(theta, -1.0)  # of the residual: u - y
+        return np.column_stack(
+            [first @ m[:, :-1] + (second * (m @ along)) @ total.X for m in moved]
+        )
+
+
+def _within(spreads: _Spreads, X: Array) -> tuple[Array, Array]:
+    """Return influences of rows on log sigma, residuals fixed, and its slope (p,) in the fit."""
+    size = np.abs(spreads.deviations)
+    m = float(np.median(size))
+    median = Median.of(size, m, m, None, float(len(size)))
+    moved = X[spreads.rows] - X[spreads.middles.others[spreads.rows]].mean(axis=1)
+    share = median.near * np.sign(spreads.deviations) / spreads.unit
+    return median.influence / m, -share @ moved / m
+
+
+def _between(spreads: _Spreads, X: Array) -> tuple[Array, Array]:
+    """Return influences of groups on the log of their medians' spread, and its slope (p,)."""
+    medians = spreads.medians
+    middle = float(np.median(medians))
+    off = medians - middle
+    t, count = float(np.median(np.abs(off))), float(len(off))
+    spread = Median.of(np.abs(off), t, t, None, count)
+    center = Median.of(medians, middle, t, None, count)
+    side = spread.near * np.sign(off)
+    share = side - side.sum() * center.near
+    influence = spread.influence - side.sum() * center.influence
+    return influence / t, -share @ X[spreads.middles.groups].mean(axis=1) / t
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -118,7 +252,8 @@ class RandomIntercept:
         Huber's threshold on the whitened scale.
     tau2, sigma2 : float, optional
         Variances of the working covariance, of intercepts and errors. If not given they are
-        estimated robustly from the residuals of a Huber regression, and recorded as plug-ins.
+        estimated robustly from the residuals of a Huber regression, and the target includes how
+        they vary.
     penalty : Ridge, optional
         On the coefficients; none if not given.
     names : sequence of str, optional
@@ -244,17 +379,21 @@ class RandomIntercept:
         check_penalty(penalty)
         X, y, c = plain.total.X, plain.total.y, float(plain.loss.c)
         groups = Groups.of(Rows(len(y)).align(labels, "groups"), len(y), "groups")
-        plug_ins: dict[str, float] = {}
+        nuisance: tuple[WorkingVariances, ...] = ()
         if tau2 is None:
-            tau2, sigma2 = robust_variances(y - X @ minimise(plain).theta, groups)
-            plug_ins = {"tau2": tau2, "sigma2": sigma2}
+            theta = minimise(plain).theta
+            tau2, sigma2 = robust_variances(y - X @ theta, groups)
+            nuisance = (WorkingVariances(plain, theta, groups, tau2, sigma2),)
         tau2, sigma2 = arguments.as_number(tau2, "tau2"), as_positive(sigma2, "sigma2")
         if not (np.isfinite(tau2) and tau2 >= 0):
             raise InputError("tau2", f"is {tau2!r} but must be at least zero")
         intercept = None if matrices is None else matrices.intercept
         fitted = (penalty or NoPenalty()).fitted_to(X.shape[1], intercept)
         data = (whiten(X, groups, tau2, sigma2), whiten(y, groups, tau2, sigma2))
-        criterion = Criterion(Huber(c), data, fitted, names=plain.names).with_plug_ins(plug_ins)
+        criterion = Criterion(Huber(c), data, fitted, names=plain.names)
+        for each in nuisance:
+            total = replace(criterion.total, nuisance=nuisance)
+            criterion = replace(criterion, total=total).with_plug_ins(each.values)
         rows = criterion.rows if matrices is None else matrices.rows
         rows = replace(rows, clusters=groups.labels[groups.codes])
         criterion = replace(criterion, rows=rows)

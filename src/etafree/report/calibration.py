@@ -21,7 +21,7 @@ from etafree.penalties import ActivePenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.report.page import Row, Scale, Section, between, render, shown, table_html
 from etafree.report.plots import density
-from etafree.report.summaries import flat_variables
+from etafree.report.summaries import flat_variables, plug_ins
 from etafree.samplers import sample
 from etafree.samplers.importance import trustworthy
 from etafree.totals.linear import has_design
@@ -37,6 +37,8 @@ FACTORS = np.logspace(-2, 2, 13)
 DRAWS, SEED = 2000, 0
 #: Rows times parameters times draws times learning rates: half a minute for the slowest losses.
 BUDGET = 1e10
+#: Data sets drawn from the user's own, and rows times parameters of which that is quick.
+REDRAWN, QUICK = 200, 10_000
 
 
 class Redrawn(NamedTuple):
@@ -175,6 +177,7 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
             ],
             table_html(_numbers(table)),
         ),
+        *_coverage(result, level),
         Section(
             "Diagnostics",
             ["A check that does not pass says what to do."],
@@ -191,6 +194,31 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
         names = [f"{names[0]} and {len(names) - 1} more parameters"]
     title = f"Calibrated {level} intervals of {', '.join(names)}"
     return render(title, _lead(result, table), sections, f"Made by etafree {__version__}.")
+
+
+def _coverage(result: Calibration, level: str) -> list[Section]:
+    """Return how often the intervals cover in data sets drawn from these, where that is quick."""
+    heading, c = "What these intervals cover in data sets drawn from yours", result.criterion
+    if c is None or result.target.dependence is None:
+        return []
+    if c.n * c.p > QUICK:
+        later = "Not drawn here, for it would take longer: result.coverage_check() does it."
+        return [Section(heading, [later])]
+    try:
+        table = result.coverage_check(REDRAWN, seed=SEED)
+    except EtafreeError:  # rows depend on each other otherwise, or most data sets have no fit
+        return []
+    about = (
+        f"Rows, or clusters as wholes, drawn with replacement and fitted again, "
+        f"{int(table['replicates'].iloc[0])} times: how often the {level} interval of such a data "
+        "set covers this estimate, the Monte Carlo error of that, and the shares of intervals that "
+        "lie below and above it. Coverage below the level says that the sample is too small, too "
+        "skewed or too uneven for these intervals; result.interval(kind='bootstrap-t') knows of "
+        "skewness."
+    )
+    columns = ["coverage", "error", "below", "above"]
+    texts = table[columns].map(lambda share: f"{100 * share:.1f} %")
+    return [Section(heading, [about], table_html(texts.rename_axis(None)))]
 
 
 def _slider(
@@ -313,7 +341,7 @@ def _facts(result: Calibration) -> list[tuple[str, str]]:
         "degrees of freedom": "normal" if np.isinf(t.dof).all() else between(t.dof),
         "rows": str(t.n or ""),
         "effective scale": "" if t.size is None else f"{t.size:g}",
-        "taken as known": ", ".join(f"{k} = {v:.4g}" for k, v in t.plug_ins.items()),
+        **plug_ins(t),
         "without interval": ", ".join(result.inactive),
         "left as they were": "" if result.fit is None else ", ".join(result.fit.latent),
         "draws": f"{len(draws)} ({draws.sampler}), {draws.ess:.0f} effective",

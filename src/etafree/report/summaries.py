@@ -18,8 +18,8 @@ from etafree.errors import InputError
 from etafree.fits import Fit
 from etafree.fits.trees import flat_names
 from etafree.foundation.arguments import Array, as_choice, as_names
-from etafree.inference import equal_tails, student_quantile
-from etafree.target import Target
+from etafree.inference import equal_tails
+from etafree.target import Law, Target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ class Shown:
     names: tuple[str, ...]
     estimate: Array
     se: Array
-    dof: Array
+    law: Law  #: Of the t ratios.
     before: Array
     after: Array
     se_error: Array | None = None
@@ -51,7 +51,7 @@ class Shown:
     def limits(self, level: float, kind: str) -> tuple[Array, Array]:
         """Return equal-tailed limits, quantiles of the "draws" or "wald"."""
         if as_choice(kind, "kind", ("draws", "wald")) == "wald":
-            half = student_quantile(1 - 0.5 * (1 - level), self.dof) * self.se
+            half = self.law.quantile(1 - 0.5 * (1 - level)) * self.se
             return self.estimate - half, self.estimate + half
         lower, upper = equal_tails(self.after, level)
         return lower, upper
@@ -82,7 +82,7 @@ def summary_table(shown: Shown, level: float, kind: str) -> pd.DataFrame:
         **({} if shown.se_error is None else {"se_error": shown.se_error}),
         "lower": lower,
         "upper": upper,
-        "dof": shown.dof,
+        "dof": shown.law.dof,
         "mean_before": before.mean(axis=0),
         "sd_before": before.std(axis=0, ddof=1),
         "lower_before": low,
@@ -130,12 +130,14 @@ def constrained(fit: Fit, center: Array, target: Target, before: Array, after: A
     slope = (above - below).T / (2 * STEP * target.se)  # (k, p)
     variance = np.einsum("ki,ij,kj->k", slope, target.covariance, slope)
     moving = np.flatnonzero((np.ptp(old, axis=0) > 0) & (variance > 0))
-    se, dof, error = np.sqrt(variance), np.full(len(moving), target.dof.min()), None
+    se, error = np.sqrt(variance), None
     if target.se_error is not None:
         reach = np.abs(slope) * target.se > 1e-6 * se[:, None]
         error = np.max(np.where(reach, target.se_error, 0.0), axis=1)[moving]
     kept = tuple(names[j] for j in moving)
-    shown = estimate[0][moving], se[moving], dof, old[:, moving], new[:, moving]
+    scaled = np.where(np.abs(slope) * target.se > 1e-6 * se[:, None], slope, 0.0)[moving]
+    law = target.law(scaled)
+    shown = estimate[0][moving], se[moving], law, old[:, moving], new[:, moving]
     return Shown(kept, *shown, error, slope[moving])
 
 
@@ -159,12 +161,19 @@ def headline(result: Calibration) -> list[str]:
     lines += [f"{c.name}: {c.advice}" for c in result.checks if c.name.startswith("left out")]
     if result.inactive:
         lines.append(f"no interval: {', '.join(result.inactive)} (exactly zero at this penalty)")
-    if t.plug_ins:
-        known = ", ".join(f"{k} = {v:.4g}" for k, v in t.plug_ins.items())
-        lines.append(f"taken as known: {known}")
+    lines += [f"{role}: {values}" for role, values in plug_ins(t).items() if values]
     lines.append(f"diagnostics: {result.flags()}")
     lines += [f"  {c.name}: {c.advice}" for c in result.checks if c.verdict != "ok"]
     return lines
+
+
+def plug_ins(target: Target) -> dict[str, str]:
+    """Return the target's nuisance values in words, by what it makes of them."""
+    shown = {k: f"{k} = {v:.4g}" for k, v in target.plug_ins.items()}
+    return {
+        "estimated with it": ", ".join(shown[k] for k in target.stacked),
+        "taken as known": ", ".join(v for k, v in shown.items() if k not in target.stacked),
+    }
 
 
 def record(result: Calibration) -> dict[str, object]:

@@ -16,6 +16,7 @@ from etafree.data.groups import Groups
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array
 from etafree.losses import Loss
+from etafree.totals.nuisance import Nuisance
 
 
 class Derivatives(NamedTuple):
@@ -65,11 +66,14 @@ class Total(ABC):
         None means one each.
     frequency : bool
         Whether a weight counts copies of a row (True) or represents other units (False).
+    nuisance : tuple of Nuisance
+        What was estimated from its rows beforehand.
     """
 
     loss: Any
     weights: Array | None
     frequency: bool
+    nuisance: tuple[Nuisance, ...] = ()
     #: What it has beyond sums: "rows", a loss of each observation's own; "leverage", a share of the
     #: Hessian of each, which HC2, HC3, CR2 and CR3 need; "linear", losses of a linear predictor;
     #: "memory", all rows at once.
@@ -118,6 +122,11 @@ class Total(ABC):
                 "use fewer parameters",
             )
         return self.count / (self.count - self.p)
+
+    @property
+    def score_factor(self) -> float:
+        """What the variance of a cluster's `scores` is times that of its `cluster_blocks`."""
+        return 1.0
 
     @property
     def column_norms(self) -> Array:

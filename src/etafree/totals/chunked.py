@@ -451,7 +451,11 @@ class StreamedTotal(PredictorTotal):
         per_block = max(1, BLOCK_NUMBERS // p**2)
         if many > MOST_PASSES * per_block:
             problem = f"needs the Hessians of {many} clusters, in more than {MOST_PASSES} passes"
-            raise InputError("correction", problem, "use correction='CR1'")
+            raise InputError(
+                "correction",
+                problem,
+                "use correction='CR1' (a survey 'survey', a series 'AR-EWC', a panel 'two-way')",
+            )
         for first in range(0, many, per_block):
             size = min(per_block, many - first)
             shapes = (size, p), (size, p, p), (size,), (size if twice else 0, p, p)

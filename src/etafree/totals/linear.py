@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from etafree.data.groups import Groups
 from etafree.foundation.arguments import Array
 from etafree.losses import LinearLoss, ResidualLoss
-from etafree.losses.residual import mad_scale
+from etafree.losses.residual import Huber, mad_fit
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Total
+from etafree.totals.nuisance import Nuisance, ResidualScale
 
 #: Numbers per block: half a megabyte, so that a block is read from memory once.
 BLOCK = 1 << 16
@@ -178,6 +179,8 @@ class LinearTotal(PredictorTotal):
         Whether a weight counts copies of a row (True) or represents other units (False).
     first : int
         Number of the first row, if this is a part of a larger total.
+    nuisance : tuple of Nuisance
+        What was estimated from these very rows; under other weights it is taken as known.
     """
 
     traits: ClassVar[frozenset[str]] = PredictorTotal.traits | {"memory"}
@@ -189,6 +192,7 @@ class LinearTotal(PredictorTotal):
     weights: Array | None = None
     frequency: bool = True
     first: int = 0
+    nuisance: tuple[Nuisance, ...] = ()
 
     @cached_property
     def n(self) -> int:
@@ -202,7 +206,7 @@ class LinearTotal(PredictorTotal):
 
     def reweighted(self, weights: Array | None, frequency: bool) -> LinearTotal:
         """Return the same total under other weights."""
-        return replace(self, weights=weights, frequency=frequency)
+        return replace(self, weights=weights, frequency=frequency, nuisance=())
 
     @property
     def trials(self) -> bool:
@@ -223,11 +227,13 @@ class LinearTotal(PredictorTotal):
     def take(self, rows: NDArray[np.intp]) -> LinearTotal:
         """Return the total of some rows, by their numbers."""
         offset, weights = (None if v is None else v[rows] for v in (self.offset, self.weights))
-        return replace(self, X=self.X[rows], y=self.y[rows], offset=offset, weights=weights)
+        X, y = self.X[rows], self.y[rows]
+        return replace(self, X=X, y=y, offset=offset, weights=weights, nuisance=())
 
     def with_loss(self, loss: LinearLoss) -> LinearTotal:
         """Return the total of another loss over the same rows."""
-        return replace(self, loss=loss).fitted()
+        kept = tuple(each for each in self.nuisance if not each.of_loss)
+        return replace(self, loss=loss, nuisance=kept).fitted()
 
     def fitted(self) -> LinearTotal:
         """Return the total with its response checked and a plug-in scale filled in."""
@@ -235,8 +241,11 @@ class LinearTotal(PredictorTotal):
         loss.check(self.y)
         if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
             moved = self.y if self.offset is None else self.y - self.offset
-            scale = mad_scale(loss, self.X, moved, self.weights)
-            return replace(self, loss=loss.with_scale(scale))
+            scale, theta, tuning = mad_fit(loss, self.X, moved, self.weights)
+            pilot = replace(self, loss=Huber(tuning, scale=scale), nuisance=())
+            estimate = ResidualScale(scale, pilot, theta)
+            nuisance = (*self.nuisance, estimate)
+            return replace(self, loss=loss.with_scale(scale), nuisance=nuisance)
         return self
 
     def _weights(self, rows: slice | NDArray[np.intp]) -> Array:

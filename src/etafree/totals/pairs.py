@@ -3,10 +3,24 @@ r"""U-type losses: totals over pairs of units, :math:`M(\theta)=\sum_{i<j}h(\the
 The score of unit i is its full row sum :math:`g_i=\sum_{j\ne i}\nabla h(\theta,z_i,z_j)`. These add
 up to twice the gradient, and :math:`\sum_i(g_i-\bar g)(g_i-\bar g)^\top` estimates the variance of
 the total score: two pairs that share a unit depend on each other, so pairs taken as independent
-are far too sure. HC1 multiplies by :math:`n(n-1)/(n-2)^2`, which makes it the jackknife that leaves
-out one unit at a time (Arvesen 1969). Everything is a label or a weight per *unit*; clusters,
-strata and time mean what they mean elsewhere. The effective scale :math:`s_n` is the number of
-pairs; :math:`\eta` multiplies a sum over pairs, so that about 2/n is what 1 is elsewhere.
+are far too sure. HC1 multiplies by :math:`n(n-1)/(n-2)^2`, which makes it the jackknife of the
+total score that leaves out one unit at a time (Arvesen 1969). Everything is a label or a weight per
+*unit*; clusters, strata and time mean what they mean elsewhere. The effective scale :math:`s_n` is
+the number of pairs; :math:`\eta` multiplies a sum over pairs, so that about 2/n is what 1 is
+elsewhere.
+
+A cluster g (or a single unit) of weight :math:`w_g` among W takes all pairs with one of its units
+along when it leaves. What is left, :math:`M_{-g}`, is a sum over pairs of the other units; per unit
+it grows like a sum over units, so the share of g in the loss, and alike in gradient, Hessian and
+number of pairs, is
+
+.. math:: M_g = M - \frac{W}{W-w_g}M_{-g}.
+
+Then :math:`(A-A_g)^{-1}\psi_g` is, with either sign, the Newton step from the minimiser to that of
+:math:`M_{-g}`: HC3 and CR3 are the jackknife of the estimate, exactly so for a quadratic loss. For
+squared differences they are those of least squares with an intercept. For :math:`h=a_i+a_j` the
+share is that of the sum :math:`(n-1)\sum_ia_i` up to terms of order 1/n, so that degrees of freedom
+follow from shares as they do for sums (`dependence.clusters.contrast_laws`).
 
 A pair weighs :math:`w_iw_j`. Copies under frequency weights pair with each other too, exactly as
 if the rows were repeated, so that :math:`s_n=W(W-1)/2` for them.
@@ -40,7 +54,7 @@ from etafree.foundation.arguments import (
     axis_names,
     check_finite,
 )
-from etafree.foundation.linalg import least_squares, majorized
+from etafree.foundation.linalg import absolute, least_squares, majorized, transport
 from etafree.losses import Huber, LinearLoss, ResidualLoss, Squared
 from etafree.losses.residual import mad_scale
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
@@ -50,6 +64,8 @@ if TYPE_CHECKING:
 
 #: Units per side of a tile of pairs, and units from which sorting beats looking at every pair.
 TILE, SORT_FROM = 256, 128
+#: Numbers in the Hessians of a block of units, and in the columns that are summed at a time.
+HESSIANS, COLUMNS = 1 << 22, 1 << 19
 #: Advice for a wrong number of labels, after "has 4950 entries for 100 rows".
 PER_UNIT = "scores belong to units, not to pairs: pass one value per unit"
 
@@ -67,11 +83,19 @@ class RowSums(NamedTuple):
 class PairTotal(Total):
     """A loss summed over pairs of weighted units."""
 
-    traits: ClassVar[frozenset[str]] = frozenset({"memory"})
+    traits: ClassVar[frozenset[str]] = frozenset({"leverage", "memory"})
 
     @abstractmethod
     def row_sums(self, theta: Array, *, majorize: bool = False) -> RowSums:
         """Return all sums over pairs in one pass."""
+
+    @abstractmethod
+    def row_hessians(self, theta: Array, units: NDArray[np.intp]) -> Array:
+        """Return these units' row sums of Hessians (b, p, p); all add up to twice the total's."""
+
+    @abstractmethod
+    def within(self, theta: Array, units: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Return gradient (p,) and Hessian (p, p) of the pairs among some units."""
 
     @property
     def size(self) -> float:
@@ -85,6 +109,11 @@ class PairTotal(Total):
         if self.count <= 2:
             raise InputError("correction", "'HC1' needs more than 2 units over pairs", "add units")
         return self.count * (self.count - 1.0) / (self.count - 2.0) ** 2
+
+    @property
+    def score_factor(self) -> float:
+        """Return (1 - 1/n)^2: shares are row sums without 1/n of the gradient, over 1 - 1/n."""
+        return (1.0 - 1.0 / self.count) ** 2
 
     def reweighted(self, weights: Array | None, frequency: bool) -> Self:
         """Return the same total under other weights."""
@@ -110,9 +139,69 @@ class PairTotal(Total):
         return ClusterTotals(s.gradient, s.hessian, sums, groups.weights(self.weights))
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
-        """Refuse: a pair belongs to two units, so none has a Hessian of its own."""
-        problem = "is over pairs, where no cluster has a Hessian of its own"
-        raise InputError("loss", problem, "use a correction without leverages: HC1, CR1")
+        """Yield the shares of blocks of clusters in gradient, Hessian and number of pairs."""
+        s, step = self.row_sums(theta), max(1, HESSIANS // self.p**2)
+        part = groups.weights(self.weights) / self.weight
+        if part.max() >= 1.0:
+            raise InputError("clusters", "hold all units in one", "at least two must vary")
+        left = self._pairs_without(groups) / (1.0 - part)
+        weights = np.where(part > 0, self.weight * (1.0 - left / self.size), 0.0)
+        order, starts = groups.order()
+        rows = np.arange(self.n) if order is None else order
+        for first in range(0, len(groups), step):
+            here = slice(first, min(first + step, len(groups)))
+            members = np.split(
+                rows[starts[first] : starts[here.stop]], starts[here][1:] - starts[first]
+            )
+            scores, hessians, variances = self._leaving(theta, s, members)
+            scores = _share(scores, s.gradient, part[here, None])
+            hessians = _share(hessians, s.hessian, part[here, None, None])
+            variances = absolute(hessians if self.frequency else variances)
+            yield ClusterBlock(first, scores, hessians, weights[here], variances)
+
+    def _leaving(
+        self, theta: Array, s: RowSums, members: list[NDArray[np.intp]]
+    ) -> tuple[Array, Array, Array]:
+        """Return gradients and Hessians of what leaves with clusters of units.
+
+        Also the working variances of units with sampling weights, which count twice in them.
+        """
+        w = np.ones(self.n) if self.weights is None else self.weights
+        scores: Array = np.zeros((len(members), self.p))
+        hessians, twice = np.zeros((2, len(members), self.p, self.p))
+        units = np.concatenate(members)
+        codes = np.repeat(np.arange(len(members)), [len(some) for some in members])
+        np.add.at(scores, codes, s.scores[units])
+        for k in range(0, len(units), max(1, HESSIANS // self.p**2)):
+            block = slice(k, k + max(1, HESSIANS // self.p**2))
+            each, weight = self.row_hessians(theta, units[block]), w[units[block], None, None]
+            np.add.at(hessians, codes[block], each)
+            if not self.frequency:
+                shares = _share(each, s.hessian, weight / self.weight)
+                np.add.at(twice, codes[block], weight * shares)
+        for g, some in enumerate(members):
+            if len(some) > 1 or self.copies:  # pairs inside a cluster leave once
+                gradient, hessian = self.within(theta, some)
+                scores[g] -= gradient
+                hessians[g] -= hessian
+        return scores, hessians, twice
+
+    def _pairs_without(self, groups: Groups) -> Array:
+        """Return the number of pairs that are left without each cluster (G,)."""
+        w = np.ones(self.n) if self.weights is None else self.weights
+        own = w if self.weights is None or self.frequency else np.square(w)
+        left = self.weight - groups.weights(self.weights)
+        pairs: Array = 0.5 * (np.square(left) - (own.sum() - groups.weights(own)))
+        return pairs
+
+
+def _share(removed: Array, total: Array, part: Array) -> Array:
+    """Return the share of clusters that hold a `part` of the weight, from what leaves with them.
+
+    That is M - (M - removed) / (1 - part).
+    """
+    share: Array = (removed - part * total) / (1.0 - part)
+    return share
 
 
 def checked_units(n: int, weights: Array | None) -> Array:
@@ -184,6 +273,65 @@ class DifferenceTotal(PairTotal):
         hessian = (X.T * (w * bend[:, 0])) @ X - Z[:, 1:].T @ bend[:, 1:]
         scale = np.linalg.norm(pull) * self.column_norms
         return RowSums(values, scores, pull @ X, 0.5 * (hessian + hessian.T), scale)
+
+    def row_hessians(self, theta: Array, units: NDArray[np.intp]) -> Array:
+        r"""Return these units' row sums of Hessians (b, p, p), from columns of products of X.
+
+        .. math:: A_i = w_i\sum_j w_jc_{ij}(x_i-x_j)(x_i-x_j)^\top.
+        """
+        kept, X, y, w, _ = self._kept
+        place = np.full(self.n, -1)
+        place[kept] = np.arange(len(X))
+        there = place[units] >= 0
+        rows, r = place[units][there], y - X @ theta
+        mass, mean = np.split(
+            self._bends(r, w[:, None] * np.column_stack([np.ones(len(X)), X]), rows), [1], 1
+        )
+        left, right = np.tril_indices(self.p)
+        second, step = np.empty((len(rows), len(left))), max(1, COLUMNS // len(X))
+        for k in range(0, len(left), step):
+            a, b = left[k : k + step], right[k : k + step]
+            second[:, k : k + step] = self._bends(r, w[:, None] * X[:, a] * X[:, b], rows)
+        cross = X[rows][:, :, None] * mean[:, None, :]
+        own = mass[:, :, None] * X[rows][:, :, None] * X[rows][:, None, :]
+        own -= cross + cross.transpose(0, 2, 1)
+        own[:, left, right] += second
+        own[:, right, left] += np.where(left == right, 0.0, second)
+        hessians = np.zeros((len(units), self.p, self.p))
+        hessians[there] = w[rows, None, None] * own
+        return hessians
+
+    def _bends(self, r: Array, Z: Array, rows: NDArray[np.intp]) -> Array:
+        """Return sums over j of second derivatives times Z_j, for some rows only."""
+        window = _window(self.loss.kernel)
+        if window is not None and len(r) >= SORT_FROM:
+            return _by_sorting(*window, r, Z)[2][rows]
+        out = np.zeros((len(rows), Z.shape[1]))
+        for a in range(0, len(rows), TILE):
+            for b in range(0, len(r), TILE):
+                u = r[b : b + TILE] - r[rows[a : a + TILE], None]
+                out[a : a + TILE] += (
+                    self.loss.kernel.second(u, np.zeros(u.shape[1])) @ Z[b : b + TILE]
+                )
+        return out
+
+    def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        """Yield the shares of clusters; Hessians from another loss where this one's are too few."""
+        blocks = super().cluster_blocks(theta, groups)
+        if self.loss.smooth is None:
+            yield from blocks
+            return
+        other = replace(self, loss=self.loss.smooth)
+        sums = [total.row_sums(theta).hessian for total in (other, self)]
+        turn = transport(sums[0], sums[1], "affine")  # takes the other Hessian to this one
+        for block, wide in zip(blocks, other.cluster_blocks(theta, groups), strict=True):
+            hessians, variances = (turn @ each @ turn.T for each in (wide.hessians, wide.variances))
+            yield block._replace(hessians=hessians, variances=variances)
+
+    def within(self, theta: Array, units: NDArray[np.intp]) -> tuple[Array, Array]:
+        weights = None if self.weights is None else self.weights[units]
+        s = replace(self, X=self.X[units], y=self.y[units], weights=weights).row_sums(theta)
+        return s.gradient, s.hessian
 
     def totals(self, thetas: Array) -> Array:
         _, X, y, w, at_zero = self._kept
@@ -288,6 +436,11 @@ class _Differences(GeneralLoss):
     def kernel(self) -> LinearLoss:
         """The loss of a difference."""
         raise TypeError(f"{type(self).__name__} must define kernel")
+
+    @property
+    def smooth(self) -> _Differences | None:
+        """A loss whose Hessians say what share a unit has, if a unit's own say too little."""
+        return None
 
     def fitted(self, X: Array, y: Array, weights: Array | None) -> _Differences:
         """Return this loss with what it takes from the data filled in; X has an intercept."""
@@ -408,7 +561,8 @@ class Wilcoxon(_Differences):
     With Jaeckel's dispersion :math:`D=\sum_i 12^{1/2}\{R_i/(n+1)-\tfrac12\}r_i` of Wilcoxon scores,
     :math:`\sum_{i<j}|r_i-r_j| = 3^{-1/2}(n+1)D`: the minimiser tends to his as w falls. Errors
     that are independent of X leave the target the same at every w. So small a width that no pairs
-    are inside leaves the loss flat at its minimum, which is an error.
+    are inside leaves the loss flat at its minimum, which is an error. Of one unit only few pairs
+    are inside: its share of the Hessian, its leverage, is that of squared differences.
 
     Parameters
     ----------
@@ -452,6 +606,11 @@ class Wilcoxon(_Differences):
             raise InputError("width", "is 'mad' and has not been estimated", "use a Criterion")
         root = float(np.sqrt(self.width))  # Huber's loss with threshold w, over w
         return Huber(root, scale=root)
+
+    @property
+    def smooth(self) -> PairwiseDifference:
+        """Squared differences: few of a unit's pairs lie within the width."""
+        return PairwiseDifference(Squared())
 
     def fitted(self, X: Array, y: Array, weights: Array | None) -> Wilcoxon:
         if not isinstance(self.width, str):
@@ -587,8 +746,7 @@ class JaxPairTotal(PairTotal):
         n, p = self.n, self.p
         values, scores, scale = np.zeros(n), np.zeros((n, p)), np.zeros(p)
         hessian: Array = np.zeros((p, p))
-        side = int(np.clip(np.sqrt(TILE_NUMBERS / (1 + p + p * p)), 16, 512))
-        for R, C, pairs in self._weighted_tiles(side):
+        for R, C, pairs in self._weighted_tiles(self._side):
             share = 0.5 if R == C else 1.0
             tile = self.sums("tile", theta, R, C, pairs)
             values[R] += tile[0]
@@ -604,6 +762,39 @@ class JaxPairTotal(PairTotal):
             hessian = majorized(hessian, unit, 1e-4)
         return RowSums(values, scores, 0.5 * scores.sum(axis=0), hessian, scale)
 
+    @property
+    def _side(self) -> int:
+        """Units per side of a tile whose derivatives fit."""
+        return int(np.clip(np.sqrt(TILE_NUMBERS / (1 + self.p + self.p**2)), 16, 512))
+
+    def _pairs(self, R: NDArray[np.intp], C: NDArray[np.intp]) -> Array:
+        """Return the weights of pairs of units (r, c), zero for a unit with itself."""
+        w = np.ones(self.n) if self.weights is None else self.weights
+        pairs = np.outer(w[R], w[C])
+        same = R[:, None] == C
+        pairs[same] -= (np.outer(w[R], np.ones(len(C))) if self.frequency else pairs)[same]
+        return pairs
+
+    def row_hessians(self, theta: Array, units: NDArray[np.intp]) -> Array:
+        hessians = np.zeros((len(units), self.p, self.p))
+        for a in range(0, len(units), self._side):
+            R = units[a : a + self._side]
+            for b in range(0, self.n, self._side):
+                C = np.arange(b, min(b + self._side, self.n))
+                tile = self.sums("bends", theta, R, C, self._pairs(R, C))
+                hessians[a : a + self._side] += tile[0]
+        return 0.5 * (hessians + hessians.transpose(0, 2, 1))
+
+    def within(self, theta: Array, units: NDArray[np.intp]) -> tuple[Array, Array]:
+        gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
+        for R, C in tiles(len(units), self._side):
+            share = 0.5 if R == C else 1.0
+            pairs = self._pairs(units[R], units[C])
+            tile = self.sums("tile", theta, *_padded(units[R], units[C], pairs))
+            gradient += share * tile[2].sum(axis=0)
+            hessian += share * tile[4]
+        return gradient, 0.5 * (hessian + hessian.T)
+
     def totals(self, thetas: Array) -> Array:
         side = min(self.n, 512)
         step = 1 << max(0, (TILE_NUMBERS // side**2).bit_length() - 1)
@@ -615,6 +806,14 @@ class JaxPairTotal(PairTotal):
             return total
 
         return pytrees.in_bundles(thetas, step, summed)
+
+
+def _padded(
+    R: NDArray[np.intp], C: NDArray[np.intp], pairs: Array
+) -> tuple[NDArray[np.intp], NDArray[np.intp], Array]:
+    """Return a tile with sides filled up to powers of two, so that few shapes are compiled."""
+    more = [(0, (1 << (len(units) - 1).bit_length()) - len(units)) for units in (R, C)]
+    return np.pad(R, more[0], "edge"), np.pad(C, more[1], "edge"), np.pad(pairs, more)
 
 
 class _TileSums:
@@ -647,11 +846,15 @@ class _TileSums:
             size = jnp.abs(slope).sum((0, 1))
             return value.sum(1), value.sum(0), slope.sum(1), slope.sum(0), bend, size
 
+        def bends(theta: JaxArray, a: object, b: object, pairs: JaxArray) -> tuple[JaxArray]:
+            return (weighted(over(jax.hessian(one))(theta, a, b), pairs).sum(1),)
+
         def total(theta: JaxArray, a: object, b: object, pairs: JaxArray) -> tuple[JaxArray]:
             return (weighted(over(one)(theta, a, b), pairs).sum(),)
 
         totals = jax.jit(jax.vmap(total, (0, None, None, None)))
-        self.one, self.compiled = one, {"tile": jax.jit(tile), "total": totals}
+        compiled = {"tile": jax.jit(tile), "bends": jax.jit(bends), "total": totals}
+        self.one, self.compiled = one, compiled
 
     def rows(self, which: object) -> object:
         """Return rows of the data."""
@@ -659,8 +862,8 @@ class _TileSums:
 
         return jax.tree.map(lambda column: column[which], self._columns)
 
-    def __call__(self, name: str, theta: Array, R: slice, C: slice, pairs: Array) -> list[Array]:
-        """Return `tile`, or the `total` at many parameters, of units R and C with these weights."""
+    def __call__(self, name: str, theta: Array, R: object, C: object, pairs: Array) -> list[Array]:
+        """Return `tile`, `bends` or the `total` at many parameters of weighted pairs of units."""
         with double_precision():
             sums = self.compiled[name](theta, self.rows(R), self.rows(C), pairs)
             return [np.asarray(array) for array in sums]
