@@ -19,6 +19,7 @@ __all__ = ["clustered_data", "run", "without_compiled_code"]
 GOAL = 10.0
 GOAL_NUMPY = 24.0
 GOAL_MEMORY = 300.0
+GOAL_LAWS = 1.5
 COLUMNS = 10
 
 
@@ -37,7 +38,7 @@ def clustered_data(n: int, clusters: int) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def run(quick: bool) -> list[Row]:
-    """Return the CPU time over that of one pass, compiled and not, and the peak memory."""
+    """Return the CPU time over that of one pass, compiled and not, peak memory, and laws' cost."""
     n, clusters = (400_000, 4_000) if quick else (10_000_000, 100_000)
     rows = [_memory(n, clusters)]
     X, y, labels = clustered_data(n, clusters)
@@ -63,6 +64,28 @@ def run(quick: bool) -> list[Row]:
             raise RuntimeError("the compiled and the numpy path give different sandwiches")
         ratios = interleaved_ratios("sandwich, numpy only", cost, cost_of_pass)
     rows.append(Row("sandwich, numpy only", GOAL_NUMPY, False, ratios))
+    return rows + _laws(quick)
+
+
+def _laws(quick: bool) -> list[Row]:
+    """Return the CPU time with laws over that without, of rows (HC3) and of clusters (CR3)."""
+    n, clusters = (50_000, 5_000) if quick else (1_000_000, 100_000)
+    X, y, labels = clustered_data(n, clusters)
+    criterion, center = ef.Criterion(ef.losses.Squared(), data=(X, y)), np.ones(X.shape[1])
+    rows = []
+    for name, groups in ((f"laws of {n:,} rows", None), (f"laws of {clusters:,} clusters", labels)):
+        announce(f"{name}: n = {n}, p = {X.shape[1]}")
+
+        def sandwich(dof: float | None, groups: object = groups) -> float:
+            return cpu_seconds(
+                lambda: ef.target(criterion, center=center, clusters=groups, dof=dof)
+            )
+
+        sandwich(None)
+        sandwich(np.inf)
+        ratios = interleaved_ratios(name, lambda: sandwich(None), lambda: sandwich(np.inf))
+        note = "degrees of freedom and bias of every coefficient, over the sandwich without them"
+        rows.append(Row(name, GOAL_LAWS, False, ratios, "", note))
     return rows
 
 

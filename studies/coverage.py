@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from etafree.calibrate import calibrate
-from etafree.dependence import Survey
+from etafree.dependence import Panel, Survey
 from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_count
 from etafree.foundation.terminal import say
-from etafree.inference import student_quantile
 from etafree.map import Map
 from etafree.paper.study import Arrays, Cell, How, Parameters, run_study, write_outputs
 from etafree.posterior import GeneralizedPosterior
@@ -26,6 +25,7 @@ from etafree.target import Target
 from etafree.totals.linear import has_design
 from studies.problem import Problem, coverage
 from studies.scenarios import SCENARIOS, SLOW, simulate
+from studies.small_samples import AWKWARD, SMALL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,8 +39,8 @@ FIXED = ("location-scale, Wald", "frequentist")
 DEFAULT = ("location-scale, draws", "location-scale, Wald")
 #: Replicates per cell, draws per posterior, and the band that counts as nominal.
 BLOCK, DRAWS, BAND = 100, 1000, (0.935, 0.965)
-#: Replicates of a scenario that takes more than 50 ms at each learning rate.
-SLOW_REPLICATES = 500
+#: Replicates of a scenario that takes more than 50 ms at each learning rate, and of small samples.
+SLOW_REPLICATES, SMALL_REPLICATES = 500, 1000
 QUICK_REPLICATES = 6
 
 
@@ -80,7 +80,7 @@ def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) ->
         sampler = "auto" if has_design(criterion.total) else "importance"
         posterior = GeneralizedPosterior(criterion, eta)
         draws = sample(posterior, draws=DRAWS, seed=rng, sampler=sampler)
-        result = calibrate(draws, criterion, seed=rng, **problem.options)
+        result = calibrate(draws, goal, seed=rng)
     except EtafreeError as error:
         return np.full((len(METHODS), 2, criterion.p), np.nan), type(error).__name__
     chosen = draws.select(goal.names)
@@ -99,7 +99,7 @@ def _quantiles(draws: Draws) -> Array:
 
 
 def _wald(goal: Target) -> Array:
-    half = student_quantile(0.975, goal.dof) * goal.se
+    half = goal.law().quantile(0.975) * goal.se
     return np.array([goal.center - half, goal.center + half])
 
 
@@ -118,7 +118,8 @@ def _textbook(problem: Problem) -> Target:
         return target(problem.criterion, correction="CR0", **problem.options)
     if isinstance(problem.options["dependence"], Survey):
         return target(problem.criterion, dof=np.inf, **problem.options)
-    return target(problem.criterion, correction="Bartlett", **problem.options)
+    lagged = "DK" if isinstance(problem.options["dependence"], Panel) else "Bartlett"
+    return target(problem.criterion, correction=lagged, **problem.options)
 
 
 def run_coverage(
@@ -142,9 +143,9 @@ def run_coverage(
     names = list(SCENARIOS) if only is None else [s for s in SCENARIOS if only in s]
     if not names:
         raise InputError("only", f"is {only!r}", f"scenarios are {list(SCENARIOS)}")
-    cells = []
+    cells, turns = [], []
     for name in names:
-        many = min(count, SLOW_REPLICATES) if name in SLOW else count
+        many = replicates_of(name, count)
         block = BLOCK // 4 if name in SLOW else BLOCK
         cells += [
             Cell(
@@ -153,15 +154,24 @@ def run_coverage(
             )
             for first in range(0, many, block)
         ]
+        turns += [first / many for first in range(0, many, block)]
+    order = np.argsort(turns, kind="stable")
+    in_turns = [cells[k] for k in order]  # slow ones not last
     settings = {"replicates": count, "scenarios": names, "etas": list(ETAS), "draws": DRAWS}
-    slow_first = sorted(cells, key=lambda cell: cell.parameters["scenario"] not in SLOW)
-    results = run_study("coverage", settings, slow_first, work, out, seed=seed, **how)
+    results = run_study("coverage", settings, in_turns, work, out, seed=seed, **how)
     rows: list[dict[str, object]] = []
     for name in names:
         blocks = [results[cell.key] for cell in cells if cell.parameters["scenario"] == name]
         arrays = {key: np.concatenate([b[key] for b in blocks]) for key in blocks[0]}
         rows += _rows(name, arrays)
     return pd.DataFrame(rows)
+
+
+def replicates_of(name: str, count: int) -> int:
+    """Return how many data sets of a scenario there are when `count` are asked for."""
+    if name in SLOW:
+        return min(count, SLOW_REPLICATES)
+    return min(count, SMALL_REPLICATES) if name in SMALL or name in AWKWARD else count
 
 
 def _rows(name: str, arrays: Mapping[str, Array]) -> list[dict[str, object]]:

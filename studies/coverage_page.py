@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["coverage_page", "coverage_picture", "league"]
+__all__ = ["coverage_page", "coverage_picture", "league", "league_markdown", "rivals_markdown"]
 
 STYLES = {
     "uncalibrated": (BEFORE, "o", 0.22),
@@ -35,6 +35,48 @@ def league(table: pd.DataFrame) -> pd.DataFrame:
     draws = main[main["method"] == "location-scale, draws"].groupby("scenario")["flagged"]
     wide["flagged, min"], wide["flagged, max"] = draws.min(), draws.max()
     return wide
+
+
+def league_markdown(table: pd.DataFrame) -> str:
+    """Return the league table as documents show it: least to most over coefficients and eta."""
+    header = ["data", *(m.replace("location-scale", "location–scale") for m in STYLES)]
+    lines = [f"| {' | '.join([*header, 'flagged', 'by'])} |", "|---" * (len(header) + 2) + "|"]
+    for name, rows in table.groupby("scenario", sort=False):
+        cells = [_between(rows[rows["method"] == m]["coverage"]) for m in STYLES]
+        moving = rows[rows["method"] == "location-scale, draws"]
+        flagged = 100 * moving.groupby("eta")["flagged"].max()
+        least, most = f"{flagged.min():.0f}", f"{flagged.max():.0f}"
+        share = f"{least} %" if least == most else f"{least} – {most} %"
+        often = moving[moving["flagged"] > 0.5]
+        named = []
+        for check, part in often.groupby("check", sort=False):
+            etas = sorted(part["eta"].unique())
+            everywhere = len(etas) == moving["eta"].nunique()
+            where = "" if everywhere else f" (η = {', '.join(f'{eta:g}' for eta in etas)})"
+            named.append(f"{check}{where}")
+        lines.append(f"| {' | '.join([str(name), *cells, share, ', '.join(named)])} |")
+    return "\n".join(lines)
+
+
+def rivals_markdown(table: pd.DataFrame) -> str:
+    """Return other corrections of the same data as documents show them, a row per coefficient."""
+    lines = ["| data | parameter | default, Wald | others |", "|---|---|---|---|"]
+    fixed = table[table["eta"].isna() & (table["method"] != "frequentist")]
+    for (name, parameter), rows in fixed.groupby(["scenario", "parameter"], sort=False):
+        coverage = rows.set_index("method")["coverage"]
+        own = coverage.pop("location-scale, Wald")
+        others = ", ".join(f"{method} {value:.3f}" for method, value in coverage.items())
+        if others:
+            lines.append(f"| {name} | {parameter} | {own:.3f} | {others} |")
+    return "\n".join(lines)
+
+
+def _between(values: pd.Series) -> str:
+    """Return the least and the largest of numbers, once if they are the same."""
+    if not len(values):
+        return ""
+    least, most = f"{values.min():.3f}", f"{values.max():.3f}"
+    return least if least == most else f"{least} – {most}"
 
 
 def coverage_picture(table: pd.DataFrame, band: tuple[float, float]) -> Figure:

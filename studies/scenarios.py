@@ -19,8 +19,9 @@ from etafree.losses import Squared
 from etafree.optimize import minimise
 from etafree.paper.random_intercept import Design, RandomIntercept, pseudo_true
 from etafree.penalties import Ridge
-from studies import families
+from studies import families, serial
 from studies.problem import Problem
+from studies.small_samples import AWKWARD, SMALL
 
 __all__ = ["SCENARIOS", "SLOW", "simulate"]
 
@@ -167,6 +168,21 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     "two ways, 10 x 30": (crossed, {"first": 10, "second": 30}),
     "4 strata, 21 PSUs": (survey, {"psus": 3}),
     "4 strata, 56 PSUs": (survey, {"psus": 8}),
+    "25 strata of two PSUs": (serial.pairs_of_psus, {"strata": 25}),
+    "AR(1) phi = 0.9 with trend, n = 300": (serial.trend, {"phi": 0.9, "periods": 300}),
+    "Huber, AR(1) with t(3) shocks, n = 200": (serial.heavy_tailed_series, {"periods": 200}),
+    **{
+        f"panel, {name}, 30 x 50": (
+            serial.panel,
+            {"units": 30, "periods": 50, "unit_effect": unit, "shock": shock},
+        )
+        for name, unit, shock in (
+            ("unit effects", 1.0, 0.0),
+            ("common shocks", 0.0, 1.0),
+            ("both", 1.0, 1.0),
+        )
+    },
+    **{name: (design, {}) for name, design in {**SMALL, **AWKWARD}.items()},
 }
 
 

@@ -8,27 +8,27 @@ A law is judged by its coverage farthest from 95 % first, by its width second.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
-from etafree import losses
-from etafree.criterion import Criterion
 from etafree.data.groups import Groups
 from etafree.dependence.clusters import contrast_laws, influences, point_of
+from etafree.diagnostics import implied_coverage, skewness
 from etafree.errors import EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_count
+from etafree.foundation.check import run_checks
 from etafree.foundation.terminal import say
-from etafree.inference import student_quantile, t_ratios, wild_bootstrap
+from etafree.inference import t_ratios, wild_bootstrap
 from etafree.paper.study import Arrays, Cell, How, Parameters, run_study, write_outputs
 from etafree.report.page import Section, picture_data, render, table_html
 from etafree.sandwich import target
+from etafree.target import Law
 from studies.problem import Problem, coverage
-from studies.scenarios import SCENARIOS
+from studies.scenarios import simulate
+from studies.small_samples import SMALL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,147 +50,6 @@ LAWS = (
 BLOCK = 100
 
 
-def with_one(*columns: Array) -> Array:
-    """Return a design matrix with an intercept."""
-    return np.column_stack([np.ones(len(columns[0])), *columns])
-
-
-def rows_of(loss: losses.LinearLoss, X: Array, y: Array, truth: object) -> Problem:
-    """Return a problem of independent rows."""
-    return Problem(Criterion(loss, (X, y)), {}, np.asarray(truth, dtype=float))
-
-
-def clusters_of(
-    loss: losses.LinearLoss, X: Array, y: Array, truth: object, labels: NDArray[np.intp]
-) -> Problem:
-    """Return a problem of one-way clusters."""
-    return Problem(Criterion(loss, (X, y)), {"clusters": labels}, np.asarray(truth, dtype=float))
-
-
-def mean(rng: np.random.Generator, n: int, sigma: float = 0.0) -> Problem:
-    """Return a mean of normal data, or of lognormal data with this sigma."""
-    normal = rng.standard_normal(n)
-    y, truth = (np.exp(sigma * normal), np.exp(0.5 * sigma**2)) if sigma else (normal, 0.0)
-    return rows_of(losses.Squared(), np.ones((n, 1)), y, [truth])
-
-
-def treated(rng: np.random.Generator, n: int, few: int, ratio: float) -> Problem:
-    """Return a difference of means: `few` treated of `n` rows, their variance ratio^2 times."""
-    x = (np.arange(n) < few).astype(float)
-    return rows_of(losses.Squared(), with_one(x), rng.standard_normal(n) * ratio**x, [0, 0])
-
-
-def skewed_covariate(rng: np.random.Generator, n: int, kind: str, power: float) -> Problem:
-    """Return least squares on a covariate with a long tail; errors grow with its power."""
-    x = rng.pareto(2.5, n) if kind == "pareto" else rng.lognormal(size=n)
-    y = rng.standard_normal(n) * (1 + (kind == "pareto") * x) * x**power
-    return rows_of(losses.Squared(), with_one(x), y, [0, 0])
-
-
-def many_covariates(rng: np.random.Generator, n: int, p: int) -> Problem:
-    """Return least squares where nothing is wrong, with p coefficients."""
-    X = with_one(*rng.standard_normal((p - 1, n)))
-    return rows_of(losses.Squared(), X, rng.standard_normal(n), np.zeros(p))
-
-
-def curved(rng: np.random.Generator, n: int) -> Problem:
-    """Return a quadratic whose errors grow towards both ends."""
-    x = rng.uniform(-2, 2, n)
-    return rows_of(losses.Squared(), with_one(x, x**2), x * rng.standard_normal(n), np.zeros(3))
-
-
-def zeros(rng: np.random.Generator, n: int) -> Problem:
-    """Return counts of which four in five are zero, overdispersed."""
-    x = rng.standard_normal(n)
-    y = rng.poisson(np.exp(-1.7 + 0.5 * x) * rng.standard_exponential(n)).astype(float)
-    return rows_of(losses.Poisson(), with_one(x), y, [-1.7, 0.5])
-
-
-def gamma(rng: np.random.Generator, n: int) -> Problem:
-    """Return the gamma loss on lognormal responses."""
-    x = rng.standard_normal(n)
-    y = np.exp(0.5 * x + rng.standard_normal(n))
-    return rows_of(losses.Gamma(), with_one(x), y, [0.5, 0.5])
-
-
-def rare(rng: np.random.Generator, n: int) -> Problem:
-    """Return a logistic model with one success in eight."""
-    x = rng.standard_normal(n)
-    y = (rng.uniform(size=n) < 1 / (1 + np.exp(2 - 0.7 * x))).astype(float)
-    return rows_of(losses.Logistic(), with_one(x), y, [-2, 0.7])
-
-
-def heavy(rng: np.random.Generator, n: int) -> Problem:
-    """Return a Huber regression with errors of t with two degrees of freedom."""
-    X = with_one(rng.standard_normal(n))
-    return rows_of(losses.Huber(1.345, scale=1.0), X, rng.standard_t(2, n), [0, 0])
-
-
-def _errors(rng: np.random.Generator, labels: NDArray[np.intp]) -> Array:
-    """Return errors with an effect of each cluster."""
-    noise: Array = rng.standard_normal(labels.max() + 1)[labels] + rng.standard_normal(len(labels))
-    return noise
-
-
-def equal_clusters(rng: np.random.Generator, groups: int, size: int) -> Problem:
-    """Return equal clusters where nothing is wrong; the covariate varies between and within."""
-    g = np.repeat(np.arange(groups), size)
-    X = with_one(rng.standard_normal(groups)[g] + rng.standard_normal(len(g)))
-    return clusters_of(losses.Squared(), X, _errors(rng, g), [0, 0], g)
-
-
-def treated_clusters(
-    rng: np.random.Generator, groups: int, few: int, size: int, covariates: int
-) -> Problem:
-    """Return a treatment of `few` whole clusters beside covariates."""
-    g = np.repeat(np.arange(groups), size)
-    X = with_one((g < few).astype(float), *rng.standard_normal((covariates, len(g))))
-    return clusters_of(losses.Squared(), X, _errors(rng, g), np.zeros(covariates + 2), g)
-
-
-def informative_sizes(rng: np.random.Generator, groups: int) -> Problem:
-    """Return clusters that are larger where the outcome is."""
-    u = rng.standard_normal(groups)
-    g = np.repeat(np.arange(groups), 1 + rng.poisson(np.exp(1 + 0.7 * u)))
-    x = rng.standard_normal(len(g))
-    rate = np.exp(1 + 0.245)
-    truth = [0.7 * rate / (1 + rate), 1.0]
-    return clusters_of(
-        losses.Squared(), with_one(x), u[g] + x + rng.standard_normal(len(g)), truth, g
-    )
-
-
-def giant(rng: np.random.Generator, groups: int, size: int) -> Problem:
-    """Return clusters of which one is ten times as large."""
-    sizes = np.where(np.arange(groups) == 0, 10 * size, size)
-    g = np.repeat(np.arange(groups), sizes)
-    X = with_one(rng.standard_normal(groups)[g] + rng.standard_normal(len(g)))
-    return clusters_of(losses.Squared(), X, _errors(rng, g), [0, 0], g)
-
-
-def skewed_level(rng: np.random.Generator, groups: int, size: int) -> Problem:
-    """Return a lognormal covariate that is constant within clusters."""
-    g = np.repeat(np.arange(groups), size)
-    X = with_one(rng.lognormal(size=groups)[g], rng.standard_normal(len(g)))
-    return clusters_of(losses.Squared(), X, _errors(rng, g), np.zeros(3), g)
-
-
-def clustered_binary(rng: np.random.Generator, groups: int, few: int, size: int) -> Problem:
-    """Return logistic regression with omitted effects of clusters, `few` of them treated."""
-    g = np.repeat(np.arange(groups), size)
-    X = with_one((g < few).astype(float), rng.standard_normal(len(g)))
-    y = rng.uniform(size=len(g)) < 1 / (1 + np.exp(-rng.standard_normal(groups)[g]))
-    return clusters_of(losses.Logistic(), X, y.astype(float), np.zeros(3), g)
-
-
-def clustered_counts(rng: np.random.Generator, groups: int, size: int) -> Problem:
-    """Return counts with gamma effects of clusters and a covariate of clusters."""
-    g = np.repeat(np.arange(groups), size)
-    x = rng.standard_normal(groups)[g]
-    y = rng.poisson(rng.gamma(2, 0.5, groups)[g] * np.exp(0.3 * x)).astype(float)
-    return clusters_of(losses.Poisson(), with_one(x), y, [0, 0.3], g)
-
-
 #: Scenarios of the coverage study with independent rows or one-way clusters.
 LEAGUE = (
     "squared, heteroscedastic",
@@ -202,34 +61,8 @@ LEAGUE = (
     *(f"lognormal group level, G = {g}" for g in (10, 20, 50)),
     *(f"ridge, sizes 2 or 25, G = {g}" for g in (20, 50, 100)),
 )
-DESIGNS: dict[str, Callable[[np.random.Generator], Problem]] = {
-    "normal mean, n = 50": partial(mean, n=50),
-    "normal mean, n = 100": partial(mean, n=100),
-    "lognormal mean, n = 50": partial(mean, n=50, sigma=1.0),
-    "lognormal mean, n = 200": partial(mean, n=200, sigma=1.0),
-    "5 of 100 rows treated": partial(treated, n=100, few=5, ratio=2.0),
-    "20 of 100 rows treated": partial(treated, n=100, few=20, ratio=2.0),
-    "3 of 60 rows treated, equal variances": partial(treated, n=60, few=3, ratio=1.0),
-    "lognormal x, n = 100": partial(skewed_covariate, n=100, kind="lognormal", power=0.0),
-    "lognormal x, heteroscedastic": partial(skewed_covariate, n=100, kind="lognormal", power=0.5),
-    "Pareto x, heteroscedastic": partial(skewed_covariate, n=100, kind="pareto", power=0.0),
-    "p = 10, n = 60": partial(many_covariates, n=60, p=10),
-    "quadratic, heteroscedastic, n = 80": partial(curved, n=80),
-    "Poisson, 80 % zeros, n = 200": partial(zeros, n=200),
-    "gamma on lognormal, n = 100": partial(gamma, n=100),
-    "logistic, rare, n = 150": partial(rare, n=150),
-    "Huber, t(2) errors, n = 60": partial(heavy, n=60),
-    "50 equal clusters": partial(equal_clusters, groups=50, size=8),
-    "20 equal clusters": partial(equal_clusters, groups=20, size=8),
-    "100 clusters, 5 treated": partial(treated_clusters, groups=100, few=5, size=10, covariates=8),
-    "8 clusters, 3 treated": partial(treated_clusters, groups=8, few=3, size=20, covariates=0),
-    "informative sizes, G = 60": partial(informative_sizes, groups=60),
-    "one giant cluster of 30": partial(giant, groups=30, size=8),
-    "lognormal level, G = 20": partial(skewed_level, groups=20, size=10),
-    "logistic, 10 of 30 clusters treated": partial(clustered_binary, groups=30, few=10, size=10),
-    "Poisson, 25 clusters": partial(clustered_counts, groups=25, size=8),
-    **{name: partial(SCENARIOS[name][0], **SCENARIOS[name][1]) for name in LEAGUE},
-}
+#: Designs by name: small samples, and scenarios of the coverage study.
+DESIGNS = (*SMALL, *LEAGUE)
 
 
 def limits(problem: Problem, rng: np.random.Generator) -> Array:
@@ -240,10 +73,12 @@ def limits(problem: Problem, rng: np.random.Generator) -> Array:
     at, each, tail = point_of(goal), np.eye(goal.p), 0.5 * (1 - LEVEL)
     three, second = (contrast_laws(at, groups, t.correction, each) for t in (goal, two))
 
-    def reach(dof: Array) -> Array:
-        return student_quantile(1 - tail, dof)
+    count = np.inf if goal.clusters is None else goal.clusters - 1.0
 
-    safe = reach(three.dof) / np.sqrt(three.inflation)
+    def reach(dof: Array) -> Array:
+        return Law(dof, np.ones(goal.p)).quantile(1 - tail)
+
+    safe = three.quantile(1 - tail)
     ratios = t_ratios(influences(at, groups, goal.correction), RESAMPLES, rng)
     low, high = np.quantile(ratios, [tail, 1 - tail], axis=0)
     n = problem.criterion.n
@@ -252,7 +87,7 @@ def limits(problem: Problem, rng: np.random.Generator) -> Array:
         wild_bootstrap(problem.criterion, goal, sets, row, 0.0, LEVEL, WILD, rng) for row in each
     ]
     both = [
-        (reach(goal.dof), reach(goal.dof)),
+        (reach(np.full(goal.p, count)),) * 2,
         (reach(three.dof), reach(three.dof)),
         (safe, safe),
         (reach(second.dof) * two.se / goal.se,) * 2,
@@ -264,18 +99,28 @@ def limits(problem: Problem, rng: np.random.Generator) -> Array:
     return np.array(out)
 
 
+def flagged(problem: Problem) -> bool:
+    """Return whether a check of the default interval's law warns of one data set."""
+    goal = target(problem.criterion, **problem.options)
+    checks = (implied_coverage, skewness)
+    planned = [(c.__name__, partial(c, problem.criterion, goal)) for c in checks]
+    return any(check.verdict == "warn" for check in run_checks(planned))
+
+
 def work(parameters: Parameters, seed: np.random.SeedSequence) -> Arrays:
-    """Return limits (replicate, law, 2, p) and truth (replicate, p); NaN where a fit fails."""
-    every, truth = [], []
+    """Return limits (replicate, law, 2, p), truth (replicate, p), flags; NaN where a fit fails."""
+    every, truth, flags = [], [], []
     for stream in seed.spawn(parameters["count"]):
         rng = np.random.default_rng(stream)
-        problem = DESIGNS[parameters["design"]](rng)
+        problem = simulate(parameters["design"], rng)
         try:
             every.append(limits(problem, rng))
+            flags.append(float(flagged(problem)))
         except EtafreeError:
             every.append(np.full((len(LAWS), 2, problem.criterion.p), np.nan))
+            flags.append(np.nan)
         truth.append(problem.truth)
-    return {"limits": np.array(every), "truth": np.array(truth)}
+    return {"limits": np.array(every), "truth": np.array(truth), "flags": np.array(flags)}
 
 
 def run_tournament(
@@ -290,7 +135,8 @@ def run_tournament(
     """Run the tournament, resuming what `out` holds, and return the long table.
 
     A row per design, parameter and law: coverage with its Monte Carlo error, the median width over
-    that of the first law, and replicates.
+    that of the first law, the share of data sets in which a check of the default law warns, and
+    replicates.
     """
     import pandas as pd
 
@@ -300,7 +146,7 @@ def run_tournament(
         raise InputError("only", f"is {only!r}", f"designs are {list(DESIGNS)}")
     cells = [
         Cell(
-            f"{list(DESIGNS).index(name):02d}-{first:06d}-{min(BLOCK, count - first)}",
+            f"{DESIGNS.index(name):02d}-{first:06d}-{min(BLOCK, count - first)}",
             {"design": name, "count": min(BLOCK, count - first)},
         )
         for name in names
@@ -312,14 +158,14 @@ def run_tournament(
     for name in names:
         blocks = [results[cell.key] for cell in cells if cell.parameters["design"] == name]
         arrays = {key: np.concatenate([b[key] for b in blocks]) for key in blocks[0]}
-        rows += _rows(name, arrays["limits"], arrays["truth"])
+        rows += _rows(name, **arrays)
     return pd.DataFrame(rows)
 
 
-def _rows(name: str, every: Array, truth: Array) -> list[dict[str, object]]:
+def _rows(name: str, limits: Array, truth: Array, flags: Array) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    kept = np.isfinite(every[:, 0]).all(axis=(1, 2))
-    every, truth = every[kept], truth[kept]
+    kept = np.isfinite(limits[:, 0]).all(axis=(1, 2))
+    every, truth = limits[kept], truth[kept]
     width = np.median(every[:, :, 1] - every[:, :, 0], axis=0)  # (law, p)
     for j in range(truth.shape[1]):
         for k, law in enumerate(LAWS):
@@ -332,6 +178,7 @@ def _rows(name: str, every: Array, truth: Array) -> list[dict[str, object]]:
                     "coverage": share,
                     "coverage_se": noise,
                     "width": width[k, j] / width[0, j],
+                    "flagged": flags[kept].mean(),
                     "replicates": int(kept.sum()),
                 }
             )
