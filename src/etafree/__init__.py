@@ -19,6 +19,7 @@ from etafree.samplers import sample
 from etafree.sandwich import target
 from etafree.target import Target
 from etafree.totals.jax import JaxLoss
+from etafree.totals.moments import Moments
 from etafree.totals.pairs import PairLoss, PairwiseDifference, Wilcoxon
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "LogPrior",
     "Map",
     "Minimum",
+    "Moments",
     "PairLoss",
     "PairwiseDifference",
     "Panel",

@@ -48,6 +48,7 @@ THRESHOLDS = {
     "selection": Threshold(3.0, below=True),  # of an active coefficient, in standard errors
     "unscaled prior": Threshold(0.1),  # in standard errors, or of the Hessian
     "quadrature": Threshold(1e-6, fail=1e-2),  # of a group's loss
+    "overidentification": Threshold(0.01, below=True),  # p value
     # what may depend on what
     "implied coverage": Threshold(0.935, below=True),  # of the 95 % intervals shown
     "skewness": Threshold(0.2),  # by which limits are off, in standard errors
@@ -88,6 +89,9 @@ ADVICE = {
     "mode moves with eta; the calibration targets the penalized estimator and uses the draws for "
     "shape only",
     "quadrature": "the integral over a group effect is not exact: heavy tails or several modes",
+    "overidentification": "{extra} more moments than parameters do not hold together (Hansen's "
+    "statistic {statistic:.1f}): some are not zero anywhere, and standard errors suppose that all "
+    "are; leave out those in doubt, or compare estimates",
     "implied coverage": "the 95 % interval of {name!r} covers about {value:.1%} even if the model "
     "is right, for it rests on {dof:.1f} degrees of freedom{carried}; {remedy}",
     "skewness": "what rows or clusters add to {name!r} is skewed: its interval lies about "
@@ -177,6 +181,7 @@ def every_check(
             ("rival mode", lambda: rival_mode(c, t)),
             ("selection", lambda: fragile_selection(c, t)),
             ("smoothing bias", lambda: smoothing_bias(c, t)),
+            ("overidentification", lambda: overidentification(c, t)),
         ]
     planned += [(finding.name, partial(judged, finding, original)) for finding in t.findings]
     planned += [
@@ -338,6 +343,21 @@ def _least_covered(at: Point, target: Target, groups: Groups | None) -> tuple[fl
     coverage = law.coverage(target.law().quantile(0.975)[coefficients])
     j = int(np.argmin(coverage))
     return float(coverage[j]), int(coefficients[j]), float(law.dof[j])
+
+
+def overidentification(criterion: Criterion, target: Target) -> tuple[Check, ...]:
+    """Return the p value of Hansen's test that more moments than parameters hold together."""
+    total = criterion.total
+    if "moments" not in total.traits or criterion.strength > 0:
+        return ()
+    groups = _coarsest(target) or _single_rows(total)
+    statistic, extra = total.overidentification(target.center, groups)
+    if extra == 0:
+        return ()
+    from scipy.special import chdtrc
+
+    details: Details = {"extra": extra, "statistic": statistic}
+    return (judge("overidentification", float(chdtrc(extra, statistic)), details),)
 
 
 def skewness(criterion: Criterion, target: Target) -> tuple[Check, ...]:

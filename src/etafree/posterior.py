@@ -23,6 +23,9 @@ from etafree.totals.linear import LinearTotal
 
 #: Random directions in which the tail of a redescending loss is checked.
 DIRECTIONS = 50
+#: By what the log of a density that does not vanish at infinity must fall: so much, and so much per
+#: parameter, for the volume that a sampler may reach grows with their number.
+NEGLIGIBLE = 10.0, 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,6 +292,13 @@ class GeneralizedPosterior:
     def _check_proper(self) -> None:
         """Refuse a learning rate so small that the density has no finite variance."""
         loss, advice = self.criterion.loss, "add a Ridge penalty or a log_prior"
+        flat = self.log_prior is None and self.criterion.strength == 0
+        if "moments" in self.criterion.total.traits and flat:
+            rise = self.eta * self.criterion.total.rise(self.criterion.start)
+            if rise < NEGLIGIBLE[0] + NEGLIGIBLE[1] * self.criterion.p:
+                problem = f"is {self.eta:g}: far out the quasi-posterior of {loss!r} stays at "
+                problem += f"exp(-{rise:.3g}) of its maximum, which is improper"
+                raise InputError("eta", problem, f"use a larger one, or {advice}")
         if self.tail_exponent == 0.0:
             problem = f"has the bounded loss {loss!r}, whose posterior is improper at every eta"
             raise InputError("criterion", problem, advice)

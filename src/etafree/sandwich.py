@@ -394,6 +394,11 @@ def _correction(asked: object, dependence: Dependence, meat: object, criterion: 
     total, advice = criterion.total, f"use correction={dependence.defaults[1]!r}"
     if "leverage" not in total.traits or criterion.loss.curvature() is not None:
         return dependence.correction(asked, ("this loss has none", advice))
+    if "moments" in total.traits and asked in ("HC2", "CR2"):
+        reason = "its root is known for losses, whose shares are symmetric"
+        return dependence.correction(asked, (reason, f"use correction={dependence.defaults[0]!r}"))
+    if "moments" in total.traits and not (dependence.independent or dependence.clusters):
+        return dependence.correction(asked, ("moments do not say how they vary", advice))
     if total.copies and dependence.independent and not is_linear(total):
         reason = "copies by frequency weights have none here"
         return dependence.correction(asked, (reason, f"{advice}, or repeat the rows"))

@@ -33,7 +33,15 @@ from etafree.foundation.arguments import (
     renamed,
 )
 from etafree.foundation.check import Finding
-from etafree.foundation.linalg import check_covariance, cholesky, eigh, rounding, solve, transport
+from etafree.foundation.linalg import (
+    check_covariance,
+    cholesky,
+    eigh,
+    rounding,
+    solve,
+    transport,
+    whitener,
+)
 
 if TYPE_CHECKING:
     from etafree.criterion import Criterion
@@ -183,6 +191,37 @@ class Satterthwaite:
         middle = self._middle
         both = np.trace(middle @ (b[1].T @ d[1]) @ middle.T @ (c[1].T @ a[1]))
         return float(own_ab @ own_cd + own_ab @ low_cd + low_ab @ own_cd + both)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreLaws:
+    r"""Degrees of freedom of a variance where no working model says how scores vary.
+
+    The variance of a contrast is :math:`\sum_gz_g^2` over m rows or clusters, with :math:`z_g` what
+    each adds to the estimate. The variance of that sum is estimated from its terms, and matched to
+    a scaled :math:`\chi^2_\nu` (Pan and Wall 2002):
+    :math:`\nu=2(\sum z_g^2)^2/\{\tfrac m{m-1}\sum(z_g^2-\overline{z^2})^2\}`, at most m - 1.
+    """
+
+    influences: Array  #: Of rows or clusters on the parameters, corrected for leverage, (m, p).
+
+    def single(self, contrasts: Array) -> Law:
+        """Return the law of each contrast of (q, p)."""
+        rows = np.atleast_2d(contrasts)
+        return Law(np.array([self.joint(row)[0] for row in rows]), np.ones(len(rows)))
+
+    def joint(self, contrasts: Array) -> tuple[float, Array]:
+        r"""Return degrees of freedom, and no bias.
+
+        With y the influences where the covariance of q contrasts is the identity, matching the sum
+        of variances of all its entries: :math:`\nu=q(q+1)/\{\tfrac m{m-1}(\sum|y_g|^4-q/m)\}`.
+        """
+        rows = np.atleast_2d(contrasts)
+        z = self.influences @ rows.T
+        m, q = z.shape
+        y = z @ whitener(z.T @ z, "contrasts").T
+        spread = m / (m - 1) * (np.square(np.square(y).sum(axis=1)).sum() - q / m)
+        return float(q * (q + 1) / max(spread, q * (q + 1) / (m - 1))), np.eye(q)
 
 
 def working_covariance_of_residuals(total: Array) -> Array:

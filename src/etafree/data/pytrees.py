@@ -37,6 +37,25 @@ def double_precision() -> AbstractContextManager[object]:
     return context
 
 
+def traced(argument: str, function: Callable[..., object], theta: object, row: object) -> Any:
+    """Return shape and type of what a function of parameters and a row returns, or say why not."""
+    jax = import_jax()
+    try:
+        with double_precision():
+            return jax.eval_shape(function, theta, row)
+    except Exception as error:  # whatever the user's function raises
+        kind, message = type(error).__name__, (str(error).splitlines() or [""])[0]
+        like = (jax.tree.structure(part) for part in (theta, row))
+        advice = {
+            "KeyError": "theta is {} and row {}, without columns that are not numbers".format(
+                *like
+            ),
+            "TracerBoolConversionError": "use jnp.where instead of if",
+            "TracerArrayConversionError": "use jax.numpy instead of numpy",
+        }.get(kind, "it takes (theta, row) and computes with jax.numpy")
+        raise InputError(argument, f"raises {kind}: {message}", advice) from error
+
+
 def refuse_other_rows(
     argument: str, function: Callable[..., object], n: int, *like: object
 ) -> None:

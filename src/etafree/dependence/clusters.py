@@ -33,7 +33,7 @@ MacKinnon, J. G. and White, H. (1985). J. Econometrics 29, 305-325. Bell, R. M. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -60,6 +60,7 @@ from etafree.target import (
     Law,
     Laws,
     Satterthwaite,
+    ScoreLaws,
     Target,
     sampling_adjustment,
     working_covariance_of_residuals,
@@ -227,6 +228,8 @@ class Independent(Dependence):
         # with n = 60 and p = 10 a 95 % region by chi-square covers 85 %, by Hotelling's law 96 %
         joint = total.count - at.criterion.p if total.count > at.criterion.p else None
         matrices = finish(whitened, whiten)
+        if moments is None and at.laws and correction in LEVERAGE:
+            return with_score_laws(Meat(*matrices, np.inf, correction), at, None)
         if moments is None:
             return Meat(*matrices, np.inf, correction, joint_dof=joint)
         dof, inflation = _coefficient_laws(at, None, correction, moments)
@@ -292,13 +295,22 @@ class OneWay(Dependence):
             whitened, count, moments = _adjusted(at, self.groups, correction)
             if moments is None:
                 matrices, design = finish(whitened, at.whiten), f"{count} clusters"
-                return Meat(*matrices, count - 1.0, correction, count, design=design)
+                meat = Meat(*matrices, count - 1.0, correction, count, design=design)
+                return with_score_laws(meat, at, self.groups) if at.laws else meat
             dof, inflation = _coefficient_laws(at, self.groups, correction, moments)
             laws = LeverageLaws(at, self.groups, correction)
         matrices, design = finish(whitened, at.whiten), f"{count} clusters"
         return Meat(
             *matrices, dof, correction, count, design=design, inflation=inflation, laws=laws
         )
+
+
+def with_score_laws(meat: Meat, at: Point, groups: Groups | None) -> Meat:
+    """Return a variance of rows or clusters with laws that no working model is needed for."""
+    each = influences(at, groups, meat.correction)
+    laws = ScoreLaws(each[np.any(each != 0, axis=1)])
+    dof, inflation = laws.single(np.eye(at.criterion.p))
+    return replace(meat, dof=dof, inflation=inflation, laws=laws)
 
 
 def mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
@@ -549,12 +561,12 @@ def _adjusted(at: Point, groups: Groups, correction: str) -> tuple[Array, int, M
     """Return B by CR2 or CR3 where A is the identity, the number of clusters and their moments."""
     p, count, whiten = at.criterion.p, 0, at.whiten
     whitened, parts = np.zeros((p, p)), ClusterParts(p, p, exact=len(groups) < MANY)
-    added = at.added(groups)
+    added, laws = at.added(groups), at.laws and "moments" not in at.criterion.total.traits
     for block in whitened_blocks(at, groups):
         count += int(np.count_nonzero(block.weights > 0))
         _check_left(np.eye(p) - block.hessians, at, groups, block.first, correction)
         both = block.scores[:, :, None]
-        if at.laws:  # scores and directions at once
+        if laws:  # scores and directions at once
             same = np.broadcast_to(whiten, (len(block.scores), p, p))
             both = np.concatenate([both, same], axis=2)
         both = _leaning(block.hessians, correction, both)
@@ -562,9 +574,9 @@ def _adjusted(at: Point, groups: Groups, correction: str) -> tuple[Array, int, M
         if added is not None:
             adjusted = adjusted + added[block.first : block.first + len(adjusted)]
         whitened += adjusted.T @ adjusted
-        if at.laws:
+        if laws:
             parts.add(block.hessians, _working_parts(at, block), both[:, :, 1:])
-    return whitened, count, parts.moments(whiten) if at.laws else None
+    return whitened, count, parts.moments(whiten) if laws else None
 
 
 class ClusterParts:
@@ -634,6 +646,8 @@ def _sampled_clusters(at: Point, groups: Groups) -> tuple[Array, int, Satterthwa
 
 def _check_left(left: Array, at: Point, groups: Groups, first: int, correction: str) -> None:
     """Refuse clusters without which, I - A_g A^{-1} being singular, a coefficient is lost."""
+    if "moments" in at.criterion.total.traits:  # not symmetric: by squared singular values
+        left = np.swapaxes(left, 1, 2) @ left
     if linalg.cholesky_or_none(left - SINGULAR * np.eye(left.shape[1])) is not None:
         return
     values, vectors = linalg.eigh(left, "clusters' Hessians")
@@ -673,6 +687,8 @@ def contrast_laws(at: Point, groups: Groups | None, correction: str, contrasts: 
     variance of the contrast. No G x G matrix is formed (Bell and McCaffrey; Imbens and Kolesar).
     """
     total, p = at.criterion.total, at.criterion.p
+    if "moments" in total.traits:
+        return ScoreLaws(influences(at, groups, correction)).single(contrasts)
     directions = at.whiten @ np.atleast_2d(contrasts).T  # (p, q)
     if groups is None and is_linear(total):
         moments = _row_moments(at, correction, directions)
@@ -830,7 +846,8 @@ def cluster_parts(
 def cluster_leverages(hessians: Array, hessian: Array) -> Array:
     """Return the largest eigenvalue of A_g A^{-1} for every cluster (G,): its leverage."""
     whiten = linalg.whitener(hessian)
-    return linalg.eigvalsh(whiten @ hessians @ whiten.T, "clusters' Hessians")[:, -1]
+    shares = whiten @ (0.5 * (hessians + np.swapaxes(hessians, 1, 2))) @ whiten.T
+    return linalg.eigvalsh(shares, "clusters' Hessians")[:, -1]
 
 
 def cluster_table(criterion: Criterion, target: Target, kind: str, groups: Groups) -> pd.DataFrame:

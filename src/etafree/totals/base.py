@@ -76,7 +76,8 @@ class Total(ABC):
     nuisance: tuple[Nuisance, ...] = ()
     #: What it has beyond sums: "rows", a loss of each observation's own; "leverage", a share of the
     #: Hessian of each, which HC2, HC3, CR2 and CR3 need; "linear", losses of a linear predictor;
-    #: "memory", all rows at once.
+    #: "memory", all rows at once; "moments", equations of their own, whose shares of the Hessian
+    #: are not symmetric and do not say how scores vary.
     traits: ClassVar[frozenset[str]] = frozenset({"rows", "leverage", "memory"})
 
     @property
@@ -169,7 +170,7 @@ class Total(ABC):
 
 #: What is said of a total that lacks a trait, and what to do about it.
 LACKS = {
-    "rows": ("is over pairs: an observation has no loss of its own", "use another method"),
+    "rows": ("has no loss of each observation's own", "use another method"),
     "leverage": ("has no Hessian of each observation", "use correction='HC1' or 'CR1'"),
     "linear": ("has no linear predictor", "use a loss of ef.losses"),
     "memory": ("reads its data in parts, and every row is needed at once", "use data in memory"),

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,14 +142,15 @@ class _Chunk(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class JaxTotal(AutodiffTotal):
-    """Sum of a `JaxLoss` over weighted observations; a row of weight zero is never looked at.
+class JaxRows(AutodiffTotal):
+    """Weighted rows that functions written in JAX are summed over, in chunks of one size.
 
-    `template` is what theta looks like, `columns` hold (n, ...) arrays, and `on_device` the rows as
-    JAX has them, shared by totals that differ in their weights.
+    A row of weight zero is never looked at. `template` is what theta looks like, `columns` hold
+    (n, ...) arrays, and `on_device` the rows as JAX has them, shared by totals that differ in their
+    weights.
     """
 
-    loss: JaxLoss
+    loss: AutodiffLoss
     template: object
     columns: object
     weights: Array | None = None
@@ -174,14 +175,19 @@ class JaxTotal(AutodiffTotal):
         jax = import_jax()
         return jax.tree.map(lambda c: jax.ShapeDtypeStruct(c.shape[1:], c.dtype), self.columns)
 
-    @cached_property
-    def _kernels(self) -> Kernels:
+    @property
+    @abstractmethod
+    def _kernels(self) -> object:
+        """The compiled functions."""
+
+    def _compile(self, kernels: Callable[[Callable[..., Any], object], T]) -> T:
+        """Return the compiled functions for parameters like these, made once for a loss."""
         tree, loss = import_jax().tree, self.loss
         shapes = tuple(leaf.shape for leaf in tree.leaves(self.template))
         key = (tree.structure(self.template), shapes)
-        return loss._cached(key, lambda: Kernels(loss.function, self.template))
+        return loss._cached(key, lambda: kernels(loss.function, self.template))
 
-    def reweighted(self, weights: Array | None, frequency: bool) -> JaxTotal:
+    def reweighted(self, weights: Array | None, frequency: bool) -> Self:
         return replace(self, weights=weights, frequency=frequency)
 
     @property
@@ -227,16 +233,52 @@ class JaxTotal(AutodiffTotal):
                 out[chunk.where[chunk.skip :]] = np.asarray(result)[chunk.skip :]
         return out
 
-    def values(self, theta: Array) -> Array:
-        return self._each("values", theta, np.zeros(self.n))
+    def _gathered(
+        self, name: str, theta: Array, rows: NDArray[np.intp], numbers: int
+    ) -> Iterator[tuple[slice, list[Array]]]:
+        """Yield what a compiled function makes of these rows, so many numbers of each, (m, -1)."""
+        size = min(len(self._chunks[0].where), max(1, HESSIANS // numbers))
+        for k in range(0, len(rows), size):
+            with double_precision():
+                chunk = self._chunk(rows, k, size, {})
+                results = getattr(self._kernels, name)(theta, chunk.rows, chunk.weights)
+                arrays = [np.asarray(a).reshape(size, -1)[chunk.skip :] for a in results]
+            yield slice(k, k + size), arrays
 
-    def scores(self, theta: Array) -> Array:
-        return self._each("scores", theta, np.zeros((self.n, self.p)))
+    def _blocks(self, groups: Groups) -> Iterator[tuple[int, int, NDArray[np.intp]]]:
+        """Yield blocks of clusters: the first, how many, and their rows, cluster by cluster."""
+        order, starts = groups.order()
+        rows = np.arange(self.n) if order is None else order
+        step = max(1, HESSIANS // self.p**2)
+        for first in range(0, len(groups), step):
+            count = min(step, len(groups) - first)
+            yield first, count, rows[starts[first] : starts[first + count]]
+
+    @property
+    def _compiled(self) -> bool:
+        return self.n * self.p >= COMPILE_FROM
 
     def _sums(self, name: str, theta: Array) -> list[Array]:
         with double_precision():
             terms = zip(*(result for _, result in self._run(name, theta)), strict=True)
             return [np.sum([np.asarray(chunk) for chunk in term], axis=0) for term in terms]
+
+
+@dataclass(frozen=True, eq=False)
+class JaxTotal(JaxRows):
+    """Sum of a `JaxLoss` over weighted observations."""
+
+    loss: JaxLoss
+
+    @cached_property
+    def _kernels(self) -> Kernels:
+        return self._compile(Kernels)
+
+    def values(self, theta: Array) -> Array:
+        return self._each("values", theta, np.zeros(self.n))
+
+    def scores(self, theta: Array) -> Array:
+        return self._each("scores", theta, np.zeros((self.n, self.p)))
 
     def totals(self, thetas: Array) -> Array:
         numbers = min(CHUNK, 16 * CHUNK // self._width)  # rows times parameter values at a time
@@ -270,10 +312,6 @@ class JaxTotal(AutodiffTotal):
 
         return summed
 
-    @property
-    def _compiled(self) -> bool:
-        return self.n * self.p >= COMPILE_FROM
-
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
         hessian, sums = np.zeros((self.p, self.p)), np.zeros((len(groups), self.p))
         with double_precision():
@@ -286,12 +324,7 @@ class JaxTotal(AutodiffTotal):
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""
-        order, starts = groups.order()
-        rows = np.arange(self.n) if order is None else order
-        step = max(1, HESSIANS // self.p**2)
-        for first in range(0, len(groups), step):
-            count = min(step, len(groups) - first)
-            members = rows[starts[first] : starts[first + count]]
+        for first, count, members in self._blocks(groups):
             yield self._cluster_block(theta, members, groups.codes[members] - first, first, count)
 
     def _cluster_block(
@@ -302,17 +335,12 @@ class JaxTotal(AutodiffTotal):
         rows, codes, w = rows[w > 0], codes[w > 0], w[w > 0]
         scores, hessians = np.zeros((count, p)), np.zeros((count, p * p))
         squares = hessians if self.frequency else np.zeros((count, p * p))
-        size = min(len(self._chunks[0].where), max(1, HESSIANS // p**2))
-        for k in range(0, len(rows), size):
-            with double_precision():
-                chunk = self._chunk(rows, k, size, {})
-                pair = self._kernels.hessians(theta, chunk.rows, chunk.weights)
-                score, hessian = (np.asarray(a).reshape(size, -1)[chunk.skip :] for a in pair)
-            which = codes[k : k + size]
+        for part, (score, hessian) in self._gathered("hessians", theta, rows, p**2):
+            which = codes[part]
             add_group_sums(scores, which, np.ones(len(which)), score, self._compiled)
             add_group_sums(hessians, which, np.ones(len(which)), hessian, self._compiled)
             if not self.frequency:  # sampling weights count twice in a variance
-                add_group_sums(squares, which, w[k : k + size], hessian, self._compiled)
+                add_group_sums(squares, which, w[part], hessian, self._compiled)
         variances: Array = squares.reshape(count, p, p)
         if not (self.loss.convex or _is_positive(variances)):
             variances = absolute(variances)
@@ -408,19 +436,7 @@ class JaxLoss(AutodiffLoss):
 
 def _check_function(total: JaxTotal) -> None:
     """Refuse a function that does not turn parameters and a row into one number."""
-    jax = import_jax()
-    try:
-        with double_precision():
-            result = jax.eval_shape(total.loss.function, total.template, total.row)
-    except Exception as error:  # whatever the user's function raises
-        kind, message = type(error).__name__, (str(error).splitlines() or [""])[0]
-        theta, row = (jax.tree.structure(part) for part in (total.template, total.row))
-        advice = {
-            "KeyError": f"theta is {theta} and row {row}, without columns that are not numbers",
-            "TracerBoolConversionError": "use jnp.where instead of if",
-            "TracerArrayConversionError": "use jax.numpy instead of numpy",
-        }.get(kind, "it takes (theta, row) and computes with jax.numpy")
-        raise InputError("function", f"raises {kind}: {message}", advice) from error
+    result = pytrees.traced("function", total.loss.function, total.template, total.row)
     shape = getattr(result, "shape", None)
     if shape != ():
         kind = f"a {type(result).__name__}" if shape is None else f"an array of shape {shape}"
