@@ -62,7 +62,7 @@ def test_two_ways_of_a_logistic_fit_agree_with_statsmodels(petersen) -> None:
 
     expected = cov_cluster_2groups(fit, table["firm"].to_numpy(), table["year"].to_numpy())[0]
     criterion = ef.Criterion.from_formula("up ~ x", table, ef.losses.Logistic())
-    made = ef.target(criterion, clusters=["firm", "year"])
+    made = ef.target(criterion, clusters=["firm", "year"], correction="CR1S")
     np.testing.assert_allclose(made.covariance, expected, rtol=1e-8)
 
 
@@ -93,6 +93,14 @@ def test_one_way_of_a_list_is_one_way_and_nested_ways_are_the_coarser(petersen, 
     nested = ef.target(panel, clusters=[petersen["firm"], rows], correction="CR0")
     plain = ef.target(panel, clusters="firm", correction="CR0")
     np.testing.assert_allclose(nested.covariance, plain.covariance, rtol=1e-10)
+    school = np.arange(120) // 4
+    for ways in ([school, school // 5], [school // 5, school], [school // 5, school, school // 5]):
+        made = ef.target(small(), clusters=ways)
+        town = ef.target(small(), clusters=school // 5)
+        np.testing.assert_allclose(made.covariance, town.covariance, rtol=1e-9)
+        for own, known in zip(made.law(), town.law(), strict=True):
+            np.testing.assert_allclose(own, known, rtol=1e-9)
+        assert made.dof_of(np.eye(3)) == pytest.approx(town.dof_of(np.eye(3)), rel=1e-9)
 
 
 def test_three_ways_are_inclusion_and_exclusion() -> None:
@@ -110,23 +118,121 @@ def test_three_ways_are_inclusion_and_exclusion() -> None:
     np.testing.assert_allclose(made.meat, expected, rtol=1e-9)
 
 
-def test_a_sum_that_is_no_variance_is_replaced_and_flagged() -> None:
-    """With 10 x 10 clusters and p = 4 this happens in half of the samples or more."""
+@pytest.mark.parametrize("correction", ["CR1S", "CR3"])
+def test_a_sum_that_is_no_variance_is_replaced_and_flagged(correction: str) -> None:
+    """With 10 x 10 clusters and p = 4 this happens in half of the samples, or nearly (CR3)."""
     flagged = 0
     for seed in range(40):
         criterion = small(100, 4, seed)
         codes = np.arange(100)
         ways = {"row": codes // 10, "column": codes % 10}
-        made = ef.target(criterion, clusters=ways)
+        made = ef.target(criterion, clusters=ways, correction=correction)
         np.linalg.cholesky(made.covariance)
         check = checks_of(made)["multiway eigenvalue"]
-        parts = [ef.target(criterion, clusters=w, correction="CR1S").meat for w in ways.values()]
+        parts = [
+            ef.target(criterion, clusters=w, correction=correction).meat for w in ways.values()
+        ]
         left_out = np.allclose(made.meat, sum(parts), rtol=1e-9)
         assert left_out == (check.verdict == "warn") == (check.value <= check.threshold == 1e-8)
         assert left_out == ("left out" in check.advice) == bool(check.advice)
         assert left_out == ("intersections left out" in made.describe())
         flagged += left_out
     assert 15 <= flagged <= 36
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 3), (7, 6, 1), (12, 9, 1)])
+def test_cr3_of_two_ways_is_leaving_out_each_cluster_and_each_cell(shape) -> None:
+    row, column, _ = (index.reshape(-1) for index in np.indices(shape))
+    rng = np.random.default_rng(5)
+    X = np.column_stack([np.ones(len(row)), rng.standard_normal((len(row), 2))])
+    effects = rng.standard_normal(20)[row] + rng.standard_normal(20)[column]
+    X[:, 1] += effects
+    y = X.sum(axis=1) + effects + rng.standard_normal(len(row))
+    made = ef.target(ef.Criterion(ef.losses.Squared(), (X, y)), clusters=[row, column])
+    whole = np.linalg.lstsq(X, y)[0]
+
+    def jackknife(labels) -> np.ndarray:
+        fits = [np.linalg.lstsq(X[labels != g], y[labels != g])[0] for g in np.unique(labels)]
+        return (fits - whole).T @ (fits - whole)
+
+    single = jackknife(row) + jackknife(column)
+    expected = single - jackknife(100 * row + column)
+    assert np.linalg.eigvalsh(expected).min() > 0
+    assert made.correction == "CR3"
+    assert made.design == f"{shape[0]} way 1 x {shape[1]} way 2 clusters"
+    np.testing.assert_allclose(made.covariance, expected, rtol=1e-8)
+
+
+SUMMED: dict[str, dict] = {
+    "rows": {},
+    "a penalty": {"penalty": ef.penalties.Ridge(0.4)},
+    "sampling weights": {"weights": 1.0 + np.arange(180) % 4, "weight_kind": "sampling"},
+    "copies": {"weights": 1.0 + np.arange(180) % 3, "weight_kind": "frequency"},
+    "an estimated scale": {"loss": ef.losses.Huber(scale="mad")},
+}
+
+
+@pytest.mark.parametrize("cells", [1, 2])
+@pytest.mark.parametrize("what", SUMMED)
+def test_cr3_of_several_ways_is_the_signed_sum_of_cr3_over_sets_of_ways(what, cells) -> None:
+    options = dict(SUMMED[what])
+    n, rng = 180, np.random.default_rng(8)
+    a = np.arange(n) // 15 // cells * cells
+    b, c = np.arange(n) % 15, rng.integers(0, 9, n)
+    x = rng.standard_normal(n) + rng.standard_normal(12)[a] + rng.standard_normal(15)[b]
+    y = x + rng.standard_normal(12)[a] + rng.standard_normal(15)[b] + rng.standard_normal(n)
+    loss, data = options.pop("loss", ef.losses.Squared()), (np.column_stack([np.ones(n), x]), y)
+    criterion = ef.Criterion(loss, data, **options)
+
+    def term(*ways: np.ndarray) -> np.ndarray:
+        labels = np.ravel_multi_index(ways, (20,) * len(ways))
+        return ef.target(criterion, clusters=labels, correction="CR3").covariance
+
+    two = ef.target(criterion, clusters=[a, b])
+    np.testing.assert_allclose(two.covariance, term(a) + term(b) - term(a, b), rtol=1e-8)
+    three = ef.target(criterion, clusters=[a, b, c], correction="CR3")
+    expected = term(a) + term(b) + term(c)
+    if "left out" not in three.design:
+        expected += term(a, b, c) - term(a, b) - term(a, c) - term(b, c)
+    np.testing.assert_allclose(three.covariance, expected, rtol=1e-8)
+
+
+def test_cr3_of_several_ways_takes_copies_for_rows_and_no_weight_for_none() -> None:
+    criterion, copies = small(), np.arange(120) % 4.0
+    ways = np.column_stack([np.arange(120) // 10, np.arange(120) % 10])
+    X, y = criterion.total.X, criterion.total.y
+    rows = np.repeat(np.arange(120), copies.astype(int))
+    made = ef.target(small(weights=copies, weight_kind="frequency"), clusters=ways)
+    plain = ef.Criterion(ef.losses.Squared(), (X[rows], y[rows]))
+    repeated = ef.target(plain, clusters=ways[rows])
+    assert made.design == repeated.design
+    for name in ("covariance", "dof"):
+        np.testing.assert_allclose(getattr(made, name), getattr(repeated, name), rtol=1e-8)
+    scaled = [small(weights=k * (1.0 + copies), weight_kind="sampling") for k in (1.0, 7.0)]
+    one, other = (ef.target(c, clusters=ways) for c in scaled)
+    np.testing.assert_allclose(other.covariance, one.covariance, rtol=1e-8)
+    np.testing.assert_allclose(other.dof, one.dof, rtol=1e-8)
+
+
+def test_dummies_of_one_way_leave_cr1s_and_say_why() -> None:
+    criterion = small()
+    ways = {"shop": np.arange(120) // 10, "week": np.arange(120) % 10}
+    X = np.column_stack([criterion.total.X, ways["shop"][:, None] == [3, 5]])
+    dummies = ef.Criterion(ef.losses.Squared(), (X, criterion.total.y), names=list("abcde"))
+    made = ef.target(dummies, clusters=ways)
+    known = ef.target(dummies, clusters=ways, correction="CR1S")
+    assert made.correction == "CR1S"
+    np.testing.assert_array_equal(made.covariance, known.covariance)
+    np.testing.assert_array_equal(made.dof, known.dof)
+    assert made.design == f"{known.design}, no CR3 (way 'shop': cluster 3 alone determines ['d'])"
+    message = "way 'shop': cluster 3 alone determines ['d']"
+    refused("clusters", message, lambda: ef.target(dummies, clusters=ways, correction="CR3"))
+    draws = ef.sample(ef.GeneralizedPosterior(dummies, 1.0), draws=400, seed=1)
+    result = ef.calibrate(draws, dummies, clusters=ways)
+    assert "no CR3" in repr(result)
+    kinds = result.corrections(draws=99).index.get_level_values("correction")
+    assert "CR3" not in kinds
+    assert "CR1S" in kinds
 
 
 def test_ways_do_not_depend_on_units_or_the_order_of_rows() -> None:

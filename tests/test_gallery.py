@@ -189,8 +189,8 @@ def rank_regression(g: dict[str, Any]) -> dict[str, bool]:
         "What the ranks are for": bool(shifts[0].max() < 0.3 < 0.6 < shifts[1].max()),
         "check says so": g["rows"].flags() == "serial dependence",
         "Men as clusters pass": g["result"].flags() == "all ok",
-        "1.3 times as large": abs(g["both"].target.se[1] / g["result"].target.se[1] - 1.3) < 0.03,
-        "at most seven degrees": g["both"].target.dof.max() <= 7,
+        "1.6 times as large": abs(g["both"].target.se[1] / g["result"].target.se[1] - 1.6) < 0.03,
+        "ten degrees of freedom": abs(g["both"].target.dof[1] - 10) < 0.5,
     }
 
 

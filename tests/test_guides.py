@@ -70,7 +70,7 @@ def test_defaults_are_as_the_table_says() -> None:
     for correction, dof, structure in (
         ("HC3", 59, {}),
         ("CR3", 11, {"clusters": groups}),
-        ("CR1S", 5, {"clusters": [groups, other]}),
+        ("CR3", 16, {"clusters": [groups, other]}),
         ("survey-CR3", 10, {"dependence": ef.Survey(groups, np.arange(60) // 30)}),
         ("AR-EWC-HC3", 6, {"dependence": ef.TimeSeries(np.arange(60))}),
         ("two-way-CR3", 4, {"dependence": ef.Panel(groups, np.arange(60) % 5)}),

@@ -134,6 +134,8 @@ KEYWORDS = {
 WITHOUT_SHARES = {
     "rows HC1": "HC1",
     "clusters CR1": "CR1",
+    "two ways": "CR1S",
+    "no intersection": "CR1S",
     "strata": "survey",
     "prewhitened cosines": "AR-EWC",
     "units and periods": "two-way",

@@ -534,7 +534,7 @@ def test_several_ways_take_the_law_of_the_worst():
     row, column = (index.reshape(-1) for index in np.indices((12, 15)))
     design = np.column_stack([np.ones(180), row < 2, rng.standard_normal(180)])
     criterion = ef.Criterion(ef.losses.Squared(), (design, rng.standard_normal(180)))
-    goal = ef.target(criterion, clusters=[row, column])
+    goal = ef.target(criterion, clusters=[row, column], correction="CR1S")
     rows, columns = (
         contrast_laws(point_of(goal), Groups.of(labels, 180), "CR1S", np.eye(3))
         for labels in (row, column)
@@ -544,6 +544,35 @@ def test_several_ways_take_the_law_of_the_worst():
     np.testing.assert_allclose(goal.law().quantile(0.975), reach, rtol=1e-12)
     assert goal.dof[1] < 4  # two rows are treated
     assert goal.dof_of(np.eye(3)[:2]) == 11
-    plain = ef.target(criterion, clusters=[row, column], dof=11)
+    plain = ef.target(criterion, clusters=[row, column], correction="CR1S", dof=11)
     assert (plain.dof == 11).all()
     np.testing.assert_allclose(plain.covariance, goal.covariance)
+
+
+def test_cr3_of_several_ways_has_the_law_of_welch_over_single_ways():
+    rng = np.random.default_rng(4)
+    row, column = (index.reshape(-1) for index in np.indices((12, 15)))
+    design = np.column_stack([np.ones(180), row < 3, rng.standard_normal(180)])
+    criterion = ef.Criterion(ef.losses.Squared(), (design, rng.standard_normal(180)))
+    goal = ef.target(criterion, clusters=[row, column])
+    ways = [ef.target(criterion, clusters=labels) for labels in (row, column)]
+    for contrasts in (np.eye(3), np.array([[1.0, 1.0, 0.0], [0.0, 2.0, -1.0]])):
+        parts = [np.diagonal(contrasts @ way.covariance @ contrasts.T) for way in ways]
+        dof = [way.law(contrasts).dof for way in ways]
+        expected = sum(parts) ** 2 / sum(v**2 / nu for v, nu in zip(parts, dof, strict=True))
+        law = goal.law(contrasts)
+        np.testing.assert_allclose(law.dof, expected, rtol=1e-8)
+        np.testing.assert_array_equal(law.inflation, 1.0)
+    total = sum(way.covariance for way in ways)
+    shares = [np.linalg.solve(total, way.covariance) for way in ways]  # Nel and van der Merwe
+    spread = [np.trace(w @ w) + np.trace(w) ** 2 for w in shares]
+    each = [v / way.dof_of(np.eye(3)) for v, way in zip(spread, ways, strict=True)]
+    dof, unbiased = goal.joint_law(np.eye(3))
+    np.testing.assert_allclose(dof, 12 / sum(each), rtol=1e-8)
+    np.testing.assert_allclose(unbiased, np.eye(3), atol=1e-10)
+    plain = ef.target(criterion, clusters=[row, column], dof=11)
+    assert (plain.dof == 11).all()
+    assert plain.laws is None
+    np.testing.assert_allclose(plain.covariance, goal.covariance)
+    check = checks_of(goal)["implied coverage"]
+    assert (check.value, check.verdict) == (0.95, "ok")

@@ -436,6 +436,18 @@ def test_clusters_too_many_for_one_block_take_more_passes(streamed, memory, monk
     ef.target(streamed, clusters="school", correction="CR1")
 
 
+def test_cells_too_many_for_blocks_leave_cr1s_for_two_ways(streamed, memory, monkeypatch):
+    ways = {"clusters": ["school", "town"]}
+    known = ef.target(memory, **ways, correction="CR1S")
+    monkeypatch.setattr(etafree.totals.chunked, "BLOCK_NUMBERS", memory.p**2)
+    made = ef.target(streamed, **ways)
+    assert made.correction == "CR1S"
+    close(made.covariance, known.covariance)
+    reason = "no CR3 (way 'school': needs the Hessians of 40 clusters, in more than 10 passes)"
+    assert made.design == f"{known.design}, {reason}"
+    refused("correction", "40 clusters", lambda: ef.target(streamed, **ways, correction="CR3"))
+
+
 def test_memory_does_not_grow_with_rows():
     def peak(parts):
         def tables():

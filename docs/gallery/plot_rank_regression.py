@@ -81,8 +81,8 @@ print("shift in standard errors:", pd.DataFrame(shifts, index=list(labels)).roun
 # ----------------------
 # Rows as units: neighbouring rows are correlated, and the check says so. Men as clusters pass, but
 # all men live through the same business cycle. With clusters of men and of years the standard
-# error of experience, which grows with the year, is 1.3 times as large. Eight years hardly tell
-# how large that number is, and its t quantiles have at most seven degrees of freedom.
+# error of experience, which grows with the year, is 1.6 times as large. Eight years hardly tell
+# how large that number is, and its t quantiles have ten degrees of freedom.
 print("rows independent:", rows.flags())
 print("rows of a man:   ", result.flags())
 both = ef.calibrate(draws, criterion, clusters={"man": men["nr"], "year": men["year"]})

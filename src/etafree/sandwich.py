@@ -158,14 +158,15 @@ def target(
         Which rows may depend on each other.
     correction : str, optional
         Independent rows: "HC0" to "HC3" (default, normal). Clusters: "CR0", "CR1", "CR1S", "CR2",
-        "CR3" (default, t with G - 1). Several ways: "CR0", "CR1", "CR1S" (default, t with the
-        smallest G - 1). Survey designs: "survey-CR3" (default, Satterthwaite's degrees of freedom
-        per contrast) or "survey" (t with PSUs - strata, as R's survey package). A series:
-        "AR-EWC-HC3" (default: prewhitened cosines of scores corrected for leverage), "AR-EWC"
-        without leverage, "EWC" (cosines only, t with their number) or "Bartlett" (normal). A panel:
-        "two-way-CR3" (default: units plus periods, Welch's degrees of freedom), "two-way" without
-        leverage, "EWC" or "DK" of period totals. Where rows have no share of the Hessian, defaults
-        are those without leverage.
+        "CR3" (default, t with G - 1). Several ways: "CR3" (default: each way's jackknife, Welch's
+        degrees of freedom; CR1S with the reason in `design` where a cluster alone determines a
+        coefficient), "CR0", "CR1", "CR1S" (t of the worst way). Survey designs: "survey-CR3"
+        (default, Satterthwaite's degrees of freedom per contrast) or "survey" (t with PSUs -
+        strata, as R's survey package). A series: "AR-EWC-HC3" (default: prewhitened cosines of
+        scores corrected for leverage), "AR-EWC" without leverage, "EWC" (cosines only, t with their
+        number) or "Bartlett" (normal). A panel: "two-way-CR3" (default: units plus periods, Welch's
+        degrees of freedom), "two-way" without leverage, "EWC" or "DK" of period totals. Where rows
+        have no share of the Hessian, defaults are those without leverage.
     center : {"map", "one_step", "mean"} or (p,) array
         The last two need the posterior `mean`.
     centered : bool
@@ -198,12 +199,13 @@ def target(
     ----------
     White, H. (1980). A heteroskedasticity-consistent covariance matrix estimator and a direct test
     for heteroskedasticity. Econometrica 48, 817-838. Bell, R. M. and McCaffrey, D. F. (2002). Bias
-    reduction in standard errors for linear regression with multi-stage samples. Surv. Methodol.
-    28, 169-181. Cameron, A. C., Gelbach, J. B. and Miller, D. L. (2011). Robust inference with
-    multiway clustering. J. Bus. Econ. Statist. 29, 238-249. Lazarus, E., Lewis, D. J., Stock, J. H.
-    and Watson, M. W. (2018). HAR inference: recommendations for practice. J. Bus. Econ. Statist.
-    36, 541-559. Thompson, S. B. (2011). Simple formulas for standard errors that cluster by both
-    firm and time. J. Financial Econ. 99, 1-10.
+    reduction in standard errors for linear regression with multi-stage samples. Surv. Methodol. 28,
+    169-181. Cameron, A. C., Gelbach, J. B. and Miller, D. L. (2011). Robust inference with multiway
+    clustering. J. Bus. Econ. Statist. 29, 238-249. MacKinnon, J. G., Nielsen, M. O. and Webb, M. D.
+    (2024). Jackknife inference with two-way clustering. arXiv 2406.08880. Lazarus, E., Lewis, D.
+    J., Stock, J. H. and Watson, M. W. (2018). HAR inference: recommendations for practice. J. Bus.
+    Econ. Statist. 36, 541-559. Thompson, S. B. (2011). Simple formulas for standard errors that
+    cluster by both firm and time. J. Financial Econ. 99, 1-10.
 
     Examples
     --------
@@ -247,7 +249,7 @@ def target_of(
     mean: Array | None = None,
 ) -> Target:
     """Return the target of a criterion whose rows depend on each other as described."""
-    p = criterion.p
+    p, named = criterion.p, correction is not None
     dependence.check_size(criterion.total.weights, p)
     correction = _correction(correction, dependence, meat, criterion)
     if dof is not None:  # before any work
@@ -270,7 +272,8 @@ def target_of(
         scores = group_scores(at, totals, groups, _intercept(criterion))
         estimate = dependence.with_laws(dependence.meat(scores, correction), at)
     else:
-        estimate = dependence.by_leverage(at, correction)
+        by_leverage = dependence.by_leverage if named else dependence.by_default
+        estimate = by_leverage(at, correction)
     _refuse_flat(estimate, at, dependence)
     return Target(
         center=theta,

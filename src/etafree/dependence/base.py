@@ -141,6 +141,10 @@ class Dependence(ABC):
         """Return the variance of the total where score sums are not enough, `summed` is None."""
         raise InputError("correction", f"is {correction!r}", "this structure has score sums only")
 
+    def by_default(self, at: Point, correction: str) -> Meat:
+        """Return the same if the correction was not asked for: it may give way to another."""
+        return self.by_leverage(at, correction)
+
     def with_laws(self, meat: Meat, at: Point) -> Meat:
         """Return the same with laws of each coefficient, where score sums do not give them."""
         return meat

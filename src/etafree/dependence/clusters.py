@@ -52,7 +52,6 @@ from etafree.dependence.base import (
     finish,
     small_sample_factor,
 )
-from etafree.dependence.ways import Ways
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
@@ -71,6 +70,8 @@ from etafree.totals.nuisance import Stacked
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from etafree.dependence.ways import Ways
 
 #: Smallest eigenvalue of I - A_g A^{-1} that leaves something to estimate from.
 SINGULAR = 1e-10
@@ -145,6 +146,8 @@ class Clusters(Structure):
 
     def bind(self, rows: Rows, copies: bool = False) -> OneWay | Ways:
         """Return it bound to rows, as clusters in one way or in several."""
+        from etafree.dependence.ways import Ways  # which are made of clusters in one way
+
         named = _named_ways(self.labels, rows)
         if named is None:
             return OneWay(rows.groups(self.labels, "clusters"))

@@ -18,11 +18,12 @@ References
 ----------
 Bell, R. M. and McCaffrey, D. F. (2002). Survey Methodology 28, 169-181. Pustejovsky, J. E. and
 Tipton, E. (2018). J. Bus. Econ. Statist. 36, 672-683. Welch, B. L. (1947). Biometrika 34, 28-35.
+Nel, D. G. and van der Merwe, C. A. (1986). Comm. Statist. A 15, 3719-3735.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -33,7 +34,7 @@ from etafree.dependence.base import Point
 from etafree.dependence.clusters import SINGULAR, whitened_blocks
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
-from etafree.target import Law, working_covariance_of_residuals
+from etafree.target import Law, Laws, working_covariance_of_residuals
 
 #: Numbers of groups' parts that are held at a time.
 HELD = 20_000_000
@@ -209,3 +210,51 @@ class FormLaws:
         total += np.einsum("ij,ji->", K, (at_b.T * second) @ at_a)
         both = K @ (at_b.T @ factors[c]) @ K @ (at_d.T @ factors[a])
         return float(total + np.trace(both))
+
+
+def welch(parts: Iterable[tuple[Array, Law]]) -> Law:
+    """Return the laws of sums of independent variances (q,), each with its own (Welch)."""
+    variances, laws = zip(*parts, strict=True)
+    total = np.sum(variances, axis=0)
+    unbiased = [v / law.inflation for v, law in zip(variances, laws, strict=True)]
+    fair = np.sum(unbiased, axis=0)
+    spread = np.sum([v**2 / law.dof for v, law in zip(unbiased, laws, strict=True)], axis=0)
+    return Law(np.square(fair) / spread, total / fair)
+
+
+@dataclass(frozen=True, eq=False)
+class SumLaws:
+    r"""Laws of contrasts whose variance is a sum of independent parts (Welch, Satterthwaite).
+
+    For q contrasts with covariances :math:`C=\sum_kC_k` the sum is matched to a Wishart matrix:
+    :math:`\nu = q(q+1)/\sum_k\{\mathrm{tr}(W_k^2)+\mathrm{tr}(W_k)^2\}/\nu_k` with
+    :math:`W_k=C^{-1}C_k` (Nel and van der Merwe).
+    """
+
+    parts: tuple[tuple[Array, Laws], ...]  #: Covariances (p, p) with their own laws.
+
+    @property
+    def covariance(self) -> Array:
+        """Return the sum (p, p)."""
+        return np.asarray(sum(covariance for covariance, _ in self.parts))
+
+    def single(self, contrasts: Array) -> Law:
+        """Return the law of each contrast of (q, p)."""
+        rows = np.atleast_2d(contrasts)
+        return welch(
+            (np.einsum("qi,ij,qj->q", rows, covariance, rows), laws.single(rows))
+            for covariance, laws in self.parts
+        )
+
+    def joint(self, contrasts: Array) -> tuple[float, Array]:
+        """Return what Hotelling's law of several contrasts together takes."""
+        rows = np.atleast_2d(contrasts)
+        q, each = len(rows), []
+        for covariance, laws in self.parts:
+            dof, turn = laws.joint(rows)
+            each.append((turn @ rows @ covariance @ rows.T @ turn.T, dof))
+        fair = np.asarray(sum(matrix for matrix, _ in each))
+        shares = [(linalg.solve(fair, matrix, "contrasts"), dof) for matrix, dof in each]
+        spread = sum((np.trace(w @ w) + np.trace(w) ** 2) / dof for w, dof in shares)
+        total = rows @ self.covariance @ rows.T
+        return float(q * (q + 1) / spread), linalg.transport(total, fair, "affine")

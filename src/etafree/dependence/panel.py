@@ -20,8 +20,7 @@ References
 ----------
 Thompson, S. B. (2011). J. Financial Econ. 99, 1-10. Chiang, H. D., Hansen, B. E. and Sasaki, Y.
 (2024). Rev. Econ. Statist., Standard errors for two-way clustering with serially correlated time
-effects. Driscoll, J. C. and Kraay, A. C. (1998). Rev. Econ. Statist. 80, 549-560. Nel, D. G. and
-van der Merwe, C. A. (1986). Comm. Statist. A 15, 3719-3735.
+effects. Driscoll, J. C. and Kraay, A. C. (1998). Rev. Econ. Statist. 80, 549-560.
 """
 
 from __future__ import annotations
@@ -44,7 +43,14 @@ from etafree.dependence.base import (
     group_totals,
     small_sample_factor,
 )
-from etafree.dependence.forms import FormLaws, Identity, NominalLaws, affordable, corrected_scores
+from etafree.dependence.forms import (
+    FormLaws,
+    Identity,
+    NominalLaws,
+    SumLaws,
+    affordable,
+    corrected_scores,
+)
 from etafree.dependence.time import (
     Cosines,
     Periods,
@@ -56,9 +62,8 @@ from etafree.dependence.time import (
     whole_number,
 )
 from etafree.errors import InputError
-from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
-from etafree.target import Law, Laws
+from etafree.target import Laws
 
 #: Cosines of period totals that there are at least, if there are more periods.
 FEWEST = 6
@@ -226,47 +231,6 @@ class UnitsAndPeriods(Dependence):
         """Return the influence of periods (T, p) from the scores of cells."""
         influence: Array = group_totals(sums, self.period) @ whiten
         return influence
-
-
-@dataclass(frozen=True, eq=False)
-class SumLaws:
-    r"""Laws of contrasts whose variance is a sum of independent parts (Welch, Satterthwaite).
-
-    For q contrasts with covariances :math:`C=\sum_kC_k` the sum is matched to a Wishart matrix:
-    :math:`\nu = q(q+1)/\sum_k\{\mathrm{tr}(W_k^2)+\mathrm{tr}(W_k)^2\}/\nu_k` with
-    :math:`W_k=C^{-1}C_k` (Nel and van der Merwe).
-    """
-
-    parts: tuple[tuple[Array, Laws], ...]  #: Covariances (p, p) with their own laws.
-
-    @property
-    def covariance(self) -> Array:
-        """Return the sum (p, p)."""
-        return np.asarray(sum(covariance for covariance, _ in self.parts))
-
-    def single(self, contrasts: Array) -> Law:
-        """Return the law of each contrast of (q, p)."""
-        rows = np.atleast_2d(contrasts)
-        total, fair, spread = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows))
-        for covariance, laws in self.parts:
-            law, variance = laws.single(rows), np.einsum("qi,ij,qj->q", rows, covariance, rows)
-            total += variance
-            fair += variance / law.inflation
-            spread += np.square(variance / law.inflation) / law.dof
-        return Law(np.square(fair) / spread, total / fair)
-
-    def joint(self, contrasts: Array) -> tuple[float, Array]:
-        """Return what Hotelling's law of several contrasts together takes."""
-        rows = np.atleast_2d(contrasts)
-        q, each = len(rows), []
-        for covariance, laws in self.parts:
-            dof, turn = laws.joint(rows)
-            each.append((turn @ rows @ covariance @ rows.T @ turn.T, dof))
-        fair = np.asarray(sum(matrix for matrix, _ in each))
-        shares = [(linalg.solve(fair, matrix, "contrasts"), dof) for matrix, dof in each]
-        spread = sum((np.trace(w @ w) + np.trace(w) ** 2) / dof for w, dof in shares)
-        total = rows @ self.covariance @ rows.T
-        return float(q * (q + 1) / spread), linalg.transport(total, fair, "affine")
 
 
 def _absent(panel: Groups, periods: Groups) -> tuple[int, str]:
