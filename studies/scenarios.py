@@ -19,7 +19,7 @@ from etafree.losses import Squared
 from etafree.optimize import minimise
 from etafree.paper.random_intercept import Design, RandomIntercept, pseudo_true
 from etafree.penalties import Ridge
-from studies import families, serial
+from studies import equations, families, serial
 from studies.problem import Problem
 from studies.small_samples import AWKWARD, SMALL
 
@@ -144,6 +144,13 @@ def survey(rng: np.random.Generator, psus: int) -> Problem:
     return Problem(criterion, options, truth, rivals)
 
 
+EQUATIONS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
+    "one instrument, n = 200": (equations.instruments, {"n": 200, "extra": 1}),
+    "three instruments, n = 200": (equations.instruments, {"n": 200, "extra": 3}),
+    "GEE, 40 subjects": (equations.repeated_counts, {"subjects": 40, "times": 4, "treated": 20}),
+    "GEE, 8 of 60 treated": (equations.repeated_counts, {"subjects": 60, "times": 4, "treated": 8}),
+    "inverse probabilities, n = 400": (equations.inverse_probability, {"n": 400}),
+}
 #: Label, function and its arguments.
 SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     "squared, heteroscedastic": (families.heteroscedastic, {"n": 500}),
@@ -183,11 +190,13 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
         )
     },
     **{name: (design, {}) for name, design in {**SMALL, **AWKWARD}.items()},
+    "two ways, 12 x 12": (crossed, {"first": 12, "second": 12}),
+    **EQUATIONS,
 }
 
 
 #: Scenarios of which a replicate at one learning rate takes more than 50 ms.
-SLOW = ("pairwise Huber, t errors", "mean and spread in JAX", "modal, skewed errors")
+SLOW = (*("pairwise Huber, t errors", "mean and spread in JAX", "modal, skewed errors"), *EQUATIONS)
 
 
 def simulate(name: str, rng: np.random.Generator) -> Problem:

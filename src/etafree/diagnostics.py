@@ -369,7 +369,7 @@ def skewness(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     t with three degrees of freedom in one of 25; see `etafree.skewness` and docs/tournament.md.
     """
     dependence, total, name = target.dependence, criterion.total, "skewness"
-    if dependence is None or "rows" not in total.traits or total.copies:
+    if dependence is None or not {"rows", "moments"} & total.traits or total.copies:
         return ()
     groups = dependence.clusters
     if groups is None and not dependence.independent:

@@ -157,8 +157,8 @@ def target(
     dependence : Clusters, Survey, TimeSeries or Panel, optional
         Which rows may depend on each other.
     correction : str, optional
-        Independent rows: "HC0" to "HC3" (default, normal). Clusters: "CR0", "CR1", "CR1S", "CR2",
-        "CR3" (default, t with G - 1). Several ways: "CR3" (default: each way's jackknife, Welch's
+        Independent rows: "HC0" to "HC3" (default). Clusters: "CR0", "CR1", "CR1S", "CR2",
+        "CR3" (default; t with degrees of freedom of each coefficient). Several ways: "CR3" (default: each way's jackknife, Welch's
         degrees of freedom; CR1S with the reason in `design` where a cluster alone determines a
         coefficient), "CR0", "CR1", "CR1S" (t of the worst way). Survey designs: "survey-CR3"
         (default, Satterthwaite's degrees of freedom per contrast) or "survey" (t with PSUs -
