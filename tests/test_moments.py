@@ -315,16 +315,10 @@ def test_hansens_test_finds_an_invalid_instrument_and_no_valid_one() -> None:
         draws = ef.sample(ef.GeneralizedPosterior(c, 1.0), draws=400, seed=1)
         checks = ef.calibrate(draws, c).diagnostics()
         warned[name] = checks.loc["overidentification", "verdict"]
-        statistic, extra = c.total.overidentification(ef.minimise(c).theta, _rows(400))
+        statistic, extra = c.total.overidentification(ef.minimise(c).theta, None)
         assert extra == 1
         assert statistic == pytest.approx(2 * ef.minimise(c).value, rel=1e-6)  # W is optimal
     assert warned == {"valid": "ok", "invalid": "warn"}
-
-
-def _rows(n: int):
-    from etafree.data.groups import Groups
-
-    return Groups(np.arange(n), np.arange(n))
 
 
 def test_degrees_of_freedom_without_a_working_model_count_who_carries_a_contrast() -> None:
@@ -421,3 +415,59 @@ def test_results_answer_and_survive_a_file_and_a_pickle(tmp_path) -> None:
     copy = pickle.loads(pickle.dumps(criterion().total))
     theta = np.array([0.9, 2.1])
     np.testing.assert_allclose(copy.scores(theta), c.total.scores(theta), rtol=1e-12)
+
+
+def test_moments_of_a_table_in_parts_are_those_of_the_whole(tmp_path) -> None:
+    import pandas as pd
+
+    data = make(300, seed=5)
+    frame = pd.DataFrame({"y": data["y"], "x": data["X"][:, 1], "z": data["Z"][:, 1]})
+    frame["u"], frame["firm"] = data["Z"][:, 2], np.arange(300) // 10
+    frame["w"] = np.random.default_rng(0).integers(1, 4, 300)
+    for k in range(3):
+        frame[100 * k : 100 * (k + 1)].to_parquet(tmp_path / f"{k}.parquet")
+
+    def psi(b, row):
+        one, x, z, u = row["X"]
+        return jnp.stack([one, z, u]) * (row["y"] - b[0] - b[1] * x)
+
+    def whole(loss: ef.Moments, **weights: object) -> ef.Criterion:
+        X = np.column_stack([np.ones(300), frame[["x", "z", "u"]]])
+        return ef.Criterion(loss, {"X": X, "y": data["y"]}, start=np.zeros(2), **weights)
+
+    for kind in ("frequency", "sampling"):
+        loss, weights = ef.Moments(psi), {"weights": "w", "weight_kind": kind}
+        streamed = ef.Criterion.from_parquet(
+            loss, tmp_path, "y ~ x + z + u", start=np.zeros(2), clusters="firm", **weights
+        )
+        memory = whole(loss, weights=frame["w"].to_numpy(), weight_kind=kind)
+        theta = np.array([0.8, 1.9])
+        one, other = streamed.derivatives(theta), memory.derivatives(theta)
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-8)
+        labels = frame["firm"].to_numpy()
+        pairs = [
+            (ef.target(streamed), ef.target(memory, clusters=labels, correction="CR1")),
+            (
+                ef.target(streamed, dependence=ef.Clusters("firm"), correction="CR0"),
+                ef.target(memory, clusters=labels, correction="CR0"),
+            ),
+        ]
+        for a, b in pairs:
+            np.testing.assert_allclose(a.center, b.center, rtol=1e-8)
+            np.testing.assert_allclose(a.covariance, b.covariance, rtol=1e-7)
+        draws = ef.sample(ef.GeneralizedPosterior(streamed, 1.0), draws=400, seed=1)
+        result = ef.calibrate(draws, streamed)
+        assert result.target.correction == "CR1"
+        assert "overidentification" in result.diagnostics().index
+    plain = ef.Criterion.from_parquet(ef.Moments(psi), tmp_path, "y ~ x + z + u", start=np.zeros(2))
+    one, other = ef.target(plain), ef.target(whole(ef.Moments(psi)), correction="HC1")
+    assert one.correction == "HC1"
+    np.testing.assert_allclose(one.covariance, other.covariance, rtol=1e-7)
+
+    def parts(loss: object) -> ef.Criterion:
+        return ef.Criterion.from_parquet(loss, tmp_path, "y ~ x + z + u", start=np.zeros(2))
+
+    refused("weight", "use 'iterated'", lambda: parts(ef.Moments(psi, "continuous")))
+    refused("loss", "needs all rows", lambda: parts(ef.JaxLoss(lambda b, row: row["y"] - b[0])))
+    refused("start", "ef.minimise", lambda: parts(ef.losses.Squared()))

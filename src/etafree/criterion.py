@@ -34,7 +34,7 @@ from etafree.foundation.arguments import (
     refuse_masked,
     renamed,
 )
-from etafree.losses import LinearLoss
+from etafree.losses import LinearLoss, Squared
 from etafree.penalties import KinkedPenalty, NoPenalty, Penalty
 from etafree.totals.base import Derivatives, GeneralLoss
 from etafree.totals.chunked import Reader, StreamedTotal, find_recipe
@@ -219,11 +219,12 @@ class Criterion:
     @classmethod
     def from_parts(
         cls,
-        loss: LinearLoss,
+        loss: LinearLoss | GeneralLoss,
         data: object,
         formula: str,
         penalty: Penalty | None = None,
         *,
+        start: object = None,
         clusters: str | Sequence[str] = (),
         weights: str | None = None,
         weight_kind: str | None = None,
@@ -241,8 +242,9 @@ class Criterion:
 
         Parameters
         ----------
-        loss : LinearLoss
-            For example ``ef.losses.Huber(1.345)``.
+        loss : LinearLoss or Moments
+            For example ``ef.losses.Huber(1.345)``. Equations take rows ``{"X": ..., "y": ...}`` of
+            the formula's columns and response.
         data : path, Arrow dataset or table, Dask DataFrame, or DataFrames
             Parquet files or folders; an iterable of DataFrames that can be run through again, or a
             function that returns one. A Dask DataFrame is worked on where its partitions are.
@@ -250,6 +252,8 @@ class Criterion:
             As for `from_formula`.
         penalty : Penalty, optional
             A smooth one.
+        start : array or pytree, optional
+            Of equations, as for `Criterion`.
         clusters : str or sequence of str
             Columns of labels: rows depend on each other within them, by default in `calibrate` and
             `target`; several are several ways. The first pass collects their labels, others take a
@@ -281,7 +285,7 @@ class Criterion:
         >>> criterion.n, ef.minimise(criterion).theta
         (3, array([3.]))
         """
-        _check_for_parts(loss, penalty, trials)
+        _check_for_parts(loss, penalty, trials, start)
         if weights is not None or weight_kind is not None:
             as_choice(weight_kind, "weight_kind", KINDS)
         source = as_source(data, as_count(batch, "batch"), scheduler)
@@ -297,7 +301,8 @@ class Criterion:
         columns = {column_name(name, source.columns, "clusters"): "clusters" for name in labels}
         recipe = find_recipe(source, formula, context)
         reader = Reader(recipe, weights, weight_kind != "sampling", offset, trials)
-        total, known = StreamedTotal.of(loss, source, reader, columns)
+        linear = loss if isinstance(loss, LinearLoss) else Squared()
+        total, known = StreamedTotal.of(linear, source, reader, columns)
         rows = StreamedRows(
             total.census.rows,
             table=source.columns,
@@ -307,6 +312,13 @@ class Criterion:
             missing=total.census.rows - total.n,
             clusters=(labels[0] if len(labels) == 1 else list(labels)) if labels else None,
         )
+        if not isinstance(loss, LinearLoss):
+            equations, first, own = loss.bind_parts(total, start)
+            fitted, names = (
+                (penalty or NoPenalty()).fitted_to(equations.p),
+                as_names(own, equations.p),
+            )
+            return cls(loss, penalty=fitted, names=names, total=equations, rows=rows, start=first)
         intercept = None if penalize_intercept else recipe.intercept
         fitted = (penalty or NoPenalty()).fitted_to(total.p, intercept)
         names = as_names(recipe.names, total.p)
@@ -315,7 +327,7 @@ class Criterion:
     @classmethod
     def from_parquet(
         cls,
-        loss: LinearLoss,
+        loss: LinearLoss | GeneralLoss,
         path: object,
         formula: str,
         penalty: Penalty | None = None,
@@ -633,9 +645,14 @@ def check_penalty(penalty: object) -> None:
         raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
 
 
-def _check_for_parts(loss: LinearLoss, penalty: Penalty | None, trials: str | None) -> None:
+def _check_for_parts(
+    loss: LinearLoss | GeneralLoss, penalty: Penalty | None, trials: str | None, start: object
+) -> None:
     """Refuse losses and penalties that need all rows at once."""
-    _check_linear(loss)
+    if not isinstance(loss, GeneralLoss):
+        _check_linear(loss)
+        if start is not None:
+            raise InputError("start", "is for losses of your own", "pass it to ef.minimise")
     check_penalty(penalty)
     if isinstance(penalty, KinkedPenalty):
         raise InputError(

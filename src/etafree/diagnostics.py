@@ -350,8 +350,7 @@ def overidentification(criterion: Criterion, target: Target) -> tuple[Check, ...
     total = criterion.total
     if "moments" not in total.traits or criterion.strength > 0:
         return ()
-    groups = _coarsest(target) or _single_rows(total)
-    statistic, extra = total.overidentification(target.center, groups)
+    statistic, extra = total.overidentification(target.center, _coarsest(target))
     if extra == 0:
         return ()
     from scipy.special import chdtrc
@@ -369,7 +368,8 @@ def skewness(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     t with three degrees of freedom in one of 25; see `etafree.skewness` and docs/tournament.md.
     """
     dependence, total, name = target.dependence, criterion.total, "skewness"
-    if dependence is None or not {"rows", "moments"} & total.traits or total.copies:
+    known = {"rows"} <= total.traits or {"moments", "memory"} <= total.traits
+    if dependence is None or not known or total.copies:
         return ()
     groups = dependence.clusters
     if groups is None and not dependence.independent:

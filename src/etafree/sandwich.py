@@ -157,16 +157,16 @@ def target(
     dependence : Clusters, Survey, TimeSeries or Panel, optional
         Which rows may depend on each other.
     correction : str, optional
-        Independent rows: "HC0" to "HC3" (default). Clusters: "CR0", "CR1", "CR1S", "CR2",
-        "CR3" (default; t with degrees of freedom of each coefficient). Several ways: "CR3" (default: each way's jackknife, Welch's
-        degrees of freedom; CR1S with the reason in `design` where a cluster alone determines a
-        coefficient), "CR0", "CR1", "CR1S" (t of the worst way). Survey designs: "survey-CR3"
-        (default, Satterthwaite's degrees of freedom per contrast) or "survey" (t with PSUs -
-        strata, as R's survey package). A series: "AR-EWC-HC3" (default: prewhitened cosines of
-        scores corrected for leverage), "AR-EWC" without leverage, "EWC" (cosines only, t with their
-        number) or "Bartlett" (normal). A panel: "two-way-CR3" (default: units plus periods, Welch's
-        degrees of freedom), "two-way" without leverage, "EWC" or "DK" of period totals. Where rows
-        have no share of the Hessian, defaults are those without leverage.
+        Independent rows: "HC0" to "HC3" (default). Clusters: "CR0", "CR1", "CR1S", "CR2", "CR3"
+        (default). Both have degrees of freedom for each coefficient. Several ways: "CR3" (default:
+        each way's jackknife, Welch's degrees of freedom; CR1S with the reason in `design` where a
+        cluster alone determines a coefficient), "CR0", "CR1", "CR1S" (t of the worst way). Survey
+        designs: "survey-CR3" (default, Satterthwaite's degrees of freedom per contrast) or "survey"
+        (t with PSUs - strata, as R's survey package). A series: "AR-EWC-HC3" (default: prewhitened
+        cosines of scores corrected for leverage), "AR-EWC" without leverage, "EWC" (cosines only, t
+        with their number) or "Bartlett" (normal). A panel: "two-way-CR3" (default: units plus
+        periods, Welch's degrees of freedom), "two-way" without leverage, "EWC" or "DK" of period
+        totals. Where rows have no share of the Hessian, defaults are those without leverage.
     center : {"map", "one_step", "mean"} or (p,) array
         The last two need the posterior `mean`.
     centered : bool

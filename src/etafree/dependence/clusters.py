@@ -495,6 +495,10 @@ def _squared_scores(at: Point, correction: str) -> tuple[Array, Array, Moments |
     if correction in LEVERAGE:  # as other packages: a weight is an inverse variance in HC2
         whitened, _, moments = _adjusted(at, Independent(total.n).groups, correction)
         return whitened, whiten, moments
+    if "memory" not in total.traits:  # moments, of which sums of squares are known
+        form = total.form(at.theta)
+        direction = form.direction @ whiten.T
+        return direction.T @ form.spread @ direction, whiten, None
     w, scores = np.ones(total.n) if weights is None else weights, total.scores(at.theta)
     mean = mean_score(at.criterion, scores.sum(axis=0), at.centered)
     scores = (scores - w[:, None] * mean) @ whiten.T

@@ -196,6 +196,11 @@ class GeneralLoss(Loss):
         """Return the total, a start (p,) and parameter names, None for the default."""
         raise TypeError(f"{type(self).__name__} must define bind(data, start, weights, frequency)")
 
+    def bind_parts(self, table: Any, start: object) -> tuple[Total, Array, tuple[str, ...] | None]:
+        """Return the same of the rows of a table that is read in parts, `StreamedTotal`."""
+        problem = f"{type(self).__name__} needs all rows, and the data are read in parts"
+        raise InputError("loss", problem, "use a loss of ef.losses or ef.Moments, or a sample")
+
     def count(self, data: object) -> int:
         """Return the number of observations in the data."""
         raise TypeError(f"{type(self).__name__} must define count(data)")

@@ -30,25 +30,29 @@ properties of GMM and generalized empirical likelihood estimators. Econometrica 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
 from etafree.data import pytrees
 from etafree.data.groups import Groups
+from etafree.data.labels import needs_rows
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_choice, owned
-from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives
+from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Total
 from etafree.totals.jax import CHUNK, AutodiffLoss, JaxRows
-from etafree.totals.linear import add_group_sums
+from etafree.totals.linear import add_group_sums, symmetric
 
 if TYPE_CHECKING:
     from jax import Array as JaxArray
+
+    from etafree.totals.chunked import Part, StreamedTotal
 
 #: The moments of one observation: parameters and a row, pytrees of arrays, to an array (q,).
 RowMoments = Callable[[Any, Any], Any]
@@ -59,6 +63,10 @@ ROOT = 1e-6
 UPDATES, SETTLED = 100, 1e-9
 #: Standard errors that are far out, and random directions in which one looks there.
 FAR, DIRECTIONS = 1e6, 50
+#: Parameter values at which the moments of a part are summed at a time.
+MANY = 64
+
+T = TypeVar("T", "MomentTotal", "StreamedMoments")
 
 
 class MomentKernels:
@@ -116,26 +124,124 @@ class Squares(NamedTuple):
         return self.outer - cross + square * mean[..., :, None] * mean[..., None, :]
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
     """The quadratic form at a point."""
 
-    moments: Array  #: Of rows, weighted, (n, q).
-    weighting: Array  #: W (q, q).
+    sums: Array  #: Of the moments, g (q,).
+    spread: Array  #: Of the moments about their mean, S (q, q).
     jacobian: Array  #: D (q, p).
-    tilted: Array | None  #: Weights (n,) of the rows' terms in D, where they are not the rows' own.
+    weighting: Array  #: W (q, q).
+    tilted: Array | None = None  #: Weights (n,) of rows in D, where they are not the rows' own.
 
     @property
     def direction(self) -> Array:
         """Return what takes moments to scores, WD (q, p)."""
         return self.weighting @ self.jacobian
 
+    @property
+    def hessian(self) -> Array:
+        """Return D'WD (p, p), which is never negative."""
+        return self.jacobian.T @ self.direction
+
+
+class QuadraticForm(Total):
+    """What follows from sums of moments, wherever their rows are."""
+
+    loss: Moments
+    weighting: Array | None  #: W (q, q); None where it is updated continuously.
+
+    @abstractmethod
+    def sums(self, theta: Array) -> tuple[Squares, Array]:
+        """Return sums of the moments and their squares, and D (q, p)."""
+
+    @abstractmethod
+    def many_sums(self, thetas: Array) -> Squares:
+        """Return sums of the moments (D, q) and, where W is not fixed, of their squares."""
+
+    @abstractmethod
+    def group_moments(self, theta: Array, groups: Groups) -> Array:
+        """Return the moments' sums over groups (G, q)."""
+
+    @property
+    @abstractmethod
+    def square(self) -> float:
+        """Sum of the weights times what they are multiplied with in variances, wu."""
+
+    def form(self, theta: Array) -> Form:
+        """Return the quadratic form at a point."""
+        squares, jacobian = self.sums(theta)
+        spread = symmetric(squares.spread(self.weight, self.square))
+        weighting = inverse(spread) if self.weighting is None else self.weighting
+        return Form(squares.sums, spread, jacobian, weighting)
+
+    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
+        """Return value, gradient and D'WD."""
+        form = self.form(theta)
+        direction, mean = form.direction, form.sums / self.weight
+        outer = form.spread + self.square * np.outer(mean, mean)
+        scale = np.sqrt(self.n * np.einsum("qi,qr,ri->i", direction, outer, direction))
+        value = 0.5 * float(form.sums @ form.weighting @ form.sums)
+        return Derivatives(value, form.sums @ direction, form.hessian, scale)
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
+        """Return the quadratic form and its gradient (p,)."""
+        here = self.derivatives(theta)
+        return here.value, here.gradient
+
+    def values_of(self, thetas: Array) -> Array:
+        """Return the quadratic form at parameters (D, p)."""
+        total = self.many_sums(thetas)
+        if self.weighting is not None:
+            solved = total.sums @ self.weighting
+        else:
+            spread = total.spread(self.weight, self.square)
+            solved = linalg.solve(spread, total.sums[..., None], "variance of moments")[..., 0]
+        return np.asarray(0.5 * np.einsum("di,di->d", total.sums, solved))
+
+    def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
+        form = self.form(theta)
+        sums, weights = self.group_moments(theta, groups), groups.weights(self.weights)
+        return ClusterTotals(
+            form.sums @ form.direction, form.hessian, sums @ form.direction, weights
+        )
+
+    def rise(self, theta: Array) -> float:
+        """Return by how much the quadratic form rises far out, in the least of many directions.
+
+        Far is a million standard errors of the posterior. Moments that are bounded, and weights
+        that are updated continuously, leave it bounded: then there is no posterior on all of space.
+        """
+        rng, root = np.random.default_rng(0), linalg.whitener(self.form(theta).hessian).T
+        axes = np.diag(1.0 / np.sqrt(np.square(linalg.inv(root)).sum(axis=0)))
+        ways = np.concatenate([axes, rng.standard_normal((DIRECTIONS, self.p)) @ root.T])
+        return float(self.totals(theta + FAR * np.concatenate([ways, -ways])).min())
+
+    def overidentification(self, theta: Array, groups: Groups | None) -> tuple[float, int]:
+        r"""Return Hansen's statistic and its degrees of freedom, q - p.
+
+        With :math:`R=I-DA^{-1}D^\top W`, which takes away what estimation fits, and C the variance
+        of the moments' sum over independent groups, it is :math:`g^\top(RCR^\top)^+g`, for any W.
+        """
+        form = self.form(theta)
+        white = linalg.cholesky(form.weighting, "weight").T  # where W is the identity
+        slope, extra, spread = white @ form.jacobian, len(white) - self.p, form.spread
+        if groups is not None:
+            sums, w = self.group_moments(theta, groups), groups.weights(self.weights)
+            sums = sums - np.outer(w, form.sums / self.weight)
+            spread = sums.T @ sums
+        keep = np.eye(len(slope)) - slope @ linalg.solve(slope.T @ slope, slope.T, "Hessian")
+        kept = keep @ white
+        values, vectors = linalg.eigh(kept @ spread @ kept.T, "variance of the moments")
+        along = vectors[:, self.p :].T @ kept @ form.sums
+        return float(np.sum(np.square(along) / values[self.p :])), extra
+
 
 @dataclass(frozen=True, eq=False)
-class MomentTotal(JaxRows):
+class MomentTotal(QuadraticForm, JaxRows):
     """The quadratic form of `Moments` summed over weighted observations."""
 
     loss: Moments
-    weighting: Array | None = None  #: W (q, q); None where it is updated continuously.
+    weighting: Array | None = None
 
     traits: ClassVar[frozenset[str]] = frozenset({"leverage", "memory", "moments"})
 
@@ -149,8 +255,11 @@ class MomentTotal(JaxRows):
 
     @property
     def _variance_weights(self) -> Array:
-        """What weights are multiplied with where they enter variances (n,)."""
         return np.ones(self.n) if self.frequency else self._weights
+
+    @property
+    def square(self) -> float:
+        return float(self._weights @ self._variance_weights)
 
     def moments(self, theta: Array) -> Array:
         """Return the weighted moments of every row, (n, q)."""
@@ -161,76 +270,65 @@ class MomentTotal(JaxRows):
                 out[chunk.where[chunk.skip :]] = np.asarray(each)[chunk.skip :]
         return out
 
-    def spread(self, moments: Array) -> Array:
-        """Return S (q, q), the sum of squares of the moments (n, q) about their mean."""
-        w, u = self._weights, self._variance_weights
-        each = moments[w > 0] / w[w > 0, None] - moments.sum(axis=0) / w.sum()
-        spread = (each.T * (w * u)[w > 0]) @ each
-        return np.asarray(0.5 * (spread + spread.T))
+    def sums(self, theta: Array) -> tuple[Squares, Array]:
+        squares = Squares(*(each[0] for each in self._squares(theta[None])))
+        return squares, self._sums("jacobian", theta)[0]
 
-    def _form(self, theta: Array) -> _Form:
+    def _squares(self, thetas: Array) -> Squares:
+        u = self._variance_weights
+        with double_precision():
+            parts = [
+                self._kernels.many(thetas, c.rows, c.weights, u[c.where]) for c in self._chunks
+            ]
+            return Squares(
+                *(np.sum([np.asarray(a) for a in t], axis=0) for t in zip(*parts, strict=True))
+            )
+
+    def many_sums(self, thetas: Array) -> Squares:
+        if self.weighting is None:
+            return self._squares(thetas)
+        with double_precision():
+            parts = [self._kernels.sums(thetas, c.rows, c.weights) for c in self._chunks]
+            sums = np.sum([np.asarray(part) for part in parts], axis=0)
+        return Squares(sums, None, None)
+
+    def group_moments(self, theta: Array, groups: Groups) -> Array:
         moments = self.moments(theta)
+        out = np.zeros((len(groups), moments.shape[1]))
+        add_group_sums(out, groups.codes, np.ones(self.n), moments, self._compiled)
+        return out
+
+    def form(self, theta: Array) -> Form:
+        """Return the quadratic form; where W is updated, with D as the gradient has it."""
+        form = super().form(theta)
         if self.weighting is not None:
-            return _Form(moments, self.weighting, self._sums("jacobian", theta)[0], None)
-        w, sums = self._weights, moments.sum(axis=0)
-        weighting = inverse(self.spread(moments))
-        off = np.divide(moments @ (weighting @ sums), w, out=np.zeros(self.n), where=w > 0)
+            return form
+        w, moments = self._weights, self.moments(theta)
+        off = np.divide(moments @ (form.weighting @ form.sums), w, np.zeros(self.n), where=w > 0)
         off = (off - w @ off / w.sum()) * self._variance_weights
         tilted = w * (1.0 - off + w @ off / w.sum())
         jacobian = self.reweighted(tilted, self.frequency)._sums("jacobian", theta)[0]
-        return _Form(moments, weighting, jacobian, tilted)
-
-    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
-        """Return value, gradient and D'WD, which is never negative."""
-        form = self._form(theta)
-        sums, direction = form.moments.sum(axis=0), form.direction
-        scores = form.moments @ direction
-        scale = np.sqrt(self.n * np.square(scores).sum(axis=0))
-        value = 0.5 * float(sums @ form.weighting @ sums)
-        return Derivatives(value, scores.sum(axis=0), form.jacobian.T @ direction, scale)
-
-    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        here = self.derivatives(theta)
-        return here.value, here.gradient
+        return form._replace(jacobian=jacobian, tilted=tilted)
 
     def values(self, theta: Array) -> Array:
         """Return each row's part in the quadratic form (n,)."""
-        form = self._form(theta)
-        return np.asarray(0.5 * form.moments @ (form.weighting @ form.moments.sum(axis=0)))
+        form = self.form(theta)
+        return np.asarray(0.5 * self.moments(theta) @ (form.weighting @ form.sums))
 
     def scores(self, theta: Array) -> Array:
-        form = self._form(theta)
-        return np.asarray(form.moments @ form.direction)
+        return np.asarray(self.moments(theta) @ self.form(theta).direction)
 
     def totals(self, thetas: Array) -> Array:
         numbers = min(CHUNK, 16 * CHUNK // self._width)
         step = 1 << max(0, (numbers // len(self._chunks[0].where)).bit_length() - 1)
-        return pytrees.in_bundles(thetas, step, self._many)
-
-    def _many(self, thetas: Array) -> Array:
-        """Return the quadratic form at parameters (D, p)."""
-        with double_precision():
-            if self.weighting is not None:
-                parts = [self._kernels.sums(thetas, c.rows, c.weights) for c in self._chunks]
-                sums = np.sum([np.asarray(part) for part in parts], axis=0)
-                return np.asarray(0.5 * np.einsum("di,ij,dj->d", sums, self.weighting, sums))
-            u = self._variance_weights
-            several = [
-                self._kernels.many(thetas, c.rows, c.weights, u[c.where]) for c in self._chunks
-            ]
-            total = Squares(
-                *(np.sum([np.asarray(a) for a in t], 0) for t in zip(*several, strict=True))
-            )
-        spread = total.spread(self.weight, float(self._weights @ u))
-        solved = linalg.solve(spread, total.sums[..., None], "variance of the moments")
-        return np.asarray(0.5 * np.einsum("di,di->d", total.sums, solved[..., 0]))
+        return pytrees.in_bundles(thetas, step, self.values_of)
 
     def log_density_parts(self) -> Callable[[JaxArray], JaxArray]:
         """Return the quadratic form as a function of theta (p,) that JAX can trace in float64."""
         import jax.numpy as jnp
 
         chunks, u = self._chunks, self._variance_weights
-        fixed, weight, square = self.weighting, self.weight, float(self._weights @ u)
+        fixed, weight, square = self.weighting, self.weight, self.square
 
         def form(theta: JaxArray) -> JaxArray:
             parts = [
@@ -247,50 +345,10 @@ class MomentTotal(JaxRows):
 
         return form
 
-    def rise(self, theta: Array) -> float:
-        """Return by how much the quadratic form rises far out, in the least of many directions.
-
-        Far is a million standard errors of the posterior. Moments that are bounded, and weights
-        that are updated continuously, leave it bounded: then there is no posterior on all of space.
-        """
-        form, rng = self._form(theta), np.random.default_rng(0)
-        root = linalg.whitener(form.jacobian.T @ form.direction).T
-        axes = np.diag(1.0 / np.sqrt(np.square(linalg.inv(root)).sum(axis=0)))
-        ways = np.concatenate([axes, rng.standard_normal((DIRECTIONS, self.p)) @ root.T])
-        far = self.totals(theta + FAR * np.concatenate([ways, -ways]))
-        return float(far.min())
-
-    def overidentification(self, theta: Array, groups: Groups) -> tuple[float, int]:
-        r"""Return Hansen's statistic and its degrees of freedom, q - p.
-
-        With :math:`R=I-DA^{-1}D^\top W`, which takes away what estimation fits, and C the variance
-        of the moments' sum over independent groups, it is :math:`g^\top(RCR^\top)^+g`, for any W.
-        """
-        form = self._form(theta)
-        white = linalg.cholesky(
-            form.weighting, "weight"
-        ).T  # coordinates in which W is the identity
-        moments, slope = form.moments @ white.T, white @ form.jacobian
-        w, extra = self._weights, moments.shape[1] - self.p
-        sums = np.zeros((len(groups), moments.shape[1]))
-        centred = moments - np.outer(w, moments.sum(axis=0) / w.sum())
-        add_group_sums(sums, groups.codes, np.ones(self.n), centred, self._compiled)
-        keep = np.eye(len(slope)) - slope @ linalg.solve(slope.T @ slope, slope.T, "Hessian")
-        values, vectors = linalg.eigh(keep @ (sums.T @ sums) @ keep, "variance of the moments")
-        along = vectors[:, -extra:].T @ keep @ moments.sum(axis=0)
-        return float(np.sum(np.square(along) / values[-extra:])), extra
-
-    def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
-        form, sums = self._form(theta), np.zeros((len(groups), self.p))
-        scores = form.moments @ form.direction
-        add_group_sums(sums, groups.codes, np.ones(self.n), scores, self._compiled)
-        hessian = form.jacobian.T @ form.direction
-        return ClusterTotals(scores.sum(axis=0), hessian, sums, groups.weights(self.weights))
-
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and shares of the Hessian, D'W D_g, which are not symmetric."""
-        form, weights = self._form(theta), groups.weights(self.weights)
-        scores = form.moments @ form.direction
+        form, weights = self.form(theta), groups.weights(self.weights)
+        scores = self.moments(theta) @ form.direction
         rows = self if form.tilted is None else self.reweighted(form.tilted, self.frequency)
         for first, count, members in self._blocks(groups):
             codes = groups.codes[members] - first
@@ -304,6 +362,121 @@ class MomentTotal(JaxRows):
             shares = form.direction.T @ slopes.reshape(count, *form.jacobian.shape)
             outer = sums[:, :, None] * sums[:, None, :]
             yield ClusterBlock(first, sums, shares, weights[first : first + count], outer)
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedMoments(QuadraticForm):
+    """The same over rows that are read in parts, each ``{"X": design, "y": response}``."""
+
+    loss: Moments
+    template: object
+    table: StreamedTotal  #: The rows, with a loss that is not asked for.
+    weighting: Array | None = None
+    weights: None = field(default=None, init=False)  # each part has its own
+
+    traits: ClassVar[frozenset[str]] = frozenset({"moments"})
+
+    @property
+    def n(self) -> int:
+        return self.table.n
+
+    @property
+    def p(self) -> int:
+        return sum(leaf.size for leaf in import_jax().tree.leaves(self.template))
+
+    @property
+    def frequency(self) -> bool:  # type: ignore[override]
+        return self.table.frequency
+
+    @property
+    def weight(self) -> float:
+        return self.table.weight
+
+    @property
+    def count(self) -> float:
+        return self.table.count
+
+    @property
+    def copies(self) -> bool:
+        return self.table.copies
+
+    @cached_property
+    def row(self) -> object:
+        """Shapes and types of one row."""
+        like, k = import_jax().ShapeDtypeStruct, self.table.p
+        return {
+            "X": like((k,), np.float64),
+            "y": like((2,) if self.table.trials else (), np.float64),
+        }
+
+    @cached_property
+    def q(self) -> int:
+        """Number of moments."""
+        with double_precision():
+            made = import_jax().eval_shape(self.loss.function, self.template, self.row)
+        return int(np.prod(made.shape))
+
+    def _part(self, part: Part) -> MomentTotal:
+        columns = {"X": np.ascontiguousarray(part.X[np.arange(part.n)]), "y": part.y}
+        return MomentTotal(
+            self.loss,
+            self.template,
+            columns,
+            part.weights,
+            self.frequency,
+            weighting=self.weighting,
+        )
+
+    @cached_property
+    def square(self) -> float:
+        def add(part: Part, out: Array) -> None:
+            out += self._part(part).square
+
+        return float(self.table.fold(add, np.zeros(1))[0][0])
+
+    def sums(self, theta: Array) -> tuple[Squares, Array]:
+        def add(part: Part, *out: Array) -> None:
+            squares, jacobian = self._part(part).sums(theta)
+            for total, more in zip(out, (*squares, jacobian), strict=True):
+                total += more
+
+        q = self.q
+        zeros = np.zeros(q), np.zeros(q), np.zeros((q, q)), np.zeros((q, self.p))
+        *squares, jacobian = self.table.fold(add, *zeros)
+        return Squares(*squares), jacobian
+
+    def many_sums(self, thetas: Array) -> Squares:
+        def add(part: Part, out: Array) -> None:
+            rows = self._part(part)
+            for first in range(0, len(thetas), MANY):
+                here = slice(first, first + MANY)
+                out[here] += rows.many_sums(thetas[here]).sums
+
+        return Squares(self.table.fold(add, np.zeros((len(thetas), self.q)))[0], None, None)
+
+    def totals(self, thetas: Array) -> Array:
+        values = self.values_of(thetas)
+        return np.where(np.isnan(values), np.inf, values)
+
+    def group_moments(self, theta: Array, groups: Groups) -> Array:
+        def add(part: Part, out: Array) -> None:
+            rows, codes = self._part(part), part.codes(groups)
+            add_group_sums(out, codes, np.ones(part.n), rows.moments(theta), rows._compiled)
+
+        zeros = np.zeros((len(groups), self.q))
+        return np.asarray(self.table.fold(add, zeros, groups=groups)[0])
+
+    def reweighted(self, weights: Array | None, frequency: bool) -> StreamedMoments:
+        raise needs_rows("weights")
+
+    def values(self, theta: Array) -> Array:
+        raise needs_rows("criterion")
+
+    def scores(self, theta: Array) -> Array:
+        raise needs_rows("criterion")
+
+    def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
+        raise needs_rows("correction")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -409,21 +582,41 @@ class Moments(AutodiffLoss):
         template, flat, names = pytrees.as_parameters(start)
         total = MomentTotal(self, template, pytrees.as_columns(data)[0], weights, frequency)
         q = _check_moments(total, flat)
+        bad = np.flatnonzero(~np.isfinite(total.moments(flat)).all(axis=1))
+        if len(bad):
+            problem = f"is where the moments of {len(bad)} rows are not finite, the first {bad[0]}"
+            advice = "pass another start=, or drop rows with missing values"
+            raise InputError("start", problem, advice)
+        return *self._weighted(total, flat, q), names
+
+    def bind_parts(
+        self, table: StreamedTotal, start: object
+    ) -> tuple[StreamedMoments, Array, tuple[str, ...] | None]:
+        """Return the same of rows that are read in parts."""
+        if self.weight == "continuous":
+            problem = "is 'continuous', and the data are read in parts"
+            raise InputError("weight", problem, "use 'iterated'")
+        template, flat, names = pytrees.as_parameters(start)
+        total = StreamedMoments(self, template, table)
+        return *self._weighted(total, flat, _check_moments(total, flat)), names
+
+    def _weighted(self, total: T, start: Array, q: int) -> tuple[T, Array]:
+        """Return a total with its weight matrix, and the first estimate (p,)."""
         fixed = None
         if not isinstance(self.weight, str) or self.weight == "identity":
             fixed = _of_size(self.weight, "weight", q) / total.weight
         first = _of_size(self.first, "first", q) / total.weight if fixed is None else fixed
-        theta = _nearest(total, flat, _scaled(total, flat) if q == total.p else first)
-        weighting = inverse(total.spread(total.moments(theta)))
+        theta = _nearest(total, start, _scaled(total, start) if q == total.p else first)
+        weighting = inverse(total.form(theta).spread)
         if q == total.p:
             _check_root(total, theta, weighting)
         if fixed is not None:
-            return replace(total, weighting=fixed), theta, names
+            return replace(total, weighting=fixed), theta
         if self.weight == "continuous":
-            return total, _nearest(total, theta, weighting), names
+            return total, _nearest(total, theta, weighting)
         if self.weight == "iterated" and q > total.p:
             theta, weighting = _iterated(total, theta, weighting)
-        return replace(total, weighting=weighting), theta, names
+        return replace(total, weighting=weighting), theta
 
 
 def _of_size(matrix: object, argument: str, q: int) -> Array:
@@ -452,36 +645,43 @@ def inverse(spread: Array) -> Array:
     return np.asarray(white.T @ white)
 
 
-def _scaled(total: MomentTotal, theta: Array) -> Array:
+def _scaled(total: QuadraticForm, theta: Array) -> Array:
     """Return a diagonal weight matrix that puts moments into units of their size."""
-    size = np.square(total.moments(theta)).sum(axis=0)
+    size = np.diagonal(total.sums(theta)[0].outer)
     return np.diag(1.0 / np.where(size > 0, size, 1.0))
 
 
-def _nearest(total: MomentTotal, start: Array, weighting: Array) -> Array:
+def _nearest(total: QuadraticForm, start: Array, weighting: Array) -> Array:
     """Return the minimiser of the quadratic form next to `start`, to be polished by Newton."""
     from scipy.optimize import least_squares
 
     root = linalg.cholesky(weighting, "weight").T
+    seen: dict[bytes, tuple[Array, Array]] = {}
+
+    def at(theta: Array) -> tuple[Array, Array]:
+        if theta.tobytes() not in seen:
+            squares, jacobian = total.sums(theta)
+            seen.clear()
+            seen[theta.tobytes()] = root @ squares.sums, root @ jacobian
+        return seen[theta.tobytes()]
 
     def residuals(theta: Array) -> Array:
-        return np.asarray(root @ total.moments(theta).sum(axis=0))
+        return at(theta)[0]
 
     def slopes(theta: Array) -> Array:
-        return np.asarray(root @ total._sums("jacobian", theta)[0])
+        return at(theta)[1]
 
     fit = least_squares(residuals, start, slopes, xtol=1e-15, ftol=1e-15, gtol=1e-15, x_scale="jac")
     return np.asarray(fit.x)
 
 
-def _iterated(total: MomentTotal, theta: Array, weighting: Array) -> tuple[Array, Array]:
+def _iterated(total: QuadraticForm, theta: Array, weighting: Array) -> tuple[Array, Array]:
     """Return the estimate whose moments have the inverse variance that it was weighted with."""
     for _ in range(UPDATES):
         last, theta = theta, _nearest(total, theta, weighting)
-        weighting = inverse(total.spread(total.moments(theta)))
-        step = theta - last
-        jacobian = total._sums("jacobian", theta)[0]
-        if step @ jacobian.T @ weighting @ jacobian @ step < SETTLED**2:
+        form = total.form(theta)
+        weighting, step = inverse(form.spread), theta - last
+        if step @ form.jacobian.T @ weighting @ form.jacobian @ step < SETTLED**2:
             return theta, weighting
     raise ConvergenceError(
         f"the weight matrix has not settled after {UPDATES} updates; use weight='two-step', "
@@ -489,7 +689,7 @@ def _iterated(total: MomentTotal, theta: Array, weighting: Array) -> tuple[Array
     )
 
 
-def _check_moments(total: MomentTotal, start: Array) -> int:
+def _check_moments(total: MomentTotal | StreamedMoments, start: Array) -> int:
     """Return q; refuse functions that do not turn a row into p or more finite numbers."""
     loss, p = total.loss, total.p
     result = pytrees.traced("function", loss.function, total.template, total.row)
@@ -501,20 +701,18 @@ def _check_moments(total: MomentTotal, start: Array) -> int:
     if not loss.constants:
         like = total.template, total.row
         pytrees.refuse_other_rows("function", loss.function, total.n, *like)
-    bad = np.flatnonzero(~np.isfinite(total.moments(start)).all(axis=1))
-    if len(bad):
-        problem = f"is where the moments of {len(bad)} rows are not finite, the first row {bad[0]}"
-        advice = "pass another start=, or drop rows with missing values"
-        raise InputError("start", problem, advice)
-    if not np.isfinite(total._sums("jacobian", start)[0]).all():
+    squares, jacobian = total.sums(start)
+    if np.isfinite(squares.sums).all() and not np.isfinite(jacobian).all():
         problem = "has derivatives that are not finite at the start, where its value is"
         raise InputError("function", problem, "put another jnp.where inside what it leaves out")
+    if "memory" not in total.traits and not np.isfinite(squares.sums).all():
+        raise InputError("start", "is where moments are not finite", "pass another start=")
     return q
 
 
-def _check_root(total: MomentTotal, theta: Array, weighting: Array) -> None:
+def _check_root(total: QuadraticForm, theta: Array, weighting: Array) -> None:
     """Refuse a point that is no root of as many equations as there are parameters."""
-    sums = total.moments(theta).sum(axis=0)
+    sums = total.sums(theta)[0].sums
     if sums @ weighting @ sums > ROOT * max(1.0, float(np.abs(theta).max())):
         raise InputError(
             "start",
