@@ -46,6 +46,12 @@ def a_tree(draws: Any, residuals: Any) -> Any:
     return xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": losses})
 
 
+def least_squares_moments(X: Any, y: Any, weight: Any, start: Any) -> Any:
+    """Return the criterion of the equations of least squares."""
+    psi = ef.Moments(lambda b, row: row["X"] * (row["y"] - row["X"] @ b), weight)
+    return ef.Criterion(psi, {"X": X, "y": y}, start=start)
+
+
 def a_chain(draws: Any, residuals: Any) -> Path:
     """Return the path of a file as CmdStan writes it."""
     names = ["lp__", *(f"b.{k + 1}" for k in range(draws.shape[1]))]
@@ -86,6 +92,7 @@ def public() -> dict[str, Call]:
         "NegativeBinomial": (with_loss(losses.NegativeBinomial, counts), {"dispersion": 0.5}),
         "Wilcoxon": (with_loss(ef.Wilcoxon), {"width": "mad"}),
         "PairwiseDifference": (with_loss(ef.PairwiseDifference), {"loss": losses.Huber()}),
+        "Moments": (least_squares_moments, {"X": X, "y": y, "weight": np.eye(3), "start": y[:3]}),
         "L1": (with_penalty(penalties.L1), {"strength": 0.1, "weights": np.ones(3)}),
         "ElasticNet": (with_penalty(penalties.ElasticNet), {"strength": 0.1, "mix": 0.5}),
         "GroupL1": (with_penalty(penalties.GroupL1), {"strength": 0.1, "groups": [0, 0, 1]}),
