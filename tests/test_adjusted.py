@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import etafree as ef
 from conftest import refused
 from etafree.foundation.linalg import symmetric_root, transport
+from studies.composite import gaussian_field, intervals
 
+PAGE = Path(__file__).parents[1] / "docs" / "guides" / "composite.md"
 KINDS = ("curvature", "vertical", "magnitude")
 EXACT = KINDS[:2]
 
@@ -195,3 +200,104 @@ def test_what_cannot_be_adjusted_is_refused() -> None:
     kinked = ef.GeneralizedPosterior(sparse, 1.0)
     refused("target", "kink", lambda: kinked.adjusted(ef.target(sparse)))
     refused("sampler", "auto", lambda: ef.sample(posterior.adjusted(own), sampler="nuts"))
+
+
+@cache
+def blocks() -> dict[str, object]:
+    """What the guide's blocks define."""
+    names: dict[str, object] = {}
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
+    exec("\n".join(code), names)
+    return names
+
+
+def test_the_independence_likelihood_of_maxima_is_that_of_chandwich() -> None:
+    """R 4.2.2, chandwich 1.1.6, on owtemps, with its log_gev() and the parameters of the guide.
+
+    adjust_loglik(loglik, data = owtemps, mle = mle, H = H); mle by Newton's method with numDeriv's
+    grad(d = 1e-4) and hessian(d = 2e-3); attributes MLE, SE, adjSE; f(mle + step, type =
+    "vertical") - f(mle), and type = "spectral", whose C is that of symmetric roots.
+    """
+    criterion = blocks()["temperatures"]
+    made = ef.target(criterion, correction="HC0")
+    mle = [81.1701088081, 2.6684365339, 3.7290515231, 0.5310005401, -0.1989372819, -0.0883287263]
+    se = [0.3281600859, 0.3281600802, 0.2292552082, 0.2292551527, 0.0493714094, 0.0493713975]
+    adjusted = [0.4036092267, 0.2128230915, 0.2425665586, 0.1910985484, 0.0394381993, 0.0362490017]
+    np.testing.assert_allclose(made.center, mle, rtol=1e-8)
+    np.testing.assert_allclose(np.diag(np.linalg.inv(made.hessian)) ** 0.5, se, rtol=1e-6)
+    np.testing.assert_allclose(made.se, adjusted, rtol=1e-6)
+    posterior = ef.GeneralizedPosterior(criterion, 1.0)
+    vertical = posterior.adjusted(made, "vertical")
+    steps = np.array([[0.3, -0.2, 0.2, 0.1, 0.02, -0.01], [-0.5, 0.1, -0.1, 0.2, -0.03, 0.02]])
+    values = vertical.log_density(made.center + steps)
+    np.testing.assert_allclose(values, [-2.03348466526, -5.04560660137], rtol=1e-6)
+    turn = transport(made.covariance, np.linalg.inv(made.hessian), "paper")
+    spectral = replace(vertical, turn=turn).log_density(made.center + steps)
+    np.testing.assert_allclose(spectral, [-2.07307909829, -5.86125442996], rtol=1e-6)
+
+
+def test_the_husler_reiss_pair_is_that_of_evd() -> None:
+    """R 4.2.2, evd 2.3-6.1: fbvevd(owtemps, model = "hr"), polished as above.
+
+    That is Newton's method on -sum(dbvevd(..., model = "hr", log = TRUE)) with numDeriv, whose
+    Hessian gives the standard errors.
+    """
+    criterion = blocks()["pair"]
+    made = ef.target(criterion, correction="HC0")
+    assert made.names[0] == "log_r"
+    estimate = [
+        83.7453851439,
+        4.2107449992,
+        -0.2323853470,
+        78.4468521242,
+        3.2012024258,
+        -0.0653845260,
+    ]
+    np.testing.assert_allclose(made.center[1:], estimate, rtol=1e-8)
+    assert np.exp(made.center[0]) == pytest.approx(1.4586582831, rel=1e-8)
+    assert criterion.value(made.center) == pytest.approx(424.558583768, rel=1e-10)
+    se = np.diag(np.linalg.inv(made.hessian)) ** 0.5 * [1.4586582831, 1, 1, 1, 1, 1, 1]
+    expected = [
+        0.2187555389,
+        0.5160031607,
+        0.3465881011,
+        0.0627393651,
+        0.3964337487,
+        0.2729761167,
+        0.0678046960,
+    ]
+    np.testing.assert_allclose(se, expected, rtol=2e-6)
+
+
+def test_the_guide_quotes_the_peers_and_the_recorded_coverage() -> None:
+    text = PAGE.read_text()
+    for number in ("81.1701", "0.4036", "0.0362", "−2.0335", "83.7454", "1.4587"):
+        assert number in text
+    rows = re.findall(r"^\| ([\w', -]+?) \|((?: (?:[\d.]+|–) \|)+)$", text, flags=re.M)
+    assert len(rows) == 8
+    recorded = pd.read_csv(PAGE.with_name("composite-500.csv"))
+    for method, cells in rows:
+        mine = recorded[recorded["method"] == method]
+        assert len(mine), method
+        told = [cell.strip() for cell in cells.strip("|").split("|")]
+        assert told == table_cells(mine), method
+
+
+def table_cells(rows: pd.DataFrame) -> list[str]:
+    """Coverage of log range and log sill at 0.01, 1 and 100, or once where there is no eta."""
+    out = []
+    for name in ("log_range", "log_sill"):
+        for eta in (0.01, 1.0, 100.0):
+            at = rows[(rows["parameter"] == name) & ((rows["eta"] == eta) | rows["eta"].isna())]
+            out.append(f"{at['coverage'].iloc[0]:.3f}" if len(at) else "–")
+    return out
+
+
+def test_the_simulated_field_is_centred_at_its_truth() -> None:
+    problems = [gaussian_field(np.random.default_rng(seed), 100) for seed in range(20)]
+    off = np.array([ef.minimise(p.criterion).theta - p.truth for p in problems])
+    assert np.all(np.abs(off.mean(axis=0)) < 1.0 * off.std(axis=0, ddof=1))
+    made = intervals(np.random.default_rng(1), 100)
+    low, high = made["location-scale, draws", 1.0]
+    narrow = made["uncalibrated", 1.0]
+    assert np.all(high - low > 2 * (narrow[1] - narrow[0]))
