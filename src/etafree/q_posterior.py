@@ -11,7 +11,7 @@ from etafree.criterion import Criterion
 from etafree.data.groups import Groups
 from etafree.draws import Draws
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array, as_count
+from etafree.foundation.arguments import Array, as_count, as_rng
 from etafree.foundation.threads import own_settings
 from etafree.optimize import minimise
 from etafree.optimize.many import outer_products, unpacked
@@ -162,12 +162,12 @@ def q_posterior(
     >>> round(float(draws.mean[0]), 2), round(float(draws.array.var()), 2)
     (2.0, 0.87)
     """
-    groups = resampled_groups(criterion, clusters, "the Q-posterior")
+    groups, rng = resampled_groups(criterion, clusters, "the Q-posterior"), as_rng(seed)
     count = as_count(draws, "draws", least=FEWEST)
+    posterior = QPosterior(criterion, 1.0, log_prior, groups=groups)
     fit, name = minimise(criterion), "HC0" if groups is None else "CR0"
     sandwich = target(
         criterion, center=fit.theta, clusters=groups, hessian=fit.hessian, correction=name
     )
-    posterior = QPosterior(criterion, 1.0, log_prior, groups=groups, sandwich=sandwich)
-    sampled = sample(posterior, count, seed)
+    sampled = sample(replace(posterior, sandwich=sandwich), count, rng)
     return replace(sampled, source=None, sampler=f"Q-posterior by {sampled.sampler}")
