@@ -120,9 +120,10 @@ def test_every_transport_reaches_the_target_and_is_the_one_it_says(root, units):
     elif root == "cholesky":
         assert np.allclose(np.triu(omega * units[:, None] ** -1 * units, 1), 0.0, atol=1e-9)
         assert np.diagonal(omega).min() > 0
-    else:  # times the symmetric root of S, the symmetric root of V
+    else:  # times the symmetric root of S, the symmetric root of V, or S times that of S^-1 V S^-1
         values, vectors = np.linalg.eigh(S)
         half = omega @ (vectors * np.sqrt(values)) @ vectors.T
+        half = np.linalg.solve(S, half) if root == "shaby" else half
         assert np.allclose(half, half.T, rtol=1e-8, atol=1e-8)
         assert np.linalg.eigvalsh(half + half.T)[0] > 0
 

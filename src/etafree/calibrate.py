@@ -116,7 +116,7 @@ def calibrate(
         Default "map", the minimiser of loss plus penalty; the jackknife's is the mean.
     covariance : (p, p) array, optional
         A covariance of your own, instead of the sandwich.
-    map : {"affine", "paper", "cholesky"} or Map
+    map : {"affine", "paper", "cholesky", "shaby"} or Map
         Which :math:`\Omega`; only "affine" does not depend on units. `Map` has the open-faced
         sandwich and the paper's population map too.
     eta : float, optional

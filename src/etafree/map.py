@@ -43,10 +43,11 @@ class Map:
 
     Parameters
     ----------
-    root : {"affine", "paper", "cholesky"}
+    root : {"affine", "paper", "cholesky", "shaby"}
         Which :math:`\Omega`; only "affine" does not depend on units.
     kind : {"location-scale", "scale"}
-        "scale" is the open-faced sandwich: the draws stay centred at their own mean.
+        "scale" is the open-faced sandwich: the draws stay centred at their own mean. Shaby's own
+        has the root "shaby", :math:`A^{-1}B^{1/2}A^{1/2}` where the draws' covariance is A inverse.
     working : {"draws", "curvature"}
         Covariance that is mapped: the draws' own, or :math:`(\eta A)^{-1}`, the paper's population
         map.
@@ -175,7 +176,7 @@ class LocationScaleMap:
             :math:`c`.
         target : (p, p) array
             :math:`V=\Omega S\Omega^\top`.
-        root : {"affine", "paper", "cholesky"}
+        root : {"affine", "paper", "cholesky", "shaby"}
             Which of the matrices :math:`\Omega`; only "affine" does not depend on units.
         names : sequence of str, optional
             Parameter names.

@@ -2,13 +2,13 @@ r"""Generalized posteriors, :math:`\pi(\theta)\propto\exp\{-\eta L(\theta)\}\til
 
 :math:`\eta` multiplies the loss *and* the penalty. A `LogPrior` is not multiplied by it: it plays
 the part of the paper's remainder :math:`r_n` and must be weak, or the posterior's own mode moves
-with :math:`\eta`.
+with :math:`\eta`. What changes the density so that it has the sandwich's spread is `adjusted`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -17,8 +17,17 @@ import numpy as np
 from etafree.criterion import Criterion
 from etafree.errors import InputError
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array, as_array, as_count, as_positive, in_order, owned
+from etafree.foundation.arguments import (
+    Array,
+    as_array,
+    as_choice,
+    as_count,
+    as_positive,
+    in_order,
+    owned,
+)
 from etafree.penalties import KinkedPenalty, Penalty
+from etafree.target import Target
 from etafree.totals.linear import LinearTotal
 
 #: Random directions in which the tail of a redescending loss is checked.
@@ -26,6 +35,9 @@ DIRECTIONS = 50
 #: By what the log of a density that does not vanish at infinity must fall: so much, and so much per
 #: parameter, for the volume that a sampler may reach grows with their number.
 NEGLIGIBLE = 10.0, 2.0
+ADJUSTMENTS = ("curvature", "vertical", "magnitude")
+#: Standard errors that a target's centre may be from the minimiser, around which a density turns.
+FARTHEST = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,6 +235,9 @@ class GeneralizedPosterior:
     (array([-0.]), array([[-2.]]))
     >>> post.log_density(np.array([[2.0], [3.0]]))
     array([-3.5, -4.5])
+    >>> goal = ef.target(post.criterion)
+    >>> -1 / post.adjusted(goal).hessian(goal.center) / goal.covariance
+    array([[1.]])
     """
 
     criterion: Criterion
@@ -321,10 +336,18 @@ class GeneralizedPosterior:
         """
         points = as_array(in_order(theta, self.criterion.names, "theta"), "theta")
         if points.ndim == 1:
-            return float(-self.eta * self.energy.value(points))
+            return float(self._log_densities(points[None])[0])
         if points.ndim != 2 or points.shape[1] != self.criterion.p:
             raise InputError("theta", f"has shape {points.shape}", f"pass (D, {self.criterion.p})")
+        return self._log_densities(points)
+
+    def _log_densities(self, points: Array) -> Array:
         return -self.eta * self.energy.values_at(points)
+
+    def _log_priors(self, points: Array) -> Array:
+        if self.log_prior is None:
+            return np.zeros(len(points))
+        return np.array([float(self.log_prior.value(x, self.criterion.size)) for x in points])
 
     def gradient(self, theta: object) -> Array:
         """Return the gradient of the log density (p,)."""
@@ -333,3 +356,132 @@ class GeneralizedPosterior:
     def hessian(self, theta: object) -> Array:
         """Return the Hessian of the log density (p, p)."""
         return -self.eta * self.energy.hessian(theta)
+
+    @property
+    def limit(self) -> tuple[Array, Array] | None:
+        """Centre (p,) and covariance (p, p) that the likelihood part was made to have, if any."""
+        return None
+
+    def adjusted(self, target: Target, kind: str = "curvature") -> GeneralizedPosterior:
+        r"""Return the posterior whose density, not its draws, has the target's spread.
+
+        With centre c, Hessian A, target covariance V and :math:`d=\theta-c`, the penalized loss
+        :math:`\eta L` becomes
+
+        - "curvature": :math:`\eta L(c+Cd)` with :math:`C^\top\eta AC=V^{-1}`, of these the one
+          that does not depend on units: under a flat prior, the law of
+          :math:`c+C^{-1}(\theta-c)`;
+        - "vertical": :math:`\{L(\theta)-L(c)\}\,d^\top V^{-1}d/d^\top Ad`, the same at every eta;
+        - "magnitude": :math:`L(\theta)\,p/\mathrm{tr}(AV)`, right on average over directions only.
+
+        A log prior stays as it is.
+
+        Parameters
+        ----------
+        target : Target
+            Of the criterion, centred at its minimiser: ``ef.target(criterion, clusters=...)``.
+        kind : {"curvature", "vertical", "magnitude"}
+            Which adjustment.
+
+        Returns
+        -------
+        GeneralizedPosterior
+            For `sample`. An `InputError` if the target is not one of this criterion at its
+            minimiser, or the penalty has a kink.
+
+        References
+        ----------
+        Chandler, R. E. and Bate, S. (2007). Inference for clustered data using the independence
+        loglikelihood. Biometrika 94, 167-183. Pauli, F., Racugno, W. and Ventura, L. (2011).
+        Bayesian composite marginal likelihoods. Statist. Sinica 21, 149-164. Ribatet, M., Cooley,
+        D. and Davison, A. C. (2012). Bayesian inference from composite likelihoods, with an
+        application to spatial extremes. Statist. Sinica 22, 813-845.
+        """
+        as_choice(kind, "kind", ADJUSTMENTS)
+        advice = "pass ef.target(criterion) of this posterior's criterion"
+        if not isinstance(target, Target) or target.hessian is None:
+            raise InputError("target", "is no target of a criterion", advice)
+        if target.names != self.criterion.names or isinstance(
+            self.criterion.penalty, KinkedPenalty
+        ):
+            problem = f"is of {list(target.names)}, or of a penalty with a kink"
+            raise InputError("target", problem, advice)
+        A, V = target.hessian, target.covariance
+        step = linalg.solve(A, self.criterion.gradient(target.center), "Hessian")
+        if (off := float(np.max(np.abs(step) / target.se))) > FARTHEST:
+            raise InputError("target", f"is centred {off:.2g} se away from the minimiser", advice)
+        if kind == "magnitude":
+            return replace(self, eta=target.p / float(np.trace(A @ V)))
+        if kind == "curvature":
+            turn, eta = linalg.transport(V, linalg.inv(self.eta * A, "Hessian")), self.eta
+        else:  # the smallest rate over directions says how fast the tails fall
+            turn, eta = (
+                np.eye(target.p),
+                1 / float(linalg.relative_eigenvalues(V, linalg.inv(A))[-1]),
+            )
+        return AdjustedPosterior(self.criterion, eta, self.log_prior, target=target, turn=turn)
+
+
+@dataclass(frozen=True, eq=False)
+class AdjustedPosterior(GeneralizedPosterior):
+    r"""Log density :math:`-r(d)\{L(c+Cd)-L(c)\}` plus log prior, precise to :math:`V^{-1}` at c.
+
+    :math:`r(d)=d^\top V^{-1}d/d^\top C^\top ACd` is eta for the curvature adjustment; C is the
+    identity for the vertical one.
+    """
+
+    target: Target = field(kw_only=True)
+    turn: Array = field(kw_only=True)
+
+    remedy = "use its draws with calibrate() instead"
+
+    @property
+    def limit(self) -> tuple[Array, Array]:
+        """Centre (p,) and covariance (p, p) of the target."""
+        return self.target.center, self.target.covariance
+
+    @cached_property
+    def _forms(self) -> tuple[Array, Array]:
+        """Precision of the target, and the Hessian of the turned loss."""
+        hessian = self.turn.T @ np.asarray(self.target.hessian) @ self.turn
+        return linalg.inv(self.target.covariance, "covariance"), hessian
+
+    def _log_densities(self, points: Array) -> Array:
+        away = points - self.target.center
+        above, below = (np.einsum("ij,jk,ik->i", away, form, away) for form in self._forms)
+        losses = self.criterion.values_at(self.target.center + away @ self.turn.T)
+        rate = above / np.where(below > 0, below, 1.0)
+        losses -= self.criterion.value(self.target.center)
+        return np.asarray(self._log_priors(points) - rate * losses)
+
+    def gradient(self, theta: object) -> Array:
+        """Return the gradient of the log density (p,)."""
+        return self._derivatives(theta)[0]
+
+    def hessian(self, theta: object) -> Array:
+        """Return the Hessian of the log density (p, p)."""
+        return self._derivatives(theta)[1]
+
+    def _derivatives(self, theta: object) -> tuple[Array, Array]:
+        point = self.criterion.point(theta)
+        away, (P, H) = point - self.target.center, self._forms
+        here = self.criterion.derivatives(self.target.center + self.turn @ away)
+        loss = here.value - self.criterion.value(self.target.center)
+        slope, bend = self.turn.T @ here.gradient, self.turn.T @ here.hessian @ self.turn
+        if away.any():  # rate r with r d'Hd = d'Pd, differentiated twice
+            below = float(away @ H @ away)
+            rate = float(away @ P @ away) / below
+            turned = 2 * H @ away
+            first = (2 * P @ away - rate * turned) / below
+            crossed = np.outer(first, turned)
+            second = (2 * (P - rate * H) - crossed - crossed.T) / below
+            crossed = np.outer(first, slope)
+            gradient: Array = -rate * slope - loss * first
+            hessian: Array = -rate * bend - crossed - crossed.T - loss * second
+        else:
+            gradient, hessian = np.zeros(len(point)), -P
+        if self.log_prior is not None:
+            n = self.criterion.size
+            gradient = gradient + np.asarray(self.log_prior.gradient(point, n))
+            hessian = hessian + np.asarray(self.log_prior.hessian(point, n))
+        return gradient, hessian

@@ -3,7 +3,6 @@ r"""The Q-posterior: a posterior of the score whose spread is right without a le
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -12,15 +11,14 @@ from etafree.criterion import Criterion
 from etafree.data.groups import Groups
 from etafree.draws import Draws
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array, as_array, as_count, as_rng, in_order
+from etafree.foundation.arguments import Array, as_count, as_rng
 from etafree.foundation.threads import own_settings
 from etafree.optimize import minimise
 from etafree.optimize.many import outer_products, unpacked
 from etafree.posterior import GeneralizedPosterior, LogPrior
-from etafree.samplers import FEWEST, SAMPLERS
-from etafree.samplers.importance import trustworthy
-from etafree.samplers.variational import Normal
+from etafree.samplers import FEWEST, sample
 from etafree.sandwich import target
+from etafree.target import Target
 from etafree.totals.linear import BLOCK, LinearTotal, has_design
 
 
@@ -31,6 +29,7 @@ class QPosterior(GeneralizedPosterior):
     eta: float = 1.0
     log_prior: LogPrior | None = None
     groups: Groups | None = field(default=None, kw_only=True)
+    sandwich: Target | None = field(default=None, kw_only=True)
 
     remedy = "pass a log_prior that is narrower, or more data"  # there is no eta to choose
 
@@ -39,11 +38,12 @@ class QPosterior(GeneralizedPosterior):
         """Infinite: the samplers work around the minimiser, where the density is normal."""
         return np.inf
 
-    def log_density(self, theta: object) -> Any:
-        """Return the log density up to a constant, at (p,) -> float or (D, p) -> (D,)."""
-        points = as_array(in_order(theta, self.criterion.names, "theta"), "theta")
-        if points.ndim == 1:
-            return float(self.log_density(points[None])[0])
+    @property
+    def limit(self) -> tuple[Array, Array] | None:
+        """Centre (p,) and covariance (p, p) of the sandwich."""
+        return None if self.sandwich is None else (self.sandwich.center, self.sandwich.covariance)
+
+    def _log_densities(self, points: Array) -> Array:
         gradients, meats = self._moments(points)
         if self.criterion.strength > 0:
             pull, penalty = self.criterion.strength * self.criterion.size, self.criterion.penalty
@@ -59,10 +59,7 @@ class QPosterior(GeneralizedPosterior):
         good, slopes, matrices = good[regular], slopes[regular], matrices[regular]
         solved = linalg.solve(matrices, slopes[:, :, None])[:, :, 0]
         value[good] = -0.5 * np.einsum("bi,bi->b", slopes, solved)
-        if self.log_prior is not None:
-            n = self.criterion.size
-            value += np.array([float(self.log_prior.value(point, n)) for point in points])
-        return value
+        return value + self._log_priors(points)
 
     def _moments(self, thetas: Array) -> tuple[Array, Array]:
         """Return gradients (D, p) of the loss and variances (D, p, p) of the total score."""
@@ -169,17 +166,8 @@ def q_posterior(
     count = as_count(draws, "draws", least=FEWEST)
     posterior = QPosterior(criterion, 1.0, log_prior, groups=groups)
     fit, name = minimise(criterion), "HC0" if groups is None else "CR0"
-    mean, A = fit.theta, fit.hessian
-    sandwich = target(criterion, center=mean, clusters=groups, hessian=A, correction=name)
-    covariance = sandwich.covariance
-    if log_prior is not None:  # one Newton step of the normal approximation
-        n, precision = criterion.size, linalg.inv(covariance, "covariance")
-        bend = precision - np.asarray(log_prior.hessian(mean, n))
-        covariance = linalg.inv(bend, "Hessian of loss and log prior", "weaken the log prior")
-        mean = mean + covariance @ np.asarray(log_prior.gradient(mean, n))
-    normal = Normal(mean, linalg.cholesky(covariance, "covariance", "weaken the log prior"), mean)
-    first = "quadrature" if criterion.p == 1 else "importance"
-    sampled = SAMPLERS[first](posterior, normal, count, rng)
-    if criterion.p > 1 and not trustworthy(sampled):
-        sampled = SAMPLERS["elliptical"](posterior, normal, count, rng)
-    return replace(sampled, eta=None, sampler=f"Q-posterior by {sampled.sampler}")
+    sandwich = target(
+        criterion, center=fit.theta, clusters=groups, hessian=fit.hessian, correction=name
+    )
+    sampled = sample(replace(posterior, sandwich=sandwich), count, rng)
+    return replace(sampled, source=None, sampler=f"Q-posterior by {sampled.sampler}")

@@ -19,7 +19,7 @@ from etafree.foundation.arguments import Array, as_array, as_choice
 
 T = TypeVar("T")
 
-ROOTS = ("affine", "paper", "cholesky")
+ROOTS = ("affine", "paper", "cholesky", "shaby")
 CONDITION_WARN = 1e8
 CONDITION_FAIL = 1e12
 SMALLEST_PIVOT = 1e-7
@@ -251,13 +251,14 @@ def transport(covariance: Array, target: Array, root: str = "affine") -> Array:
         :math:`S`, the covariance of what is mapped.
     target : (p, p) array
         :math:`V`, the covariance to reach.
-    root : {"affine", "paper", "cholesky"}
+    root : {"affine", "paper", "cholesky", "shaby"}
         ``affine``: the principal square root of :math:`V S^{-1}`, computed as
         :math:`L (L^{-1} V L^{-\top})^{1/2} L^{-1}` with :math:`S = LL^\top`. It commutes with every
         invertible linear change of parameters, so units do not matter. ``paper``:
         :math:`V^{1/2} S^{-1/2}` with symmetric roots, equation (3) of Tamano and Tomo
         (arXiv 2511.15320). ``cholesky``: :math:`L_V L_S^{-1}`, which depends on the order of the
-        parameters.
+        parameters. ``shaby``: :math:`H^{-1}P^{1/2}H^{1/2}` with :math:`H=S^{-1}` and
+        :math:`P=HVH`, symmetric roots (Shaby 2014).
 
     Examples
     --------
@@ -270,6 +271,11 @@ def transport(covariance: Array, target: Array, root: str = "affine") -> Array:
     if root == "paper":
         after = symmetric_root(target, argument="covariance")
         return after @ symmetric_root(covariance, -0.5, "draws")
+    if root == "shaby":  # S P^(1/2) = LZW' for V = LL' and HL = W s Z': nothing is squared
+        lower = cholesky(target, "covariance")
+        left, _, right = _answer(np.linalg.svd, solve(covariance, lower, "draws"), what="draws")
+        half: Array = lower @ (left @ right).T
+        return half @ symmetric_root(covariance, -0.5, "draws")
     sd = np.sqrt(np.diagonal(covariance))
     lower = cholesky(covariance / sd / sd[:, None])
     scaled = target / sd / sd[:, None]

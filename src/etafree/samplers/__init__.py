@@ -104,7 +104,9 @@ def sample(
     drawn = SAMPLERS[first](posterior, normal, int(draws), rng)
     if sampler == "auto" and not trustworthy(drawn):
         drawn = _fall_back(posterior, normal, int(draws), rng)
-    return replace(drawn, source=posterior, info={**drawn.info, "seed": told_seed(seed, rng)})
+    eta = drawn.eta if posterior.limit is None else None  # its curvature is not eta A
+    info = {**drawn.info, "seed": told_seed(seed, rng)}
+    return replace(drawn, source=posterior, eta=eta, info=info)
 
 
 def _fall_back(
@@ -114,6 +116,7 @@ def _fall_back(
     try:
         return elliptical_draws(posterior, normal, draws, rng)
     except ConvergenceError:
-        if not hasattr(posterior.criterion.total, "log_density_parts"):
+        plain = posterior.limit is None
+        if not (plain and hasattr(posterior.criterion.total, "log_density_parts")):
             raise
     return nuts_draws(posterior, normal, draws, rng)

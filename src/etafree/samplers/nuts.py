@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from etafree.data.pytrees import double_precision
 from etafree.draws import Draws
-from etafree.errors import CalibrationWarning, ConvergenceError, MissingExtraError
+from etafree.errors import CalibrationWarning, ConvergenceError, InputError, MissingExtraError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.foundation.terminal import counted
@@ -116,6 +116,8 @@ def nuts_draws(
     Hamiltonian Monte Carlo. J. Mach. Learn. Res. 15, 1593-1623. Cabezas, A., Corenflos, A., Lao,
     J. and Louf, R. (2024). BlackJAX: composable Bayesian inference in JAX. arXiv:2402.10797.
     """
+    if posterior.limit is not None:
+        raise InputError("sampler", "'nuts' takes no adjusted posterior", "use sampler='auto'")
     try:
         import blackjax  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
         import jax  # noqa: F401

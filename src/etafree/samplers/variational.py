@@ -44,6 +44,8 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
     >>> q.mean.round(8), q.lower.round(8)
     (array([2.]), array([[0.5]]))
     """
+    if posterior.limit is not None:
+        return _near_limit(posterior, *posterior.limit)
     energy, eta = posterior.energy, posterior.eta
     fit = minimise(energy)
     weight = energy.strength * energy.size
@@ -84,6 +86,16 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
         if moved < 1e-4 and change < 1e-2:
             break
     return Normal(mean, root, fit.theta)
+
+
+def _near_limit(posterior: GeneralizedPosterior, mean: Array, covariance: Array) -> Normal:
+    """Return the normal law that a likelihood part was made to have, a Newton step with a prior."""
+    if (prior := posterior.log_prior) is not None:
+        n, precision = posterior.criterion.size, linalg.inv(covariance, "covariance")
+        bend = precision - np.asarray(prior.hessian(mean, n))
+        covariance = linalg.inv(bend, "Hessian of loss and log prior", "weaken the log prior")
+        mean = mean + covariance @ np.asarray(prior.gradient(mean, n))
+    return Normal(mean, linalg.cholesky(covariance, "covariance", "weaken the log prior"), mean)
 
 
 def _root(precision: Array) -> Array | None:
