@@ -263,7 +263,7 @@ def target_of(
     A = _curvature(criterion, theta, curvature, hessian)
     stacked = None if isinstance(meat, np.ndarray) else criterion.stacked(theta)
     known = centered, stacked, dof is None
-    at = Point(criterion, theta, A, linalg.whitener(A), gradient, *known)
+    at = dependence.adjusted(Point(criterion, theta, A, linalg.whitener(A), gradient, *known))
     if meat is not None:
         estimate = dependence.given(*_given_meat(at, meat))
     elif totals is not None and groups is not None:
