@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from etafree.criterion import Criterion
@@ -57,7 +59,7 @@ def raked(rng: np.random.Generator, psus: int) -> Problem:
         names=["mean", "slope"],
     )
     design = Survey(psu, calibrated=np.hstack(margins), base_weights=np.ones(n))
-    rivals = {
+    rivals: dict[str, dict[str, Any]] = {
         "calibration ignored": {"dependence": Survey(psu)},
         "survey": {"dependence": design, "correction": "survey"},
     }

@@ -154,18 +154,18 @@ def target(
         ``dependence=ef.Clusters(...)``. A pandas Series is matched with the data by its index, a
         string names a column of the data. A list, mapping, DataFrame or (n, k) array gives clusters
         in several ways.
-    dependence : Clusters, Survey, TimeSeries or Panel, optional
+    dependence : Clusters, Survey, ReplicateWeights, TimeSeries or Panel, optional
         Which rows may depend on each other.
     correction : str, optional
         Independent rows: "HC0" to "HC3" (default, normal). Clusters: "CR0", "CR1", "CR1S", "CR2",
         "CR3" (default, t with G - 1). Several ways: "CR0", "CR1", "CR1S" (default, t with the
         smallest G - 1). Survey designs: "survey-CR3" (default, Satterthwaite's degrees of freedom
-        per contrast) or "survey" (t with PSUs - strata, as R's survey package). A series:
-        "AR-EWC-HC3" (default: prewhitened cosines of scores corrected for leverage), "AR-EWC"
-        without leverage, "EWC" (cosines only, t with their number) or "Bartlett" (normal). A panel:
-        "two-way-CR3" (default: units plus periods, Welch's degrees of freedom), "two-way" without
-        leverage, "EWC" or "DK" of period totals. Where rows have no share of the Hessian, defaults
-        are those without leverage.
+        per contrast) or "survey" (t with PSUs - strata, as R's survey package). Replicate weights:
+        "refits". A series: "AR-EWC-HC3" (default: prewhitened cosines of scores corrected for
+        leverage), "AR-EWC" without leverage, "EWC" (cosines only, t with their number) or
+        "Bartlett" (normal). A panel: "two-way-CR3" (default: units plus periods, Welch's degrees of
+        freedom), "two-way" without leverage, "EWC" or "DK" of period totals. Where rows have no
+        share of the Hessian, defaults are those without leverage.
     center : {"map", "one_step", "mean"} or (p,) array
         The last two need the posterior `mean`.
     centered : bool

@@ -50,7 +50,7 @@ from etafree.dependence.replicates import (
 )
 from etafree.errors import InputError
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array, as_array, as_choice, as_count, as_rng
+from etafree.foundation.arguments import Array, as_array, as_choice, as_count, as_rng, owned
 from etafree.totals.base import require
 from etafree.totals.nuisance import Stacked
 
@@ -162,7 +162,8 @@ class Survey(Structure):
             return design
         base = self.base_weights
         if base is not None:
-            base = as_array(rows.align(base, "base_weights"), "base_weights", shape=(rows.used,))
+            values = rows.align(base, "base_weights")
+            base = owned(as_array(values, "base_weights", shape=(rows.used,)))
             if np.any(base < 0) or not base.sum() > 0:
                 problem = "has negative values, or no other than zero"
                 raise InputError("base_weights", problem, "pass weights before calibration")
