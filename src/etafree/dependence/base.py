@@ -213,8 +213,9 @@ class Structure(ABC):
 
     def with_labels(self, change: Callable[[object, str], object]) -> Self:
         """Return the same structure with labels that a function of them and their name returns."""
-        labels = [f.name for f in fields(self) if f.metadata]
-        return replace(self, **{name: change(getattr(self, name), name) for name in labels})
+        labels = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata}
+        given = {name: value for name, value in labels.items() if value is not None}
+        return replace(self, **{name: change(value, name) for name, value in given.items()})
 
 
 def _short(value: object) -> str:

@@ -247,7 +247,7 @@ def _columns(rows: Rows, weights: object) -> object:
             problem = f"is found in no column's name: {weights!r}"
             raise InputError("weights", problem, f"columns: {known[:20]}")
         weights = names
-    if isinstance(weights, list | tuple) and all(isinstance(name, str) for name in weights):
+    if isinstance(weights, list | tuple) and weights and all(isinstance(w, str) for w in weights):
         return np.column_stack([rows.align(name, "weights") for name in weights])
     return rows.align(weights, "weights")
 

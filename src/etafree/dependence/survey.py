@@ -510,6 +510,8 @@ def _auxiliaries(rows: Rows, values: object) -> Array:
         columns = list(values.T)
     elif isinstance(values, list | tuple) and all(np.ndim(v) or isinstance(v, str) for v in values):
         columns = list(values)
+    if not columns:
+        raise InputError("calibrated", "is empty", "pass what weights were calibrated to")
     matrices = []
     for column in columns:
         labels = rows.align(column, "calibrated")
