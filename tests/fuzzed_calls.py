@@ -174,6 +174,20 @@ def public() -> dict[str, Call]:
                 "strata": np.arange(24) // 12,
                 "fpc": np.full(24, 100.0),
                 "lonely": "error",
+                "calibrated": np.ones((24, 1)),
+                "base_weights": np.ones(24),
+            },
+        ),
+        "target of ReplicateWeights": (
+            partial(_depending, partial(ef.target, criterion), ef.ReplicateWeights),
+            {
+                "weights": 1.0 - np.eye(24),
+                "kind": "JKn",
+                "scale": 1.0,
+                "rscales": np.full(24, 23 / 24),
+                "combined": True,
+                "mse": False,
+                "dof": 20.0,
             },
         ),
         "target of a TimeSeries": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,8 +54,13 @@ DOCUMENTS = sorted(
 
 @pytest.mark.parametrize("name", [d for d in DOCUMENTS if "```python" in (ROOT / d).read_text()])
 def test_documents_run_and_print_what_they_say(name: str, tmp_path: Path) -> None:
-    """Python blocks run one after another; a ```text block after one is what it prints."""
+    """Python blocks run one after another; a ```text block after one is what it prints.
+
+    Tables that a page links to are where its reader has them, in the working directory.
+    """
     text = (ROOT / name).read_text()
+    for table in re.findall(r"\]\((\w+\.csv)\)", text):
+        shutil.copy((ROOT / name).parent / table, tmp_path)
     parts = re.findall(r"```python\n(.*?)```\s*(?:```text\n(.*?)```)?", text, flags=re.S)
     assert parts
     code, expected = "", []

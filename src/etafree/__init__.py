@@ -5,7 +5,7 @@ from etafree._version import __version__
 from etafree.bootstrap import bootstrap, loss_likelihood_bootstrap
 from etafree.calibrate import calibrate
 from etafree.criterion import Criterion
-from etafree.dependence import Clusters, Panel, Survey, TimeSeries
+from etafree.dependence import Clusters, Panel, ReplicateWeights, Survey, TimeSeries
 from etafree.draws import Draws
 from etafree.fits import Fit, from_arviz, from_bambi, from_numpyro, from_pymc, from_stan
 from etafree.learning_rates import LearningRate, select
@@ -40,6 +40,7 @@ __all__ = [
     "PairwiseDifference",
     "Panel",
     "RandomIntercept",
+    "ReplicateWeights",
     "Survey",
     "Target",
     "TimeSeries",

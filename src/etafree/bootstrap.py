@@ -21,7 +21,6 @@ from etafree.data.rows import Rows
 from etafree.dependence import Clusters, bind
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, EtafreeError, InputError
-from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_count, as_seeds, told_seed
 from etafree.foundation.threads import own_settings
 from etafree.inference import resample_counts
@@ -151,11 +150,7 @@ def resamples(
     """
     stacked, fits = criterion.stacked(fit.theta), []
     for weights, weight_kind in weight_blocks(criterion, count, groups, seeds, kind):
-        thetas, hessians, found = minimisers(criterion, fit, weights, weight_kind)
-        if stacked is not None:
-            pull = linalg.solve(fit.hessian, stacked.slope, "Hessian")
-            thetas = thetas - weights @ stacked.influence @ pull.T
-        fits.append((thetas, hessians, found))
+        fits.append(minimisers(criterion, fit, weights, weight_kind, stacked))
     thetas, hessians, found = (np.concatenate(arrays) for arrays in zip(*fits, strict=True))
     drawn = Resamples(thetas[found], hessians[found], np.flatnonzero(found), count)
     if len(drawn.thetas) < min(count, criterion.p + 2):

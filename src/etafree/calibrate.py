@@ -104,7 +104,7 @@ def calibrate(
         Which stored variable of a fit to use; a list or "sum" adds up. For plain draws: the
         pointwise log-likelihood itself, or a criterion (in memory or read in parts) whose losses
         are minus it, computed block by block.
-    dependence : Clusters, Survey, TimeSeries or Panel, optional
+    dependence : Clusters, Survey, ReplicateWeights, TimeSeries or Panel, optional
         Another structure than clusters in one or several ways. Labels may be named: a column of the
         criterion's data, or a variable or coordinate along the observations of a fit's
         log-likelihood.

@@ -397,6 +397,7 @@ def jackknife_target(
     eta = as_positive(eta, "eta")
     n, p = losses.n, draws.p
     dependence = Independent(n) if dependence is None else dependence
+    dependence.check_draws()
     dependence.check_size(None, p, f"{FEWER}:")
     if dependence.independent and n <= p:
         problem = f"has {n} observations for {p} parameters"

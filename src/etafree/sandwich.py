@@ -154,7 +154,7 @@ def target(
         ``dependence=ef.Clusters(...)``. A pandas Series is matched with the data by its index, a
         string names a column of the data. A list, mapping, DataFrame or (n, k) array gives clusters
         in several ways.
-    dependence : Clusters, Survey, TimeSeries or Panel, optional
+    dependence : Clusters, Survey, ReplicateWeights, TimeSeries or Panel, optional
         Which rows may depend on each other.
     correction : str, optional
         Independent rows: "HC0" to "HC3" (default). Clusters: "CR0", "CR1", "CR1S", "CR2", "CR3"
@@ -162,11 +162,12 @@ def target(
         each way's jackknife, Welch's degrees of freedom; CR1S with the reason in `design` where a
         cluster alone determines a coefficient), "CR0", "CR1", "CR1S" (t of the worst way). Survey
         designs: "survey-CR3" (default, Satterthwaite's degrees of freedom per contrast) or "survey"
-        (t with PSUs - strata, as R's survey package). A series: "AR-EWC-HC3" (default: prewhitened
-        cosines of scores corrected for leverage), "AR-EWC" without leverage, "EWC" (cosines only, t
-        with their number) or "Bartlett" (normal). A panel: "two-way-CR3" (default: units plus
-        periods, Welch's degrees of freedom), "two-way" without leverage, "EWC" or "DK" of period
-        totals. Where rows have no share of the Hessian, defaults are those without leverage.
+        (t with PSUs - strata, as R's survey package). Replicate weights: "refits". A series:
+        "AR-EWC-HC3" (default: prewhitened cosines of scores corrected for leverage), "AR-EWC"
+        without leverage, "EWC" (cosines only, t with their number) or "Bartlett" (normal). A panel:
+        "two-way-CR3" (default: units plus periods, Welch's degrees of freedom), "two-way" without
+        leverage, "EWC" or "DK" of period totals. Where rows have no share of the Hessian, defaults
+        are those without leverage.
     center : {"map", "one_step", "mean"} or (p,) array
         The last two need the posterior `mean`.
     centered : bool
@@ -265,7 +266,7 @@ def target_of(
     A = _curvature(criterion, theta, curvature, hessian)
     stacked = None if isinstance(meat, np.ndarray) else criterion.stacked(theta)
     known = centered, stacked, dof is None
-    at = Point(criterion, theta, A, linalg.whitener(A), gradient, *known)
+    at = dependence.adjusted(Point(criterion, theta, A, linalg.whitener(A), gradient, *known))
     if meat is not None:
         estimate = dependence.given(*_given_meat(at, meat))
     elif totals is not None and groups is not None:

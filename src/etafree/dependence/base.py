@@ -1,9 +1,9 @@
 r"""What is asked of a structure of dependence: its groups of rows, its corrections and its B.
 
-A *structure* is what a user names (`Clusters`, `Survey`, `TimeSeries`, `Panel`). Bound to the rows
-of a criterion or of a fit it is a `Dependence`: groups of rows whose scores are summed, and the
-variance :math:`B` of the total score that follows from these sums. The sandwich takes score sums
-from derivatives, the jackknife from draws.
+A *structure* is what a user names (`Clusters`, `Survey`, `ReplicateWeights`, `TimeSeries`,
+`Panel`). Bound to the rows of a criterion or of a fit it is a `Dependence`: groups of rows whose
+scores are summed, and the variance :math:`B` of the total score that follows from these sums. The
+sandwich takes score sums from derivatives, the jackknife from draws.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEVERAGE = ("HC2", "HC3", "CR2", "CR3", "survey-CR3", "AR-EWC-HC3", "two-way-CR3
 CORRECTIONS = (
     *LEVERAGE,
     *("HC0", "HC1", "CR0", "CR1", "CR1S", "survey"),
-    *("AR-EWC", "two-way", "EWC", "Bartlett", "DK"),
+    *("AR-EWC", "two-way", "EWC", "Bartlett", "DK", "refits"),
 )
 
 
@@ -145,6 +145,10 @@ class Dependence(ABC):
         """Return the same if the correction was not asked for: it may give way to another."""
         return self.by_leverage(at, correction)
 
+    def adjusted(self, at: Point) -> Point:
+        """Return the point with what the structure itself adds to the rows' scores."""
+        return at
+
     def with_laws(self, meat: Meat, at: Point) -> Meat:
         """Return the same with laws of each coefficient, where score sums do not give them."""
         return meat
@@ -159,6 +163,9 @@ class Dependence(ABC):
             problem = "means nothing with meat=, which says how scores depend on each other"
             advice = "leave it out; one-way clusters= give the degrees of freedom"
             raise InputError(self.argument, problem, advice)
+
+    def check_draws(self) -> None:  # noqa: B027
+        """Refuse draws with log-likelihoods where the rows of a criterion are needed."""
 
     def summed(self, correction: str) -> Groups | None:
         """Return the groups whose score sums the correction needs; None if it needs more."""
@@ -210,8 +217,9 @@ class Structure(ABC):
 
     def with_labels(self, change: Callable[[object, str], object]) -> Self:
         """Return the same structure with labels that a function of them and their name returns."""
-        labels = [f.name for f in fields(self) if f.metadata]
-        return replace(self, **{name: change(getattr(self, name), name) for name in labels})
+        labels = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata}
+        given = {name: value for name, value in labels.items() if value is not None}
+        return replace(self, **{name: change(value, name) for name, value in given.items()})
 
 
 def _short(value: object) -> str:

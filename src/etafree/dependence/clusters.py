@@ -89,7 +89,8 @@ def as_structure(clusters: object, dependence: object) -> Structure | None:
     if clusters is not None:
         raise InputError("clusters", "cannot be combined with dependence=", "pass one of them")
     if not isinstance(dependence, Structure):
-        advice = "pass ef.Clusters, ef.Survey, ef.TimeSeries or ef.Panel; labels go to clusters="
+        kinds = "ef.Clusters, ef.Survey, ef.ReplicateWeights, ef.TimeSeries or ef.Panel"
+        advice = f"pass {kinds}; labels go to clusters="
         raise InputError("dependence", f"is {dependence!r:.60}", advice)
     return dependence
 

@@ -86,12 +86,27 @@ def left_out(hessians: Array, vectors: Array) -> Array:
     return corrected
 
 
-def corrected_scores(at: Point, groups: Groups) -> tuple[Array, Array]:
-    """Return score sums (G, p) corrected for leverage, where A is I, and weights (G,)."""
+def larger_hessians(at: Point, groups: Groups, larger: Groups) -> Array:
+    """Return the Hessians (C, p, p) of larger groups, where A is I; `larger` has groups' codes."""
+    hessians = np.zeros((len(larger), at.criterion.p, at.criterion.p))
+    for block in whitened_blocks(at, groups):
+        np.add.at(hessians, larger.codes[block.first :][: len(block.scores)], block.hessians)
+    return hessians
+
+
+def corrected_scores(
+    at: Point, groups: Groups, larger: Groups | None = None
+) -> tuple[Array, Array]:
+    """Return score sums (G, p) corrected for leverage, where A is I, and weights (G,).
+
+    The leverage is that of `larger` groups if these have a code for every group.
+    """
     scores, weights = np.zeros((len(groups), at.criterion.p)), np.zeros(len(groups))
+    whole = None if larger is None else larger_hessians(at, groups, larger)[larger.codes]
     for block in whitened_blocks(at, groups):
         rows = slice(block.first, block.first + len(block.scores))
-        scores[rows] = left_out(block.hessians, block.scores[:, :, None])[:, :, 0]
+        leaving = block.hessians if whole is None else whole[rows]
+        scores[rows] = left_out(leaving, block.scores[:, :, None])[:, :, 0]
         weights[rows] = block.weights
     added = at.added(groups)
     return scores if added is None else scores + added, weights
@@ -137,6 +152,7 @@ class FormLaws:
     groups: Groups
     form: Quadratic
     shares: Array | None = None  #: Of each group's variance (G,), one by default.
+    larger: Groups | None = None  #: Groups of groups, whose leverage corrects scores.
 
     def single(self, contrasts: Array) -> Law:
         """Return the law of each contrast of (q, p)."""
@@ -179,10 +195,14 @@ class FormLaws:
         p, whiten, count = self.at.criterion.p, self.at.whiten, len(self.groups)
         aim = whiten @ rows.T  # (p, q)
         directions, factors = np.zeros((len(rows), count, p)), np.zeros((len(rows), count, 2 * p))
-        working, kept = np.zeros((p, p)), np.zeros((p, p))
+        working, kept, larger = np.zeros((p, p)), np.zeros((p, p)), self.larger
+        whole = None if larger is None else larger_hessians(self.at, self.groups, larger)
         for block in whitened_blocks(self.at, self.groups):
             here = slice(block.first, block.first + len(block.scores))
-            towards = left_out(block.hessians, aim)  # (g, p, q)
+            leaving = block.hessians
+            if whole is not None and larger is not None:
+                leaving = whole[larger.codes[here]]
+            towards = left_out(leaving, aim)  # (g, p, q)
             variances = whiten @ block.variances @ whiten.T
             directions[:, here] = towards.transpose(2, 0, 1)
             factors[:, here, :p] = (block.hessians @ towards).transpose(2, 0, 1)

@@ -21,6 +21,7 @@ from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import CONDITION_FAIL
 from etafree.optimize import Minimum, minimise
 from etafree.totals.linear import BLOCK, has_design
+from etafree.totals.nuisance import Stacked
 
 NEARLY = 1e-7  #: A relative gradient after which one more Newton step leaves rounding errors only.
 STEPS = 15
@@ -99,10 +100,13 @@ def batch(criterion: Criterion, thetas: Array, weights: Array | None = None) -> 
     return Batch(gradients, hessians, np.sqrt(square))
 
 
-def minimisers(criterion: Criterion, fit: Minimum, weights: Array, kind: str) -> Minimisers:
+def minimisers(
+    criterion: Criterion, fit: Minimum, weights: Array, kind: str, stacked: Stacked | None = None
+) -> Minimisers:
     """Return the minimisers of a criterion without kinks under each row of `weights` (b, n).
 
-    Every search starts from the `fit` under its own weights; `kind` is that of the others.
+    Every search starts from the `fit` under its own weights; `kind` is that of the others. Plug-ins
+    that are `stacked` move with the weights, to first order.
     """
     count = len(weights)
     thetas = np.tile(fit.theta, (count, 1))
@@ -117,6 +121,9 @@ def minimisers(criterion: Criterion, fit: Minimum, weights: Array, kind: str) ->
             continue
         thetas[k], hessians[k], found[k] = one.theta, one.hessian, True
     found &= _regular(hessians)
+    if stacked is not None:
+        pull = linalg.solve(fit.hessian, stacked.slope, "Hessian")
+        thetas = thetas - weights @ stacked.influence @ pull.T
     return Minimisers(thetas, hessians, found)
 
 
