@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from etafree.data.formula import Context, Design, design
 from etafree.data.groups import Groups
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array
@@ -169,7 +170,10 @@ class Total(ABC):
 
 #: What is said of a total that lacks a trait, and what to do about it.
 LACKS = {
-    "rows": ("is over pairs: an observation has no loss of its own", "use another method"),
+    "rows": (
+        "is over pairs or risk sets: an observation has no loss of its own",
+        "use another method",
+    ),
     "leverage": ("has no Hessian of each observation", "use correction='HC1' or 'CR1'"),
     "linear": ("has no linear predictor", "use a loss of ef.losses"),
     "memory": ("reads its data in parts, and every row is needed at once", "use data in memory"),
@@ -194,6 +198,11 @@ class GeneralLoss(Loss):
     ) -> tuple[Total, Array, tuple[str, ...] | None]:
         """Return the total, a start (p,) and parameter names, None for the default."""
         raise TypeError(f"{type(self).__name__} must define bind(data, start, weights, frequency)")
+
+    def bind_formula(self, formula: str, data: object, context: Context) -> tuple[Design, object]:
+        """Return the design of a formula, and the data that `bind` takes."""
+        matrix = design(formula, data, context)
+        return matrix, (matrix.X, matrix.y)
 
     def count(self, data: object) -> int:
         """Return the number of observations in the data."""
