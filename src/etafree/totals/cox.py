@@ -339,7 +339,7 @@ class CoxTotal(Total):
         return scores, hessians
 
     def _shares(self, f: _Fields, codes: Index, count: int) -> tuple[Array, Array]:
-        """Return shares to first order, and working variances, an entry (a, b) at a time.
+        """Return shares to first order, and working variances, a row of them at a time.
 
         `codes` are the rows' clusters; `count` stands for all others.
         """
@@ -349,17 +349,20 @@ class CoxTotal(Total):
         hazard = self._over_time(f.hazard)
         moved = self._over_time(f.hazard[:, None] * f.mean)
         hessians, variances = np.zeros((2, count, self.p, self.p))
+        r, hazards, died = f.r[:, None], f.hazard[:, None], died[:, None]
         for a in range(self.p):
-            for b in range(a + 1):
-                product = g.X[:, a] * g.X[:, b]
-                means = f.mean[:, a] * f.mean[:, b]
-                spread = _terms(g, f.r * product) * f.hazard / g.mass - means
-                own = hazard * product - g.X[:, a] * moved[:, b] - g.X[:, b] * moved[:, a]
-                own = f.r * (own + self._over_time(f.hazard * means))
-                left = own - f.r * self._over_time(f.hazard * spread)
-                left[g.deaths] += died * self._of_events(spread)
-                for out, each in ((hessians, left), (variances, twice * own)):
-                    out[:, a, b] = np.bincount(codes, each, count + 1)[:count]
+            x, mean = g.X[:, [a]], f.mean[:, [a]]
+            product, means = x * g.X[:, : a + 1], mean * f.mean[:, : a + 1]
+            spread = _terms(g, r * product) * hazards / g.mass[:, None] - means
+            own = (
+                hazard[:, None] * product - x * moved[:, : a + 1] - g.X[:, : a + 1] * moved[:, [a]]
+            )
+            own = r * (own + self._over_time(hazards * means))
+            left = own - r * self._over_time(hazards * spread)
+            left[g.deaths] += died * self._of_events(spread)
+            for out, each in ((hessians, left), (variances, twice[:, None] * own)):
+                for b in range(a + 1):
+                    out[:, a, b] = np.bincount(codes, each[:, b], count + 1)[:count]
                     out[:, b, a] = out[:, a, b]
         return hessians, variances
 
