@@ -381,14 +381,8 @@ def matrices(
     import formulaic
 
     table = as_frame(data, data.columns).reset_index(drop=True)
-    if responses and isinstance(formula, str):  # status == 2 is false where status is missing
-        left = formula.partition("~")[0]
-        used = [
-            c for c in map(str, table) if c in table and re.search(rf"\b{re.escape(c)}\b", left)
-        ]
-        whole = table[used].notna().all(axis=1)
-        table = table.assign(**{name: table[name].where(whole) for name in used})
     if isinstance(formula, str):
+        table = _without_part_responses(table, formula) if responses else table
         text, table = formula, _used_levels(table, None)
     else:  # the levels are known; more may be declared, or stand in rows that are left out
         declared = [name for name in table if table[name].dtype.name == "category"]
@@ -425,6 +419,17 @@ def matrices(
     missing = len(data) - len(kept)
     rows = Rows(len(data), kept if missing else None, data.index, data, missing=missing)
     return Design(np.ascontiguousarray(X), y, names, intercept, rows, both.model_spec)
+
+
+def _without_part_responses(table: pd.DataFrame, formula: str) -> pd.DataFrame:
+    """Return a table in which a row that lacks a column of the left side lacks all of them.
+
+    For ``status == 2`` is false where the status is missing.
+    """
+    left = formula.partition("~")[0]
+    used = [c for c in map(str, table) if c in table and re.search(rf"\b{re.escape(c)}\b", left)]
+    whole = table[used].notna().all(axis=1)
+    return table.assign(**{name: table[name].where(whole) for name in used})
 
 
 def _arrays(both: ModelMatrices) -> tuple[Array, Array]:
