@@ -19,7 +19,7 @@ from studies.problem import Problem
 
 __all__ = ["SURVIVAL", "frailty", "omitted"]
 
-#: Rows of the population whose fit is the truth: its standard error is about .002.
+#: Rows of the population whose fit is the truth: its standard errors are below .003.
 POPULATION = 1_000_000
 
 

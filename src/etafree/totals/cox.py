@@ -26,8 +26,9 @@ weights, so these add up to the gradient. If hazards are proportional its varian
 and these add up to the Hessian where weights are one. A cluster g takes its rows out of all risk
 sets when it leaves, so its share of gradient and Hessian is :math:`\nabla M-\nabla M_{-g}` and
 :math:`A-A_{-g}`: then CR3 (HC3) is the jackknife by one Newton step for every cluster (row) that
-is left out, which refits confirm to a few per cent. Where rows times clusters are many, shares are
-those to first order, :math:`\psi_g` and
+is left out. Refits agree within one per cent of a standard error for R's lung and heart; with 26
+rows (ovarian) or one row that decides alone they differ by up to 17. Where rows times clusters are
+many, shares are those to first order, :math:`\psi_g` and
 
 .. math:: \nabla\psi_g = \sum_{i\in g}\int(x_i-\bar x)(x_i-\bar x)^\top w_ir_id\Lambda
    +\int V\,w_idM_i.
