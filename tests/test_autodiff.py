@@ -681,6 +681,32 @@ def test_a_loss_that_looks_at_other_rows_is_refused(function):
     ef.Criterion(JaxLoss(function, constants=True), data, start=np.zeros(1))
 
 
+def test_an_entry_for_each_parameter_is_no_entry_for_each_row():
+    scale = np.arange(1.0, 4.0)
+    data = {"x": np.eye(3), "y": np.array([1.0, 0.0, 2.0])}
+
+    def ridge(theta, row):
+        return (row["y"] - row["x"] @ theta) ** 2 + jnp.sum(scale * theta**2)
+
+    ef.Criterion(JaxLoss(ridge), data, start=np.zeros(3))
+    more = {key: np.concatenate([value, value]) for key, value in data.items()}
+    ef.Criterion(JaxLoss(ridge), more, start=np.zeros(3))
+
+
+def test_the_remedy_for_a_partial_likelihood_is_cox():
+    data = {"t": TIMES, "d": EVENT, "z": Z}
+
+    def criterion(**options):
+        return ef.Criterion(JaxLoss(partial_likelihood, **options), data, start=np.zeros(1))
+
+    refused("function", "ef.Cox()", criterion)
+    cox = ef.Criterion(ef.Cox("breslow"), (Z[:, None], np.column_stack([TIMES, EVENT])))
+    wrong, theta = criterion(constants=True), np.array([0.4])
+    assert wrong.value(theta) == pytest.approx(cox.value(theta), rel=1e-12)  # of which scores ...
+    gap = np.abs(wrong.total.scores(theta) - cox.total.scores(theta))  # ... say something else
+    assert gap.max() > 0.1
+
+
 def test_a_loss_over_pairs_that_looks_at_a_third_row_is_refused():
     def spread(theta, a, b):
         return (theta[0] - (a["z"] - b["z"]) ** 2 / jnp.var(Z)) ** 2

@@ -18,6 +18,7 @@ from etafree.result import Calibration
 from etafree.samplers import sample
 from etafree.sandwich import target
 from etafree.target import Target
+from etafree.totals.cox import Cox
 from etafree.totals.jax import JaxLoss
 from etafree.totals.moments import Moments
 from etafree.totals.pairs import PairLoss, PairwiseDifference, Wilcoxon
@@ -25,6 +26,7 @@ from etafree.totals.pairs import PairLoss, PairwiseDifference, Wilcoxon
 __all__ = [
     "Calibration",
     "Clusters",
+    "Cox",
     "Criterion",
     "Draws",
     "Fit",

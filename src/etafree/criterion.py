@@ -146,7 +146,7 @@ class Criterion:
         cls,
         formula: str,
         data: object,
-        loss: LinearLoss,
+        loss: LinearLoss | GeneralLoss,
         penalty: Penalty | None = None,
         *,
         weights: object = None,
@@ -168,8 +168,8 @@ class Criterion:
             Response and terms; an intercept is added unless the formula has ``- 1``.
         data : DataFrame
             With a row per observation.
-        loss : LinearLoss
-            For example ``ef.losses.Huber(1.345)``.
+        loss : LinearLoss or Cox
+            For example ``ef.losses.Huber(1.345)``. `Cox` takes ``Surv(time, event) ~ x``.
         penalty : Penalty, optional
             For example ``ef.penalties.Ridge(0.5)``.
         weights, offset, trials : (n,) array or column name, optional
@@ -195,7 +195,11 @@ class Criterion:
         ('Intercept', 'x')
         """
         as_bool(penalize_intercept, "penalize_intercept")
-        matrix = design(formula, data, context)
+        if isinstance(loss, GeneralLoss):
+            matrix, read = loss.bind_formula(formula, data, context)
+        else:
+            matrix = design(formula, data, context)
+            read = (matrix.X, matrix.y)
 
         def column(value: object, argument: str) -> object:
             return None if value is None else matrix.rows.align(value, argument)
@@ -205,7 +209,7 @@ class Criterion:
             penalty = penalty.fitted_to(len(matrix.names), intercept)
         criterion = cls(
             loss,
-            (matrix.X, matrix.y),
+            read,
             NoPenalty() if penalty is None else penalty,
             weights=column(weights, "weights"),
             weight_kind=weight_kind,

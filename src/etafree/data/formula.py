@@ -348,10 +348,13 @@ def plain_text(error: Exception) -> str:
     return " ".join(re.sub("[⧛⧚]", "", text).split())
 
 
-def design(formula: str, data: object, context: Context = None) -> Design:
+def design(
+    formula: str, data: object, context: Context = None, *, responses: bool = False
+) -> Design:
     """Return the model matrices of ``"y ~ x1 + C(group)"``; rows with missing values are dropped.
 
-    Functions in the formula come from numpy as ``np``, from formulaic, or from `context`.
+    Functions in the formula come from numpy as ``np``, from formulaic, or from `context`. With
+    `responses` there may be several, (n, k), and a row lacks them if it lacks a column behind one.
     """
     import pandas as pd
 
@@ -365,18 +368,21 @@ def design(formula: str, data: object, context: Context = None) -> Design:
     imaginary = [name for name in data.columns if data[name].dtype.kind == "c"]
     if any(re.search(rf"\b{re.escape(str(name))}\b", formula) for name in imaginary):
         raise InputError("formula", f"uses complex columns {imaginary}", "take real parts first")
-    complete = matrices(formula, data, context)
+    complete = matrices(formula, data, context, responses=responses)
     if len(complete.X) == 0:
         raise InputError("data", "has no complete row for this formula", "check missing values")
     return complete
 
 
-def matrices(formula: str | ModelSpecs, data: pd.DataFrame, context: Context) -> Design:
+def matrices(
+    formula: str | ModelSpecs, data: pd.DataFrame, context: Context, *, responses: bool = False
+) -> Design:
     """Return the model matrices of a formula, or of the specification an earlier one left."""
     import formulaic
 
     table = as_frame(data, data.columns).reset_index(drop=True)
     if isinstance(formula, str):
+        table = _without_part_responses(table, formula) if responses else table
         text, table = formula, _used_levels(table, None)
     else:  # the levels are known; more may be declared, or stand in rows that are left out
         declared = [name for name in table if table[name].dtype.name == "category"]
@@ -399,7 +405,7 @@ def matrices(formula: str | ModelSpecs, data: pd.DataFrame, context: Context) ->
         reason = plain_text(error)
         problem = f"{text!r:.200} cannot be evaluated: {reason:.400}"
         raise InputError("formula", problem, _remedy(reason, data)) from None
-    _check_sides(both, table, text)
+    _check_sides(both, table, text, responses)
     try:
         X, y = _arrays(both)
     except (TypeError, ValueError) as error:
@@ -415,11 +421,23 @@ def matrices(formula: str | ModelSpecs, data: pd.DataFrame, context: Context) ->
     return Design(np.ascontiguousarray(X), y, names, intercept, rows, both.model_spec)
 
 
+def _without_part_responses(table: pd.DataFrame, formula: str) -> pd.DataFrame:
+    """Return a table in which a row that lacks a column of the left side lacks all of them.
+
+    For ``status == 2`` is false where the status is missing.
+    """
+    left = formula.partition("~")[0]
+    used = [c for c in map(str, table) if c in table and re.search(rf"\b{re.escape(c)}\b", left)]
+    whole = table[used].notna().all(axis=1)
+    return table.assign(**{name: table[name].where(whole) for name in used})
+
+
 def _arrays(both: ModelMatrices) -> tuple[Array, Array]:
-    return both.rhs.to_numpy(dtype=np.float64), both.lhs.to_numpy(dtype=np.float64)[:, 0]
+    left = both.lhs.to_numpy(dtype=np.float64)
+    return both.rhs.to_numpy(dtype=np.float64), left[:, 0] if left.shape[1] == 1 else left
 
 
-def _check_sides(both: ModelMatrices, table: pd.DataFrame, formula: str) -> None:
+def _check_sides(both: ModelMatrices, table: pd.DataFrame, formula: str, responses: bool) -> None:
     """Refuse a formula without one numeric response on its left and predictors on its right."""
     import pandas as pd
     from pandas.api.types import is_numeric_dtype
@@ -429,9 +447,9 @@ def _check_sides(both: ModelMatrices, table: pd.DataFrame, formula: str) -> None
         raise InputError("formula", f"{formula!r} needs one left and one right side", FORM)
     response = both.lhs.model_spec.variables
     words = [v for v in response if v in table and not is_numeric_dtype(table[v])]
-    if words:
+    if words and not responses:
         raise InputError("formula", f"the response {words} is not numeric", "code it as numbers")
-    if left.shape[1] != 1:
+    if left.shape[1] != 1 and not responses:
         problem = f"the left side of {formula!r} gives {left.shape[1]} columns"
         raise InputError("formula", problem, "use one numeric response")
     if right.shape[1] == 0:

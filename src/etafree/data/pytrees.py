@@ -62,16 +62,20 @@ def refuse_other_rows(
     """Refuse a loss of single rows that closes over an array with an entry for each of n rows.
 
     Such a loss (a partial likelihood, say) is no sum of independent terms: scores of single rows
-    are wrong. Arrays are found among the constants of the traced function.
+    are wrong. Arrays are found among the constants of the traced function. With as many rows as
+    parameters, the first of `like`, an entry may belong to a parameter: then nothing is refused.
     """
+    jax = import_jax()
     with double_precision():
-        traced = import_jax().make_jaxpr(function)(*like)
+        traced = jax.make_jaxpr(function)(*like)
+    parameters = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(like[0]))
     for shape in _constants(traced):
-        if n > 1 and n in shape:
+        if n not in (1, parameters) and n in shape:
             problem = f"closes over an array of shape {shape}, an entry for each of {n} rows: "
             problem += "then rows are not terms of their own, and scores of single rows are wrong"
-            advice = "take what belongs to a row from row; if the array has nothing to do with the "
-            raise InputError(argument, problem, advice + "rows, pass constants=True")
+            advice = "take what belongs to a row from row, and a partial likelihood from ef.Cox(); "
+            advice += "if the array has nothing to do with the rows, pass constants=True"
+            raise InputError(argument, problem, advice)
 
 
 def _constants(traced: object) -> list[tuple[int, ...]]:

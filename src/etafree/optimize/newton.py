@@ -316,11 +316,14 @@ def check_collinear(criterion: Criterion, curvature: Array) -> None:
 
 
 def separated(criterion: Criterion, theta: Array) -> ConvergenceError:
+    """Return the error for a predictor that runs off, unless collinear columns are the reason."""
+    if not is_linear(criterion.total):
+        check_collinear(criterion, criterion.derivatives(criterion.start).hessian)
     size = np.abs(theta) * criterion.total.column_norms
     name = criterion.names[int(np.argmax(size))]
     return ConvergenceError(
         f"no finite minimiser: the coefficient of {name!r} runs off to infinity (separated data: a "
-        "combination of columns predicts some responses perfectly, or a value so far from all "
-        "others that it decides alone); add penalty=ef.penalties.Ridge(...), drop the column or "
-        "look at its extremes"
+        "combination of columns predicts some responses or the order of events perfectly, or a "
+        "value so far from all others that it decides alone); add penalty=ef.penalties.Ridge(...), "
+        "drop the column or look at its extremes"
     )

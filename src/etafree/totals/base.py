@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from etafree.data.formula import Context, Design, design
 from etafree.data.groups import Groups
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array
@@ -200,6 +201,11 @@ class GeneralLoss(Loss):
         """Return the same of the rows of a table that is read in parts, `StreamedTotal`."""
         problem = f"{type(self).__name__} needs all rows, and the data are read in parts"
         raise InputError("loss", problem, "use a loss of ef.losses or ef.Moments, or a sample")
+
+    def bind_formula(self, formula: str, data: object, context: Context) -> tuple[Design, object]:
+        """Return the design of a formula, and the data that `bind` takes."""
+        matrix = design(formula, data, context)
+        return matrix, (matrix.X, matrix.y)
 
     def count(self, data: object) -> int:
         """Return the number of observations in the data."""
