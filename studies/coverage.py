@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from etafree.calibrate import calibrate
-from etafree.dependence import Panel, Survey
+from etafree.dependence import Panel, ReplicateWeights, Survey
 from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_count
@@ -116,7 +116,7 @@ def _textbook(problem: Problem) -> Target:
         return target(problem.criterion, correction="HC0")
     if "clusters" in problem.options:
         return target(problem.criterion, correction="CR0", **problem.options)
-    if isinstance(problem.options["dependence"], Survey):
+    if isinstance(problem.options["dependence"], Survey | ReplicateWeights):
         return target(problem.criterion, dof=np.inf, **problem.options)
     lagged = "DK" if isinstance(problem.options["dependence"], Panel) else "Bartlett"
     return target(problem.criterion, correction=lagged, **problem.options)

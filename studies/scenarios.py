@@ -19,9 +19,10 @@ from etafree.losses import Squared
 from etafree.optimize import minimise
 from etafree.paper.random_intercept import Design, RandomIntercept, pseudo_true
 from etafree.penalties import Ridge
-from studies import equations, families, serial
+from studies import composite, equations, families, serial, surveys
 from studies.problem import Problem
 from studies.small_samples import AWKWARD, SMALL
+from studies.survival import SURVIVAL
 
 __all__ = ["SCENARIOS", "SLOW", "simulate"]
 
@@ -151,6 +152,10 @@ EQUATIONS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     "GEE, 8 of 60 treated": (equations.repeated_counts, {"subjects": 60, "times": 4, "treated": 8}),
     "inverse probabilities, n = 400": (equations.inverse_probability, {"n": 400}),
 }
+SURVEYS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
+    "JKn weights, 12 strata of 3 PSUs": (surveys.replicated, {"strata": 12, "psus": 3}),
+    "raked weights, 30 PSUs": (surveys.raked, {"psus": 30}),
+}
 #: Label, function and its arguments.
 SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     "squared, heteroscedastic": (families.heteroscedastic, {"n": 500}),
@@ -192,6 +197,9 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     **{name: (design, {}) for name, design in {**SMALL, **AWKWARD}.items()},
     "two ways, 12 x 12": (crossed, {"first": 12, "second": 12}),
     **EQUATIONS,
+    **SURVIVAL,
+    **SURVEYS,
+    "pairwise likelihood, Gaussian field": (composite.gaussian_field, {"replicates": 100}),
 }
 
 
