@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.data.formula import design
-from etafree.data.labels import StreamedRows, column_name
+from etafree.data.labels import StreamedGroups, StreamedRows, column_name
 from etafree.data.rows import KINDS, Rows, checked_arrays, checked_weights, shared_index
 from etafree.data.sources import BATCH, as_source
 from etafree.errors import InputError
@@ -289,7 +289,12 @@ class Criterion:
         >>> criterion.n, ef.minimise(criterion).theta
         (3, array([3.]))
         """
-        _check_for_parts(loss, penalty, trials, start)
+        _check_for_parts(loss, penalty, offset, trials, start)
+        if not isinstance(clusters, Iterable) or getattr(clusters, "ndim", 1) == 0:
+            raise InputError(
+                "clusters", f"is {clusters!r}", "pass names of columns, or leave it out"
+            )
+        labels = (clusters,) if isinstance(clusters, str) else tuple(clusters)
         if weights is not None or weight_kind is not None:
             as_choice(weight_kind, "weight_kind", KINDS)
         source = as_source(data, as_count(batch, "batch"), scheduler)
@@ -297,31 +302,16 @@ class Criterion:
             if name is not None:
                 column_name(name, source.columns, argument)
         as_bool(penalize_intercept, "penalize_intercept")
-        if not isinstance(clusters, Iterable) or getattr(clusters, "ndim", 1) == 0:
-            raise InputError(
-                "clusters", f"is {clusters!r}", "pass names of columns, or leave it out"
-            )
-        labels = (clusters,) if isinstance(clusters, str) else tuple(clusters)
         columns = {column_name(name, source.columns, "clusters"): "clusters" for name in labels}
         recipe = find_recipe(source, formula, context)
         reader = Reader(recipe, weights, weight_kind != "sampling", offset, trials)
         linear = loss if isinstance(loss, LinearLoss) else Squared()
         total, known = StreamedTotal.of(linear, source, reader, columns)
-        rows = StreamedRows(
-            total.census.rows,
-            table=source.columns,
-            in_use=total.n,
-            find=total.groups,
-            known=known,
-            missing=total.census.rows - total.n,
-            clusters=(labels[0] if len(labels) == 1 else list(labels)) if labels else None,
-        )
+        rows = _streamed_rows(total, source.columns, known, labels)
         if not isinstance(loss, LinearLoss):
             equations, first, own = loss.bind_parts(total, start)
-            fitted, names = (
-                (penalty or NoPenalty()).fitted_to(equations.p),
-                as_names(own, equations.p),
-            )
+            fitted = (penalty or NoPenalty()).fitted_to(equations.p)
+            names = as_names(own, equations.p)
             return cls(loss, penalty=fitted, names=names, total=equations, rows=rows, start=first)
         intercept = None if penalize_intercept else recipe.intercept
         fitted = (penalty or NoPenalty()).fitted_to(total.p, intercept)
@@ -649,14 +639,38 @@ def check_penalty(penalty: object) -> None:
         raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...) or None")
 
 
+def _streamed_rows(
+    total: StreamedTotal,
+    columns: Sequence[str],
+    known: dict[str, StreamedGroups],
+    labels: tuple[str, ...],
+) -> StreamedRows:
+    """Return the rows of a table in parts, with the columns of labels that it came with."""
+    return StreamedRows(
+        total.census.rows,
+        table=columns,
+        in_use=total.n,
+        find=total.groups,
+        known=known,
+        missing=total.census.rows - total.n,
+        clusters=(labels[0] if len(labels) == 1 else list(labels)) if labels else None,
+    )
+
+
 def _check_for_parts(
-    loss: LinearLoss | GeneralLoss, penalty: Penalty | None, trials: str | None, start: object
+    loss: LinearLoss | GeneralLoss,
+    penalty: Penalty | None,
+    offset: str | None,
+    trials: str | None,
+    start: object,
 ) -> None:
     """Refuse losses and penalties that need all rows at once."""
     if not isinstance(loss, GeneralLoss):
         _check_linear(loss)
         if start is not None:
             raise InputError("start", "is for losses of your own", "pass it to ef.minimise")
+    elif offset is not None:
+        raise InputError("offset", f"means nothing to {type(loss).__name__}", "drop it")
     check_penalty(penalty)
     if isinstance(penalty, KinkedPenalty):
         raise InputError(

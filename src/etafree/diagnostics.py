@@ -368,8 +368,7 @@ def skewness(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     t with three degrees of freedom in one of 25; see `etafree.skewness` and docs/tournament.md.
     """
     dependence, total, name = target.dependence, criterion.total, "skewness"
-    known = {"rows"} <= total.traits or {"moments", "memory"} <= total.traits
-    if dependence is None or not known or total.copies:
+    if dependence is None or total.copies or not _row_influences(total):
         return ()
     groups = dependence.clusters
     if groups is None and not dependence.independent:
@@ -400,6 +399,11 @@ def skewness(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     side = "high" if shifts[worst] > 0 else "low"
     details: Details = {"name": target.names[columns[worst]], "side": side}
     return (judge(name, np.abs(shifts[worst]), details),)
+
+
+def _row_influences(total: Total) -> bool:
+    """Return whether influences of rows under other weights are known."""
+    return "rows" in total.traits or {"moments", "memory"} <= total.traits
 
 
 def _leverage_of(target: Target, groups: Groups | None) -> str:

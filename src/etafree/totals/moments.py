@@ -404,10 +404,7 @@ class StreamedMoments(QuadraticForm):
     def row(self) -> object:
         """Shapes and types of one row."""
         like, k = import_jax().ShapeDtypeStruct, self.table.p
-        return {
-            "X": like((k,), np.float64),
-            "y": like((2,) if self.table.trials else (), np.float64),
-        }
+        return {"X": like((k,), np.float64), "y": like((), np.float64)}
 
     @cached_property
     def q(self) -> int:
