@@ -543,9 +543,6 @@ def test_what_means_nothing_is_refused() -> None:
     refused("lonely", "single PSU", lambda: alone.replicates(criterion))
     refused("kind", "no strata", lambda: ef.Survey("dnum", "stype").replicates(criterion, "JK1"))
     refused("kind", "two PSUs", lambda: ef.Survey("dnum").replicates(criterion, "BRR"))
-    x = np.arange(9.0)
-    pairs = ef.Criterion(ef.PairwiseDifference(ef.losses.Squared()), (x[:, None], x**2))
-    refused("dependence", "over pairs", using(ef.ReplicateWeights(1 - np.eye(9), "JK1"), pairs))
     parts = ef.Criterion.from_parts(ef.losses.Squared(), [CLUS1], "api00 ~ ell")
     refused("weights", "read in parts", using(ef.ReplicateWeights(["pw", "fpc"], "JK1"), parts))
     refused("calibrated", "read in parts", using(calibrated, parts))
@@ -588,3 +585,20 @@ def test_two_stages_in_draws_and_in_parts_are_those_of_rows(tmp_path) -> None:
         ]
         np.testing.assert_allclose(pair[0].covariance, pair[1].covariance, rtol=1e-8)
         np.testing.assert_allclose(pair[0].dof, pair[1].dof, rtol=1e-6)
+
+
+def test_replicates_of_pairs_and_equations_are_their_jackknife() -> None:
+    """Leaving out a unit is linear in both, so that refits are what HC3 has in one step."""
+    rng = np.random.default_rng(2)
+    z = rng.standard_normal(40)
+    x = z + rng.standard_normal(40)
+    y = x + rng.standard_normal(40)
+    pairs = ef.Criterion(ef.PairwiseDifference(ef.losses.Squared()), (x[:, None], y))
+    one = np.ones(40)
+    data = {"X": np.column_stack([one, x]), "Z": np.column_stack([one, z]), "y": y}
+    moments = ef.Moments(lambda b, row: row["Z"] * (row["y"] - row["X"] @ b))
+    jackknife = ef.ReplicateWeights(40 / 39 * (1 - np.eye(40)), "JK1", mse=True)
+    for criterion in (pairs, ef.Criterion(moments, data, start=np.zeros(2))):
+        refits = ef.target(criterion, dependence=jackknife).covariance
+        leaving = ef.target(criterion, correction="HC3").covariance
+        np.testing.assert_allclose(refits, 39 / 40 * leaving, rtol=1e-6)

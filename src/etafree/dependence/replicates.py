@@ -204,7 +204,7 @@ class Replicates(Dependence):
     def by_leverage(self, at: Point, correction: str) -> Meat:
         """Return the variance of the refits, and the variance of the total that it implies."""
         criterion, weights = at.criterion, self.weights
-        require(criterion.total, "rows", "dependence")
+        require(criterion.total, "memory", "dependence")
         if not self.combined and criterion.total.weights is not None:
             weights = weights * criterion.total.weights
         fit = minimise(criterion, at.theta)
