@@ -93,6 +93,10 @@ def public() -> dict[str, Call]:
         "Wilcoxon": (with_loss(ef.Wilcoxon), {"width": "mad"}),
         "PairwiseDifference": (with_loss(ef.PairwiseDifference), {"loss": losses.Huber()}),
         "Moments": (least_squares_moments, {"X": X, "y": y, "weight": np.eye(3), "start": y[:3]}),
+        "Cox": (
+            lambda X, survival, ties: ef.Criterion(ef.Cox(ties), (X, survival)),
+            {"X": X, "survival": np.column_stack([np.abs(y), y > 0]), "ties": "efron"},
+        ),
         "L1": (with_penalty(penalties.L1), {"strength": 0.1, "weights": np.ones(3)}),
         "ElasticNet": (with_penalty(penalties.ElasticNet), {"strength": 0.1, "mix": 0.5}),
         "GroupL1": (with_penalty(penalties.GroupL1), {"strength": 0.1, "groups": [0, 0, 1]}),

@@ -67,7 +67,7 @@ def test_truths_by_quadrature_are_known_to_a_fiftieth_of_a_width(
 
 
 def test_the_study_resumes_and_covers(tmp_path: Path) -> None:
-    options = {"replicates": 30, "only": "two ways", "progress": False}
+    options = {"replicates": 30, "only": "two ways, 10 x 30", "progress": False}
     first = run_coverage(tmp_path / "a", workers=1, **options)
     again = run_coverage(tmp_path / "a", workers=2, **options)
     pd.testing.assert_frame_equal(first, again)
@@ -102,7 +102,7 @@ def test_the_command_writes_table_picture_and_page(tmp_path: Path) -> None:
             "--replicates",
             "4",
             "--only",
-            "two ways",
+            "two ways, 10 x 30",
             "--workers",
             "1",
         ],

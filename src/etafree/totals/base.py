@@ -171,7 +171,10 @@ class Total(ABC):
 
 #: What is said of a total that lacks a trait, and what to do about it.
 LACKS = {
-    "rows": ("has no loss of each observation's own", "use another method"),
+    "rows": (
+        "is over pairs, risk sets or moments: an observation has no loss of its own",
+        "use another method",
+    ),
     "leverage": ("has no Hessian of each observation", "use correction='HC1' or 'CR1'"),
     "linear": ("has no linear predictor", "use a loss of ef.losses"),
     "memory": ("reads its data in parts, and every row is needed at once", "use data in memory"),
