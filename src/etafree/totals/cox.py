@@ -505,17 +505,16 @@ def _cluster(*columns: object) -> None:
 
 
 def _columns(survival: Any) -> dict[str, Any]:
-    """Return the columns of a DataFrame, or of an array (n, 2) or (n, 3), by name."""
-    if hasattr(survival, "columns"):
-        columns = {str(name): survival[name] for name in survival.columns}
+    """Return the columns of a table or dict, or of an array (n, 2) or (n, 3), by name."""
+    if hasattr(survival, "columns") or isinstance(survival, dict):
+        names = getattr(survival, "columns", survival)
+        columns = {str(name): survival[name] for name in names}
         known = {"time", "event", "entry", "strata"}
         if not {"time", "event"} <= set(columns) <= known:
             problem = f"has the columns {list(columns)}"
             advice = "name them time and event, and if there are such, entry and strata"
             raise InputError("survival", problem, advice)
         return columns
-    if isinstance(survival, dict):  # of a formula
-        return survival
     table = as_array(survival, "survival", ndim=2)
     if table.shape[1] not in (2, 3):
         advice = "pass columns (time, event) or (entry, time, event), or a DataFrame"
