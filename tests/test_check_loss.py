@@ -119,6 +119,16 @@ def test_units_do_not_matter() -> None:
     np.testing.assert_allclose(scaled.se * unit / 1e4, plain.se, rtol=1e-8)
 
 
+@pytest.mark.parametrize("far", [1e6, 1e12, 1e15])
+def test_how_far_an_outlier_lies_does_not_matter(far: float) -> None:
+    X, y = skewed(120, 2)
+    y[np.argmax(y - X.sum(axis=1))] += 10.0
+    moved = np.where(np.arange(120) == np.argmax(y - X.sum(axis=1)), far, y)
+    plain, other = (ef.target(ef.Criterion(ef.losses.Check(0.3), (X, v))) for v in (y, moved))
+    np.testing.assert_allclose(other.center, plain.center, rtol=1e-9)
+    np.testing.assert_allclose(other.se, plain.se, rtol=1e-9)
+
+
 def test_one_of_several_minimisers_does_not_depend_on_the_order_of_rows() -> None:
     y = np.array([3.0, 1.0, 8.0, 2.0, 9.0, 4.0, 4.5, 7.0])  # every point of [4, 4.5] is a median
     X = np.ones((8, 1))

@@ -36,6 +36,8 @@ from etafree.losses.quantile import normal_density
 
 #: The 97.5 % point of the normal, for which Hall and Sheather's bandwidth is best.
 POINT = 1.959963984540054
+#: Beyond so many medians only the side of a row counts, and the most changes of the unit.
+FAR, PASSES = 1e6, 4
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ def kernel_bandwidth(z: Array, weights: Array, level: float) -> float:
     spread = np.sqrt(weights @ np.square(z - mean) / max(count - 1.0, 1.0))
     low, high = (_quantile(z, weights, q) for q in (0.25, 0.75))
     scale = min(float(spread), (high - low) / 1.34)
-    if not (scale > 1e-12 * max(1.0, float(np.abs(z).max())) and 0 < level < 1):
+    if not (scale > 1e-12 * max(1.0, float(np.median(np.abs(z)))) and 0 < level < 1):
         problem = "cannot be estimated: half of the residuals vanish, or all are on one side"
         raise InputError("bandwidth", problem, "pass a number")
     q = float(ndtri(level))
@@ -261,22 +263,26 @@ def vertex(rows: Array, c: Array, low: Array, high: Array) -> Array:
     rows, c, low, high = rows[kept], c[kept], low[kept], high[kept]
     unit = np.sqrt(np.einsum("ij,ij->j", rows, rows))
     scaled = rows / np.where(unit > 0, unit, 1.0)
-    base = linalg.least_squares(scaled, c)
-    away = c - scaled @ base
-    size, weight = max(float(np.abs(away).mean()), 1e-300), float((high - low).max())
-    found = linprog(
-        -away / size,
-        A_eq=scaled.T,
-        b_eq=np.zeros(len(unit)),
-        bounds=list(zip((low / weight).tolist(), (high / weight).tolist(), strict=True)),
-        method="highs-ds",
-        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
-    )
-    if found.x is None:  # a failure of the solver: least squares are no minimum
-        return np.asarray(base / np.where(unit > 0, unit, 1.0))
-    theta = base - size * np.asarray(found.eqlin.marginals)
+    theta, weight = linalg.least_squares(scaled, c), float((high - low).max())
+    dual = np.zeros(len(c))
+    for _ in range(PASSES):
+        away = c - scaled @ theta
+        size = float(np.median(np.abs(away)) or np.abs(away).mean() or 1.0)
+        found = linprog(
+            -np.clip(away / size, -FAR, FAR),
+            A_eq=scaled.T,
+            b_eq=np.zeros(len(unit)),
+            bounds=list(zip((low / weight).tolist(), (high / weight).tolist(), strict=True)),
+            method="highs-ds",
+            options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+        )
+        if found.x is None:  # a failure of the solver: what there is, is no minimum
+            return np.asarray(theta / np.where(unit > 0, unit, 1.0))
+        theta, dual = theta - size * np.asarray(found.eqlin.marginals), np.asarray(found.x)
+        if np.median(np.abs(c - scaled @ theta)) > 0.1 * size:
+            break  # else an outlier had made the unit too large to be exact in
     z = np.abs(c - scaled @ theta)
-    inside = np.minimum(found.x - low / weight, high / weight - found.x) > 1e-9
+    inside = np.minimum(dual - low / weight, high / weight - dual) > 1e-9
     picked = _independent(scaled, np.lexsort((z, ~inside)))
     exact = linalg.least_squares(scaled[picked], c[picked])
     best = min((exact, theta), key=lambda t: _value(scaled, c, low, high, t))
