@@ -10,14 +10,18 @@ least squares, a safe Newton matrix far from the solution.
 
 from etafree.losses.base import LinearLoss, Loss
 from etafree.losses.glm import Gamma, Logistic, NegativeBinomial, Poisson
+from etafree.losses.kinked import Check, Hinge, KinkedLoss
 from etafree.losses.modal import Modal
 from etafree.losses.normal_laplace import NormalLaplace
 from etafree.losses.quantile import Quantile
 from etafree.losses.residual import Huber, PseudoHuber, ResidualLoss, Squared, StudentT
 
 __all__ = [
+    "Check",
     "Gamma",
+    "Hinge",
     "Huber",
+    "KinkedLoss",
     "LinearLoss",
     "Logistic",
     "Loss",

@@ -50,14 +50,14 @@ class Quantile(LinearLoss):
     def values(self, u: Array, y: Array) -> Array:
         r = y - u
         z = r / self.bandwidth
-        value: Array = r * (self.tau - 1.0 + _normal_cdf(z)) + self.bandwidth * _normal_density(z)
+        value: Array = r * (self.tau - 1.0 + _normal_cdf(z)) + self.bandwidth * normal_density(z)
         return value
 
     def first(self, u: Array, y: Array) -> Array:
         return 1.0 - self.tau - _normal_cdf((y - u) / self.bandwidth)
 
     def second(self, u: Array, y: Array) -> Array:
-        return _normal_density((y - u) / self.bandwidth) / self.bandwidth
+        return normal_density((y - u) / self.bandwidth) / self.bandwidth
 
     def majorizer(self, u: Array, y: Array) -> Array:
         z = np.maximum(np.abs(y - u) / self.bandwidth, 1e-4)
@@ -70,5 +70,6 @@ def _normal_cdf(z: Array) -> Array:
     return np.asarray(ndtr(z))
 
 
-def _normal_density(z: Array) -> Array:
-    return np.exp(-0.5 * np.square(z)) * 0.3989422804014327
+def normal_density(z: Array | float) -> Array:
+    """Return the standard normal density."""
+    return np.asarray(np.exp(-0.5 * np.square(z)) * 0.3989422804014327)

@@ -19,6 +19,7 @@ from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import CONDITION_FAIL
+from etafree.losses import KinkedLoss
 from etafree.optimize import Minimum, minimise
 from etafree.totals.linear import BLOCK, has_design
 from etafree.totals.nuisance import Stacked
@@ -112,7 +113,7 @@ def minimisers(
     thetas = np.tile(fit.theta, (count, 1))
     hessians = np.tile(fit.hessian, (count, 1, 1))
     found = np.zeros(count, dtype=bool)
-    if has_design(criterion.total):
+    if has_design(criterion.total) and not isinstance(criterion.loss, KinkedLoss):
         _newton(criterion, weights, thetas, hessians, found)
     for k in np.flatnonzero(~found):
         try:

@@ -18,7 +18,7 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import CONDITION_FAIL, correlation_eigenvalues
 from etafree.foundation.threads import own_settings
-from etafree.losses import Huber, ResidualLoss
+from etafree.losses import Huber, KinkedLoss, ResidualLoss
 from etafree.penalties import KinkedPenalty
 from etafree.totals.base import Derivatives
 from etafree.totals.linear import is_linear
@@ -26,6 +26,8 @@ from etafree.totals.linear import is_linear
 #: A gradient this small against the terms it sums is zero.
 TOLERANCE = 1e-12
 MAX_ITERATIONS = 200
+#: The same of a vertex, whose rows are solved for.
+NEARLY = 1e-8
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ def minimise(criterion: Criterion, start: object = None) -> Minimum:
     reweighted least squares, which always descends). A loss that is not convex is minimised from a
     least-squares, a Huber and two random starts; the best minimum has status ``local``. Penalties
     with a kink (L1, elastic net, groups) take proximal steps. Both stop when the gradient, or the
-    smallest subgradient, is zero to rounding.
+    smallest subgradient, is zero to rounding. Losses with a kink are minimised by linear
+    programming.
 
     Parameters
     ----------
@@ -111,6 +114,8 @@ def minimise(criterion: Criterion, start: object = None) -> Minimum:
     """
     if not isinstance(criterion, Criterion):
         raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
+    if isinstance(criterion.loss, KinkedLoss):
+        return _vertex(criterion)
     if isinstance(criterion.penalty, KinkedPenalty):
         from etafree.optimize.proximal import proximal_minimise  # which takes Newton steps too
 
@@ -129,6 +134,22 @@ def minimise(criterion: Criterion, start: object = None) -> Minimum:
                 starts.append(_newton(huber, starts[0]).theta)
             starts += subset_starts(criterion, criterion.loss.starts)
         return _best(criterion, starts)
+
+
+def _vertex(criterion: Criterion) -> Minimum:
+    """Return the minimiser of a total with kinks, exact whatever the start."""
+    name = type(criterion.loss).__name__
+    if criterion.strength > 0:
+        advice = "leave penalty and log prior out, or use ef.losses.Quantile(tau, bandwidth)"
+        raise InputError("penalty", f"needs a smooth loss, and {name} has a kink", advice)
+    check_collinear(criterion, finite_moments(criterion)[0])
+    theta = criterion.total.vertex()
+    state = criterion.derivatives(theta)
+    if not state.value > 1e-12 * criterion.size:  # a hinge loss of nothing: separated classes
+        raise separated(criterion, theta)
+    if (gap := _gap(state)) > NEARLY:
+        raise ConvergenceError(f"the linear program of {name} stops at a gradient of {gap:.1e}")
+    return Minimum(theta, state.value, state.hessian, gap, 1, "converged")
 
 
 def _least_squares(criterion: Criterion) -> Array:

@@ -33,7 +33,7 @@ from etafree.data.sources import Source
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, check_finite
 from etafree.foundation.threads import own_settings
-from etafree.losses import LinearLoss, ResidualLoss
+from etafree.losses import KinkedLoss, LinearLoss, ResidualLoss
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives
 from etafree.totals.linear import LinearTotal, PredictorTotal, symmetric
 
@@ -481,6 +481,9 @@ class StreamedTotal(PredictorTotal):
 
 
 def _check_scale(loss: LinearLoss) -> None:
+    if isinstance(loss, KinkedLoss):
+        problem = f"{type(loss).__name__} needs all rows at once, and the data are read in parts"
+        raise InputError("loss", problem, "use a smooth one, such as ef.losses.Quantile")
     if isinstance(loss, ResidualLoss) and isinstance(loss.scale, str):
         problem = f"{loss.scale!r} needs all residuals at once, and the data are read in parts"
         raise InputError("scale", problem, "pass a number, from a sample perhaps")

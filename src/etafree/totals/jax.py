@@ -469,6 +469,6 @@ def _check_start(total: JaxTotal, flat: Array) -> None:
         raise InputError(
             "function",
             "has a second derivative of zero at the start and next to it",
-            "smooth its kinks (ef.losses.Quantile is a smoothed quantile loss, jax.nn.softplus a "
-            "smoothed hinge), or if it is linear only far from the data, as Huber's, start nearer",
+            "smooth its kinks (jax.nn.softplus is a smoothed hinge), or use ef.losses.Quantile, "
+            "Check or Hinge; if it is linear only far from the data, as Huber's, start nearer",
         )

@@ -12,14 +12,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any, ClassVar, NamedTuple, Self, TypeGuard
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.data.groups import Groups
 from etafree.foundation.arguments import Array
-from etafree.losses import LinearLoss, ResidualLoss
+from etafree.losses import KinkedLoss, LinearLoss, ResidualLoss
 from etafree.losses.residual import Huber, mad_fit
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Total
 from etafree.totals.nuisance import Nuisance, ResidualScale
@@ -128,7 +128,7 @@ class PredictorTotal(Total):
         """Whether responses come with a number of trials."""
 
     @abstractmethod
-    def with_loss(self, loss: LinearLoss) -> Self:
+    def with_loss(self, loss: LinearLoss) -> PredictorTotal:
         """Return the total of another loss over the same rows."""
 
     @abstractmethod
@@ -246,7 +246,16 @@ class LinearTotal(PredictorTotal):
             estimate = ResidualScale(scale, pilot, theta)
             nuisance = (*self.nuisance, estimate)
             return replace(self, loss=loss.with_scale(scale), nuisance=nuisance)
+        if isinstance(loss, KinkedLoss):
+            from etafree.totals.kinked import KinkedTotal  # which is a linear one
+
+            return KinkedTotal(loss, *self.arrays, nuisance=self.nuisance).fitted()
         return self
+
+    @property
+    def arrays(self) -> tuple[Array, Array, Array | None, Array | None, bool, int]:
+        """What every loss over these rows has in common."""
+        return self.X, self.y, self.offset, self.weights, self.frequency, self.first
 
     def _weights(self, rows: slice | NDArray[np.intp]) -> Array:
         if self.weights is not None:
@@ -259,6 +268,10 @@ class LinearTotal(PredictorTotal):
             u += self.offset[rows]
         return u
 
+    def _slopes(self, rows: slice | NDArray[np.intp], u: Array, theta: Array) -> Array:
+        """Return the loss's derivative in the predictor `u` of some rows."""
+        return self.loss.first(u, self.y[rows])
+
     def predictor(self, theta: Array) -> Array:
         """Return the linear predictor of every row."""
         return self._predictor(slice(0, self.n), theta)
@@ -270,7 +283,7 @@ class LinearTotal(PredictorTotal):
 
     def scores(self, theta: Array) -> Array:
         """Return each observation's weighted gradient (n, p); they add up to the total's."""
-        slope = self.loss.first(self.predictor(theta), self.y)
+        slope = self._slopes(slice(0, self.n), self.predictor(theta), theta)
         if self.weights is not None:
             slope = weighted(slope, self.weights)
         return slope[:, None] * self.X
@@ -282,7 +295,8 @@ class LinearTotal(PredictorTotal):
         gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
         for rows in row_blocks(self.n, self.p):
             X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
-            loss, slope, curvature = self.loss.values(u, y), self.loss.first(u, y), curve(u, y)
+            slope = self._slopes(rows, u, theta)
+            loss, curvature = self.loss.values(u, y), curve(u, y)
             if self.weights is not None:
                 w = self.weights[rows]
                 loss, slope, curvature = (weighted(part, w) for part in (loss, slope, curvature))
@@ -360,7 +374,7 @@ class LinearTotal(PredictorTotal):
         """Add what `cluster_totals` returns, the lower triangle of its Hessian and no weights."""
         for rows in row_blocks(self.n, self.p):
             X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
-            slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
+            slope, curvature = self._slopes(rows, u, theta), self.loss.second(u, y)
             if self.weights is not None:
                 w = self.weights[rows]
                 slope, curvature = weighted(slope, w), weighted(curvature, w)
@@ -384,7 +398,7 @@ class LinearTotal(PredictorTotal):
         self, theta: Array, rows: slice | NDArray[np.intp], first: int, starts: NDArray[np.intp]
     ) -> ClusterBlock:
         X, y, w, u = self.X[rows], self.y[rows], self._weights(rows), self._predictor(rows, theta)
-        slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
+        slope, curvature = self._slopes(rows, u, theta), self.loss.second(u, y)
         slope, curvature = weighted(slope, w), weighted(curvature, w)
         hessians = outer_sums(X, curvature, starts)
         return ClusterBlock(
@@ -406,7 +420,7 @@ class LinearTotal(PredictorTotal):
         """Yield slopes and curvatures of rows in blocks, unweighted, zero where weights are."""
         for rows in row_blocks(self.n, self.p):
             u, y, w = self._predictor(rows, theta), self.y[rows], self._weights(rows)
-            slope, curvature = self.loss.first(u, y), self.loss.second(u, y)
+            slope, curvature = self._slopes(rows, u, theta), self.loss.second(u, y)
             if self.weights is not None:
                 slope[w == 0], curvature[w == 0] = 0.0, 0.0
             yield RankOneBlock(self.first + rows.start, self.X[rows], slope, curvature, w)
