@@ -93,6 +93,8 @@ def public() -> dict[str, Call]:
         "Wilcoxon": (with_loss(ef.Wilcoxon), {"width": "mad"}),
         "PairwiseDifference": (with_loss(ef.PairwiseDifference), {"loss": losses.Huber()}),
         "Moments": (least_squares_moments, {"X": X, "y": y, "weight": np.eye(3), "start": y[:3]}),
+        "Check": (with_loss(losses.Check), {"tau": 0.3, "bandwidth": 0.5}),
+        "Hinge": (with_loss(losses.Hinge, 1.0 * (y > 0)), {"bandwidth": 0.5}),
         "Cox": (
             lambda X, survival, ties: ef.Criterion(ef.Cox(ties), (X, survival)),
             {"X": X, "survival": np.column_stack([np.abs(y), y > 0]), "ties": "efron"},
