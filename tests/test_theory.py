@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+
+import etafree as ef
 
 FOLDER = Path(__file__).parents[1] / "docs" / "theory"
 
@@ -179,3 +184,32 @@ def test_the_table_of_inactive_draws_is_what_the_code_prints() -> None:
     made = [f"{np.abs(active.inactive_draws(400, eta)).mean():.2f}" for eta in (0.1, 1.0)]
     (line,) = (text for text in recorded("active-sets") if text.startswith("n = 400"))
     assert line.split()[3:5] == made
+
+
+# ---------------------------------------------------------------- what of the paper is here
+
+
+def paper_rows() -> list[list[str]]:
+    lines = (FOLDER / "coverage-of-the-paper.md").read_text().splitlines()
+    cells = [line.strip("|").split(" | ") for line in lines if line.startswith("| ")]
+    return cells[1:]
+
+
+def test_every_row_of_the_papers_table_names_a_call_and_a_test_that_exist() -> None:
+    rows = paper_rows()
+    assert len(rows) > 25
+    for _, calls, test in rows:
+        for call in re.findall(r"`([\w.]+)`", calls):
+            first, *rest = call.split(".")
+            if first == "etafree":
+                importlib.import_module(call)
+            else:
+                functools.reduce(owned_name, rest, ef)
+        file, _, name = test.strip(" `").partition("::")
+        text = (Path(__file__).parent / file).read_text()
+        assert f"def {name}(" in text, test
+
+
+def owned_name(owner: object, name: str) -> object:
+    """Return an attribute, or the name of a dataclass's field."""
+    return name if name in getattr(owner, "__dataclass_fields__", {}) else getattr(owner, name)

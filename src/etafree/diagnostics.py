@@ -680,7 +680,11 @@ def smoothing_bias(criterion: Criterion, target: Target) -> tuple[Check, ...]:
 
 
 def prior_weight(posterior: GeneralizedPosterior | None, target: Target) -> tuple[Check, ...]:
-    """Return how far an unscaled log prior moves the mode, in standard errors, or bends it."""
+    """Return how far an unscaled log prior moves the mode, in standard errors, or bends it.
+
+    Or how far its bounds move the mean: of a normal law with a bound z standard deviations away,
+    by the inverse Mills ratio of z.
+    """
     hessian, prior = target.hessian, None if posterior is None else posterior.log_prior
     if posterior is None or prior is None or target.criterion is None or hessian is None:
         return ()
@@ -690,4 +694,13 @@ def prior_weight(posterior: GeneralizedPosterior | None, target: Target) -> tupl
     slope = prior.gradient(target.center, n) / posterior.eta
     move = np.max(np.abs(linalg.solve(hessian, slope, "Hessian")) / target.se)
     bend = relative_eigenvalues(prior.hessian(target.center, n) / posterior.eta, hessian)
-    return (judge("unscaled prior", max(move, np.max(np.abs(bend)))),)
+    found = [move, np.max(np.abs(bend))]
+    if posterior.bounds is not None:
+        from scipy.special import log_ndtr
+
+        sd = np.sqrt(np.diagonal(linalg.inv(posterior.eta * hessian, "Hessian")))
+        z = np.abs(posterior.bounds - target.center[:, None]) / sd[:, None]
+        with np.errstate(over="ignore", invalid="ignore"):
+            mills = np.exp(-0.5 * z**2 - log_ndtr(z)) / np.sqrt(2 * np.pi)
+        found.append(float(np.max(mills)))
+    return (judge("unscaled prior", max(found)),)

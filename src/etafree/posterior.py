@@ -7,7 +7,7 @@ with :math:`\eta`. What changes the density so that it has the sandwich's spread
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -74,6 +74,27 @@ class _PenaltyDensity:
 
 
 @dataclass(frozen=True, eq=False)
+class _Inside:
+    """A log prior within bounds (p, 2): outside its density is zero, and nothing is asked of it."""
+
+    prior: LogPrior
+    bounds: Array
+
+    def holds(self, theta: Array) -> bool:
+        return bool(((self.bounds[:, 0] < theta) & (theta < self.bounds[:, 1])).all())
+
+    def value(self, theta: Array, n: float) -> float:
+        return self.prior.value(theta, n) if self.holds(theta) else -np.inf
+
+    def gradient(self, theta: Array, n: float) -> Array:
+        return self.prior.gradient(theta, n) if self.holds(theta) else np.zeros(len(theta))
+
+    def hessian(self, theta: Array, n: float) -> Array:
+        p = len(theta)
+        return self.prior.hessian(theta, n) if self.holds(theta) else np.zeros((p, p))
+
+
+@dataclass(frozen=True, eq=False)
 class LogPrior:
     r"""A log prior density :math:`\log\tilde\pi_n` that the learning rate does not multiply.
 
@@ -84,6 +105,11 @@ class LogPrior:
         the effective scale: the number of rows, or the sum of their weights.
     name : str
         What results call it.
+    support : (p, 2) array or mapping, optional
+        Lower and upper bounds between which the density is not zero, infinite where there are none;
+        a mapping names the parameters that have some. The functions are asked for nothing outside.
+        A half-normal, gamma or beta prior needs one. Calibrated draws may lie outside: their target
+        is the normal limit of the minimiser, which knows of no prior.
 
     See Also
     --------
@@ -97,12 +123,47 @@ class LogPrior:
     array([-2.])
     >>> ef.LogPrior.from_penalty(ef.penalties.Ridge(0.5), p=1).value(np.array([2.0]), 10.0)
     -10.0
+
+    The half-normal density is that of a normal one, on positive numbers:
+
+    >>> half = replace(prior, name="half-normal", support=[(0.0, np.inf)])
+    >>> mean = ef.Criterion(ef.losses.Squared(), (np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])))
+    >>> ef.GeneralizedPosterior(mean, 0.1, half).log_density(np.array([[-1.0], [0.0], [1.0]]))
+    array([-inf, -inf, -1.4])
     """
 
     value: Callable[[Array, float], float]
     gradient: Callable[[Array, float], Array]
     hessian: Callable[[Array, float], Array]
     name: str = "log prior"
+    support: object = None
+
+    def fitted_to(self, names: tuple[str, ...]) -> LogPrior:
+        """Return this prior with bounds (p, 2) for these parameters, zero outside its support."""
+        if self.support is None:
+            return self
+        bounds, advice = np.tile([-np.inf, np.inf], (len(names), 1)), "pass (lower, upper) for each"
+        try:
+            if isinstance(self.support, Mapping):
+                for name, pair in self.support.items():
+                    bounds[names.index(name)] = pair
+            else:
+                bounds = np.array(self.support, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                "support", f"is no bounds of {list(names)}: {error}", advice
+            ) from error
+        if bounds.shape != (len(names), 2) or not (bounds[:, 0] < bounds[:, 1]).all():
+            problem = f"has shape {bounds.shape}, or an upper bound that is not above the lower"
+            raise InputError("support", problem, f"{advice} of {list(names)}")
+        inside = _Inside(self, owned(bounds))
+        return replace(
+            self,
+            value=inside.value,
+            gradient=inside.gradient,
+            hessian=inside.hessian,
+            support=inside.bounds,
+        )
 
     @classmethod
     def normal(cls, mean: object, covariance: object) -> LogPrior:
@@ -255,25 +316,40 @@ class GeneralizedPosterior:
             raise InputError("eta", f"is {eta:g}", "rescale the loss instead")
         object.__setattr__(self, "eta", eta)
         if self.log_prior is not None:
-            self._check_prior(self.log_prior)
+            object.__setattr__(self, "log_prior", self._checked_prior(self.log_prior))
         self._check_proper()
 
-    def _check_prior(self, prior: LogPrior) -> None:
+    def _checked_prior(self, prior: LogPrior) -> LogPrior:
+        """Return the prior with its bounds, after a try at a point between them."""
         if not isinstance(prior, LogPrior):
             advice = "use ef.LogPrior.normal(mean, covariance), or ef.LogPrior of three functions"
             raise InputError("log_prior", f"is a {type(prior).__name__}", advice)
         if isinstance(self.criterion.penalty, KinkedPenalty):
             advice = "put it into the penalty, or use ef.penalties.huberized_l1"
             raise InputError("log_prior", "cannot go with a penalty that has a kink", advice)
-        p, n = self.criterion.p, self.criterion.size
+        p, n, prior = self.criterion.p, self.criterion.size, prior.fitted_to(self.criterion.names)
         theta = np.linspace(-0.3, 0.4, p)
+        if prior.support is not None:
+            low, high = np.asarray(prior.support).T
+            near = np.clip(theta, low + 0.1, high - 0.1)
+            narrow = high - low <= 0.2
+            theta = np.where(narrow, low + 0.5 * np.where(narrow, high - low, 0.0), near)
         try:
             as_array(prior.value(theta, n), "its value", shape=())
             as_array(prior.gradient(theta, n), "its gradient", shape=(p,))
             as_array(prior.hessian(theta, n), "its Hessian", shape=(p, p))
         except Exception as error:  # whatever the user's function raises
             advice = f"value, gradient and Hessian are functions of (theta, n) for {p} parameters"
+            if prior.support is None:
+                advice += "; where it is defined between bounds only, pass LogPrior(support=...)"
             raise InputError("log_prior", f"fails at a test point: {error}", advice) from error
+        return prior
+
+    @property
+    def bounds(self) -> Array | None:
+        """Bounds (p, 2) between which the log prior's density is not zero, None without any."""
+        support = None if self.log_prior is None else self.log_prior.support
+        return None if support is None else np.asarray(support)
 
     @cached_property
     def tail_exponent(self) -> float:

@@ -6,8 +6,8 @@ A credible region of the posterior given bootstrap data should cover the full-da
 .. math:: c(\eta) = \frac1B\sum_b 1\{\hat\theta\in C_{\eta,\alpha}(D_b)\} = 1-\alpha.
 
 The same bootstrap data serve every :math:`\eta`, so :math:`c` falls step by step and its root is
-found by bisection in :math:`\log\eta`. Regions are those of normal approximations, or come from
-draws of bootstrap posteriors that are reweighted to other learning rates.
+found by bisection in :math:`\log\eta`. Regions come from draws of the bootstrap posteriors,
+importance-weighted to the learning rate that is tried, or are those of normal approximations.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.random import SeedSequence
 
 from etafree.bootstrap import Resamples, weight_blocks
 from etafree.errors import ConvergenceError, InputError
@@ -23,26 +24,35 @@ from etafree.foundation.arguments import Array, as_choice, as_count, as_level, a
 from etafree.learning_rates.problem import LearningRate, Problem
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers import sample
+from etafree.samplers.importance import student_proposal
 
 #: Factor within which the root is looked for, and terms of the series.
 WIDEST, TERMS = 4.0**8, 6000
-#: Reweighted draws worth fewer than this share of them are drawn anew, or are noise.
-ESS_REDRAW, ESS_NOISY, ROUNDS = 0.5, 0.1, 3
+#: Reweighted draws worth fewer than this share of fresh ones are drawn anew; worth fewer than the
+#: second of their number, they are noise.
+ESS_REDRAW, ESS_NOISY = 0.5, 0.1
+#: Losses of rows, and numbers, up to which regions come from draws by default.
+WORK, HELD = 2e9, 5e7
+#: Degrees of freedom of proposals.
+DOF = 20.0
 #: How often regions at a learning rate hold the minimiser.
 Coverage = Callable[[float], float]
 
 
-def reweighted(losses: Array, change: float) -> Array:
-    """Return weights that raise the learning rate of draws by `change`, over the last axis."""
-    power = -change * (losses - losses.mean(axis=-1, keepdims=True))
+def reweighted(losses: Array, change: float, logs: Array | float = 0.0) -> Array:
+    """Return weights that raise the learning rate of draws by `change`, over the last axis.
+
+    The draws may have weights already, whose logarithms are `logs`.
+    """
+    power = logs - change * (losses - losses.mean(axis=-1, keepdims=True))
     weights: Array = np.exp(power - power.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     return weights
 
 
-def effective_share(losses: Array, change: float) -> Array:
+def effective_share(losses: Array, change: float, logs: Array | float = 0.0) -> Array:
     """Return which share of the draws the reweighted ones are worth, over the last axis."""
-    squares = np.square(reweighted(losses, change)).sum(axis=-1)
+    squares = np.square(reweighted(losses, change, logs)).sum(axis=-1)
     return np.asarray(1.0 / squares / losses.shape[-1])
 
 
@@ -86,8 +96,8 @@ def gpc(
     resamples: int = 1000,
     level: float = 0.95,
     functional: object = None,
-    region: str = "laplace",
-    draws: int = 1000,
+    region: str | None = None,
+    draws: int = 400,
     solver: str = "root",
     start: float = 1.0,
     tolerance: float = 0.005,
@@ -105,12 +115,14 @@ def gpc(
         :math:`1-\alpha`.
     functional : str or (p,) array, optional
         A parameter, or a contrast, whose interval is calibrated instead of the joint ellipsoid.
-    region : {"laplace", "draws"}
-        ``laplace``: the posterior of bootstrap data is normal around its mode with precision
-        :math:`\eta\nabla^2L_b-\nabla^2\log\pi`. ``draws``: as in the paper, regions come from
-        `draws` draws of every bootstrap posterior, made once and reweighted to other learning
-        rates; slower by orders of magnitude, and exact where the posterior is not normal.
+    region : {"draws", "laplace"}, optional
+        ``draws``: as in the paper, regions come from `draws` draws of every bootstrap posterior at
+        the learning rate that is tried; they are reweighted from a learning rate near by, and made
+        anew where few of them count. ``laplace``: the posterior of bootstrap data is normal around
+        its mode with precision :math:`\eta\nabla^2L_b-\nabla^2\log\pi`. By default draws, unless
+        more than 2e9 losses of rows would have to be computed; the diagnostics name the region.
     draws : int
+        Of each bootstrap posterior.
     solver : {"root", "robbins-monro"}
         ``robbins-monro``: the paper's :math:`\eta_{t+1}=\eta_t+(1+t)^{-0.51}\{c(\eta_t)-(1-
         \alpha)\}` from `start`, until the coverage is within `tolerance` of its level, or for
@@ -126,28 +138,44 @@ def gpc(
     """
     count, level = as_count(resamples, "resamples", least=20), as_level(level)
     contrast = _contrast(problem, functional)
-    as_choice(region, "region", ("laplace", "draws"))
     as_choice(solver, "solver", ("root", "robbins-monro"))
     per_posterior, most = as_count(draws, "draws", least=100), as_count(max_iter, "max_iter")
     first, near = as_positive(start, "start"), as_positive(tolerance, "tolerance")
+    region = _region(region, problem, count * per_posterior)
     drawn = problem.resamples(count)
     limit = gpc_limit(problem.information.J, problem.information.K, level)
     facts: dict[str, object] = {"resamples": count, "failed_minimisers": drawn.failed}
-    facts |= {"region": region, "normal_limit": limit}
     dof = problem.criterion.p if contrast is None else 1
     search = _Search(_laplace(problem, drawn, level, contrast), level, len(drawn.thetas), dof)
     if solver == "root" or region == "draws":
         search.root(limit)
-    if region == "draws":
-        search, effective = _by_draws(problem, drawn, per_posterior, contrast, search)
-        facts |= effective
+    posteriors = None
+    if region == "draws" and search.status == "converged":  # else there is nowhere to draw at
+        posteriors = _Posteriors(problem, drawn, per_posterior, level, contrast)
+        search = _Search(posteriors.coverage, level, len(drawn.thetas), dof, search.eta)
+        if solver == "root":
+            search.root(search.eta)
     if solver == "robbins-monro":
         search.robbins_monro(first, near, most)
         facts["halved_steps"] = search.halved
+    if posteriors is not None:
+        share = posteriors.share(search.eta)
+        facts |= {"ess_share": share, "failed_posteriors": posteriors.failed}
+        if share < ESS_NOISY and search.status == "converged":
+            search.status = "noisy"
+    facts |= {"region": "laplace" if posteriors is None else "draws", "normal_limit": limit}
     order = np.argsort(search.etas) if solver == "root" else slice(None)
     trace = {"eta": np.array(search.etas)[order], "coverage": np.array(search.values)[order]}
     eta, error, status = search.eta, search.error, search.status
     return problem.rate("gpc", "coverage", eta, error, trace, facts, status=status, level=level)
+
+
+def _region(asked: str | None, problem: Problem, draws: int) -> str:
+    """Return what regions come from: draws, by default unless so many cost too much."""
+    if asked is not None:
+        return as_choice(asked, "region", ("draws", "laplace"))
+    affordable = draws * problem.criterion.n <= WORK and draws * problem.criterion.p <= HELD
+    return "draws" if affordable else "laplace"
 
 
 def _contrast(problem: Problem, functional: object) -> Array | None:
@@ -188,90 +216,105 @@ def _laplace(problem: Problem, drawn: Resamples, level: float, contrast: Array |
     return coverage
 
 
-def _by_draws(
-    problem: Problem, drawn: Resamples, count: int, contrast: Array | None, search: _Search
-) -> tuple[_Search, dict[str, object]]:
-    """Return the root for regions of draws, made anew where few are effective, and diagnostics."""
-    for _ in range(ROUNDS):
-        near = search.eta
-        draws, losses = _draws(problem, drawn, near, count)
-        coverage = _drawn(problem.fit.theta, near, draws, losses, search.level, contrast)
-        search = _Search(coverage, search.level, len(draws), search.dof)
-        search.root(near)
-        share = float(np.quantile(effective_share(losses, search.eta - near), 0.05))
-        if share >= ESS_REDRAW:
-            break
-    if share < ESS_NOISY and search.status == "converged":
-        search.status = "noisy"
-    return search, {"ess_share": share, "failed_posteriors": len(drawn.thetas) - len(draws)}
+class _Posteriors:
+    """Draws (B, D, p) of the posteriors of resamples, their losses and log weights (B, D)."""
 
+    def __init__(
+        self, problem: Problem, drawn: Resamples, count: int, level: float, contrast: Array | None
+    ) -> None:
+        self.problem, self.resamples, self.count = problem, drawn, count
+        self.level, self.contrast, self.seeds = level, contrast, problem.seeds.spawn(drawn.drawn)
+        self.base, self.fresh, self.failed = np.nan, np.nan, 0
 
-def _draws(problem: Problem, drawn: Resamples, eta: float, count: int) -> tuple[Array, Array]:
-    """Return draws (B, D, p) of the posteriors of resamples that have a minimiser, and losses."""
-    criterion, seeds = problem.criterion, problem.seeds.spawn(drawn.drawn)
-    blocks = weight_blocks(criterion, drawn.drawn, problem.groups, problem.seeds, "counts")
-    weightings = ((weights, kind) for block, kind in blocks for weights in block)
-    wanted, draws, losses = set(drawn.which.tolist()), [], []
-    for number, (weights, kind) in enumerate(weightings):
-        if number not in wanted:
-            continue
-        try:
-            again = criterion.reweighted(weights, kind)
-            posterior = GeneralizedPosterior(again, eta, problem.log_prior)
-            thetas = sample(posterior, count, seed=np.random.default_rng(seeds[number])).array
-        except (ConvergenceError, InputError):  # no sampler reaches it, or it is improper
-            continue
-        draws.append(thetas[:count])
-        losses.append(again.values_at(draws[-1]))
-    failed = len(wanted) - len(draws)
-    if failed > 0.5 * len(wanted):
-        which = f"{failed} of {len(wanted)} bootstrap posteriors at eta = {eta:.3g}"
-        advice = "add a penalty or use region='laplace'"
-        raise ConvergenceError(f"{which} could not be drawn from; {advice}")
-    return np.array(draws), np.array(losses)
+    def coverage(self, eta: float) -> float:
+        """Return how often ellipsoids, or intervals, at a learning rate hold the minimiser."""
+        if not self.share(eta) >= ESS_REDRAW * self.fresh:
+            self.draw(eta)
+        weights = reweighted(self.losses, eta - self.base, self.logs)[:, None]
+        center = self.problem.fit.theta
+        if self.contrast is not None:
+            lower = self.draws @ self.contrast < center @ self.contrast
+            rank = (weights @ lower[:, :, None])[:, 0, 0]
+            return float(np.mean(np.abs(rank - 0.5) <= 0.5 * self.level))
+        mean = weights @ self.draws
+        apart = self.draws - mean
+        covariance = apart.transpose(0, 2, 1) @ (apart * weights.transpose(0, 2, 1))
+        advice = "reweighting leaves too few draws of a posterior: pass more draws="
+        root = linalg.inv(linalg.cholesky(covariance, "draws", advice), "draws", advice)
+        size = np.square(apart @ root.transpose(0, 2, 1)).sum(axis=2)
+        own = np.square((center - mean) @ root.transpose(0, 2, 1)).sum(axis=2)
+        return float(np.mean((weights[:, 0] * (size < own)).sum(axis=1) <= self.level))
 
+    def share(self, eta: float) -> float:
+        """Return the share of draws that count at a learning rate, in the worst of posteriors."""
+        if np.isnan(self.base):
+            return np.nan
+        shares = effective_share(self.losses, eta - self.base, self.logs)
+        return float(np.quantile(shares, 0.05))
 
-def _drawn(
-    center: Array, base: float, draws: Array, losses: Array, level: float, contrast: Array | None
-) -> Coverage:
-    """Return the coverage of ellipsoids, or intervals, of reweighted draws."""
-    advice = "reweighting leaves too few draws of a posterior: pass more draws="
+    def draw(self, eta: float) -> None:
+        """Draw from the posteriors of those resamples that have a minimiser."""
+        criterion, drawn, problem = self.problem.criterion, self.resamples, self.problem
+        blocks = weight_blocks(criterion, drawn.drawn, problem.groups, problem.seeds, "counts")
+        weightings = ((weights, kind) for block, kind in blocks for weights in block)
+        numbers, each = {int(which): k for k, which in enumerate(drawn.which)}, []
+        for number, (weights, kind) in enumerate(weightings):
+            if number not in numbers:
+                continue
+            theta, hessian = drawn.thetas[numbers[number]], drawn.hessians[numbers[number]]
+            try:
+                again = criterion.reweighted(weights, kind)
+                posterior = GeneralizedPosterior(again, eta, problem.log_prior)
+                each.append(self._of(posterior, theta, hessian, self.seeds[number]))
+            except (ConvergenceError, InputError):  # no sampler reaches it, or it is improper
+                continue
+        self.failed = len(numbers) - len(each)
+        if self.failed > 0.5 * len(numbers):
+            which = f"{self.failed} of {len(numbers)} bootstrap posteriors at eta = {eta:.3g}"
+            advice = "add a penalty or use region='laplace'"
+            raise ConvergenceError(f"{which} could not be drawn from; {advice}")
+        self.draws, self.losses, self.logs = (np.array(a) for a in zip(*each, strict=True))
+        self.base = eta
+        self.fresh = self.share(eta)
 
-    def coverage(eta: float) -> float:
-        weights = reweighted(losses, eta - base)
-        if contrast is not None:
-            values, point, tail = draws @ contrast, center @ contrast, 0.5 * (1 - level)
-            above = _quantiles(values, weights, tail) <= point
-            return float(np.mean(above & (point <= _quantiles(values, weights, 1 - tail))))
-        mean = np.einsum("bd,bdi->bi", weights, draws)
-        apart = draws - mean[:, None]
-        covariance = np.einsum("bdi,bdj->bij", weights[:, :, None] * apart, apart)
-        lower = linalg.inv(linalg.cholesky(covariance, "draws", advice), "draws", advice)
-        size = np.square(np.einsum("bij,bdj->bdi", lower, apart)).sum(axis=2)
-        own = np.square(np.einsum("bij,bj->bi", lower, center - mean)).sum(axis=1)
-        return float(np.mean(own <= _quantiles(size, weights, level)))
+    def _of(
+        self, posterior: GeneralizedPosterior, theta: Array, hessian: Array, seed: SeedSequence
+    ) -> tuple[Array, Array, Array]:
+        """Return draws (D, p) of one posterior with losses and log weights (D,).
 
-    return coverage
-
-
-def _quantiles(values: Array, weights: Array, level: float) -> Array:
-    """Return the quantile of weighted values in every row, (B, D) -> (B,), by mid-ranks."""
-    order = np.argsort(values, axis=1)
-    values = np.take_along_axis(values, order, axis=1)
-    weights = np.take_along_axis(weights, order, axis=1)
-    ranks = np.cumsum(weights, axis=1) - 0.5 * weights
-    return np.array([np.interp(level, rank, row) for rank, row in zip(ranks, values, strict=True)])
+        Proposals are Student-t around the normal approximation; where few of them count, the
+        posterior is sampled as any other.
+        """
+        criterion, problem, rng = posterior.criterion, self.problem, np.random.default_rng(seed)
+        precision = posterior.eta * hessian - problem.prior_hessian(theta)
+        root = linalg.cholesky(precision, "posterior precision")
+        mean = theta + linalg.solve(precision, problem.prior_gradient(theta), "posterior precision")
+        z, log_proposal = student_proposal(self.count, criterion.p, DOF, rng)
+        points: Array = mean + z @ linalg.inv(root, "posterior precision")
+        losses = criterion.values_at(points)
+        logs = -posterior.eta * losses - log_proposal
+        if (prior := posterior.log_prior) is not None:
+            logs += np.array([float(prior.value(x, criterion.size)) for x in points])
+        if effective_share(losses, 0.0, logs) >= ESS_NOISY:
+            return points, losses, np.asarray(logs)
+        points = sample(posterior, self.count, seed=rng).array[: self.count]
+        return points, criterion.values_at(points), np.zeros(self.count)
 
 
 class _Search:
     """The root of a coverage that falls step by step, with everything that was tried."""
 
-    def __init__(self, coverage: Coverage, level: float, count: int, dof: int) -> None:
+    def __init__(
+        self, coverage: Coverage, level: float, count: int, dof: int, near: float | None = None
+    ) -> None:
         self.coverage, self.level, self.dof = coverage, level, dof
+        # a search near a guess takes smaller steps, and ends when noise is all that is left
+        self.stride, self.close = (4.0, 1e-6) if near is None else (1.5, 1e-3)
         self.step = float(np.sqrt(level * (1 - level) / count))  # binomial error of the coverage
         self.etas: list[float] = []
         self.values: list[float] = []
-        self.eta, self.error, self.status, self.halved = np.nan, 0.0, "converged", 0
+        self.eta = np.nan if near is None else near
+        self.error, self.status, self.halved = 0.0, "converged", 0
 
     def _at(self, eta: float) -> float:
         self.etas.append(eta)
@@ -294,15 +337,15 @@ class _Search:
         """Return where the coverage falls below a level, and whether that was found."""
         low = high = near
         while self._at(low) < level:
-            low, high = low / 4, low
+            low, high = low / self.stride, low
             if low <= near / WIDEST:
                 return low, "boundary"
         start = high
         while self._at(high) >= level:
-            low, high = high, 4 * high
+            low, high = high, self.stride * high
             if high >= start * WIDEST:
                 return high, "boundary"
-        while high > low * (1 + 1e-6):
+        while high > low * (1 + self.close):
             middle = float(np.sqrt(low * high))
             low, high = (middle, high) if self._at(middle) >= level else (low, middle)
         return low, "converged"

@@ -205,7 +205,7 @@ class Problem:
 
 def normal_prior(problem: Problem) -> tuple[Array, Array] | None:
     """Return mean and covariance of a proper normal log prior, None if it is not one."""
-    if problem.log_prior is None:
+    if problem.log_prior is None or problem.log_prior.support is not None:
         return None
     zero, probe = np.zeros(problem.criterion.p), np.linspace(-3.0, 5.0, problem.criterion.p) + 0.1
     precision, slope = -problem.prior_hessian(zero), problem.prior_gradient(zero)

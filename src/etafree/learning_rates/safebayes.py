@@ -260,6 +260,7 @@ class _Sequence:
             lambda t, n: own.gradient(t, size),
             lambda t, n: own.hessian(t, size),
             own.name,
+            own.support,
         )
         try:
             prefix = self.problem.criterion.subset(self.order[:done])

@@ -116,7 +116,7 @@ def _fall_back(
     try:
         return elliptical_draws(posterior, normal, draws, rng)
     except ConvergenceError:
-        plain = posterior.limit is None
+        plain = posterior.limit is None and posterior.bounds is None
         if not (plain and hasattr(posterior.criterion.total, "log_density_parts")):
             raise
     return nuts_draws(posterior, normal, draws, rng)

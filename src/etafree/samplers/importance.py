@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from etafree.draws import Draws
+from etafree.errors import ConvergenceError
 from etafree.foundation.arguments import Array
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.lasso import kinked_proposal
@@ -59,13 +60,16 @@ def importance_draws(
     else:  # a chain: its draws count for less
         theta, log_proposal, share = kinked
     log_ratio = posterior.log_density(theta) - log_proposal
+    if not (there := log_ratio > -np.inf).any():
+        raise ConvergenceError("no proposal lies in the log prior's support; use 'elliptical'")
     log_ratio -= log_ratio.max()
     if np.ptp(log_ratio) < 1e-9:  # the proposal is the posterior
         pareto_k, weights = -np.inf, np.full(draws, 1.0 / draws)
     else:
         # psislw takes log likelihoods and weighs by their inverse, as in leave-one-out
-        log_weights, k = array_stats.psislw(-log_ratio)
-        pareto_k, weights = float(k), np.exp(log_weights - log_weights.max())
+        log_weights, k = array_stats.psislw(-log_ratio[there])
+        pareto_k, weights = float(k), np.zeros(draws)
+        weights[there] = np.exp(log_weights - log_weights.max())
         weights /= weights.sum()
     expected = draws * weights
     split = expected - np.floor(expected)

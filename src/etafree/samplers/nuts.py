@@ -118,6 +118,9 @@ def nuts_draws(
     """
     if posterior.limit is not None:
         raise InputError("sampler", "'nuts' takes no adjusted posterior", "use sampler='auto'")
+    if posterior.bounds is not None:
+        problem = "'nuts' takes no log prior with bounds, where gradients end"
+        raise InputError("sampler", problem, "use sampler='auto'")
     try:
         import blackjax  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
         import jax  # noqa: F401

@@ -33,6 +33,9 @@ def distribution(
     # theta = mode + sd sinh(t): dense around the mode, and far enough out for polynomial tails.
     depth = DEPTH / rates.min()
     ends = [_reach(posterior, mode, side * sd, peak - depth) for side in (-1.0, 1.0)]
+    if posterior.bounds is not None:  # up to just before a bound, where a log density may end
+        gaps = np.abs(posterior.bounds[0] - mode) / sd * (1 - 1e-12)
+        ends = [min(end, float(np.arcsinh(gap))) for end, gap in zip(ends, gaps, strict=True)]
     t = np.concatenate([np.linspace(-ends[0], 0.0, POINTS), np.linspace(0.0, ends[1], POINTS)[1:]])
     theta = mode + sd * np.sinh(t)
     below = posterior.log_density(theta[:, None]) - peak

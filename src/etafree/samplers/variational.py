@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from etafree.errors import ConvergenceError, NotPositiveDefiniteError
+from etafree.criterion import Criterion
+from etafree.errors import ConvergenceError, InputError, NotPositiveDefiniteError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
-from etafree.optimize import minimise
+from etafree.optimize import Minimum, minimise
 from etafree.penalties import KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.totals.linear import is_linear
@@ -46,8 +47,8 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
     """
     if posterior.limit is not None:
         return _near_limit(posterior, *posterior.limit)
-    energy, eta = posterior.energy, posterior.eta
-    fit = minimise(energy)
+    energy, fit = _minimised(posterior)
+    eta = posterior.eta
     weight = energy.strength * energy.size
     mean, precision = fit.theta, eta * fit.hessian
     root = _root(precision)
@@ -88,9 +89,36 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
     return Normal(mean, root, fit.theta)
 
 
+def _minimised(posterior: GeneralizedPosterior) -> tuple[Criterion, Minimum]:
+    """Return what the normal law approximates, and its minimum.
+
+    Under a log prior with bounds that is the criterion: the mode may lie at a bound.
+    """
+    if posterior.bounds is None:
+        return posterior.energy, minimise(posterior.energy)
+    fit = minimise(posterior.criterion)
+    _check_inside(posterior, fit.theta)
+    return posterior.criterion, fit
+
+
+def _check_inside(posterior: GeneralizedPosterior, center: Array) -> None:
+    """Refuse a minimiser outside the support of the log prior: draws and their target part."""
+    if posterior.bounds is None:
+        return
+    names = posterior.criterion.names
+    for name, x, (low, high) in zip(names, center, posterior.bounds, strict=True):
+        if not low < x < high:
+            problem = (
+                f"is zero at the minimiser: its {name!r} is {x:.4g}, not in ({low:g}, {high:g})"
+            )
+            advice = "where intervals are centred: widen its support=, or take the logarithm or "
+            raise InputError("log_prior", problem, advice + "logit of the parameter as one")
+
+
 def _near_limit(posterior: GeneralizedPosterior, mean: Array, covariance: Array) -> Normal:
     """Return the normal law that a likelihood part was made to have, a Newton step with a prior."""
-    if (prior := posterior.log_prior) is not None:
+    _check_inside(posterior, mean)
+    if (prior := posterior.log_prior) is not None and posterior.bounds is None:
         n, precision = posterior.criterion.size, linalg.inv(covariance, "covariance")
         bend = precision - np.asarray(prior.hessian(mean, n))
         covariance = linalg.inv(bend, "Hessian of loss and log prior", "weaken the log prior")
