@@ -20,7 +20,7 @@ from etafree.data import pytrees
 from etafree.data.groups import Groups
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import InputError
-from etafree.foundation.arguments import Array
+from etafree.foundation.arguments import Array, as_positive
 from etafree.foundation.linalg import absolute, cholesky_or_none, majorized
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
 from etafree.totals.linear import COMPILE_FROM, add_group_sums, symmetric
@@ -374,18 +374,22 @@ class JaxLoss(AutodiffLoss):
     constants : bool
         Say that an array with as many entries as there are rows, which the function closes over,
         has nothing to do with the rows. A loss of other rows is no sum of independent terms.
+    effective_unit : float
+        What an observation counts in the effective scale :math:`s_n`, which multiplies a penalty:
+        the bandwidth h of a kernel-smoothed loss, for which :math:`s_n=nh`.
 
     Raises
     ------
     InputError
-        `function` is not callable. The criterion refuses one that does not turn a row into a
-        number, that looks at other rows, or whose derivatives are not finite at the start.
+        `function` is not callable, `effective_unit` not positive. The criterion refuses a function
+        that does not turn a row into a number, that looks at other rows, or whose derivatives are
+        not finite at the start.
     MissingExtraError
         JAX is not installed (raised by the criterion).
 
     See Also
     --------
-    PairLoss : The same over pairs of observations.
+    PairLoss, TupleLoss : The same over pairs and larger tuples of observations.
     losses.LinearLoss : A loss over a linear predictor, without JAX.
 
     References
@@ -410,8 +414,13 @@ class JaxLoss(AutodiffLoss):
     name: str | None = None
     convex: bool = False  # type: ignore[misc]  # a property of the function, not of the class
     constants: bool = False
+    effective_unit: float = 1.0
 
     arguments: ClassVar[str] = "theta, row"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        as_positive(self.effective_unit, "effective_unit")
 
     def __repr__(self) -> str:
         return f"JaxLoss({self.label})"
