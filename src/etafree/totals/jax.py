@@ -8,10 +8,10 @@ once per loss and shape; weights are arguments, so that other weights compile no
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_positive
 from etafree.foundation.linalg import absolute, cholesky_or_none, majorized
-from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
+from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, T, Total
 from etafree.totals.linear import COMPILE_FROM, add_group_sums, symmetric
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ class Kernels:
 CHUNK = 1 << 18
 #: Numbers in the Hessians of single rows held at a time: 4 MB, and what differentiation needs.
 HESSIANS = 1 << 19
-T = TypeVar("T")
 
 
 class AutodiffTotal(Total):
@@ -115,16 +114,6 @@ class AutodiffLoss(GeneralLoss):
         if not callable(self.function):
             advice = f"pass a function f({self.arguments}) written in JAX"
             raise InputError("function", f"is a {type(self.function).__name__}", advice)
-
-    def __getstate__(self) -> dict[str, object]:  # compiled functions stay behind
-        return {key: value for key, value in self.__dict__.items() if key != "_compiled"}
-
-    def _cached(self, key: Hashable, compile_: Callable[[], T]) -> T:
-        """Return what was compiled for parameters like these, made once."""
-        cache: dict[Hashable, T] = self.__dict__.setdefault("_compiled", {})
-        if key not in cache:
-            cache[key] = compile_()
-        return cache[key]
 
     @property
     def label(self) -> str:
@@ -182,9 +171,7 @@ class JaxRows(AutodiffTotal):
 
     def _compile(self, kernels: Callable[[Callable[..., Any], object], T]) -> T:
         """Return the compiled functions for parameters like these, made once for a loss."""
-        tree, loss = import_jax().tree, self.loss
-        shapes = tuple(leaf.shape for leaf in tree.leaves(self.template))
-        key = (tree.structure(self.template), shapes)
+        loss, key = self.loss, pytrees.structure(self.template)
         return loss._cached(key, lambda: kernels(loss.function, self.template))
 
     def reweighted(self, weights: Array | None, frequency: bool) -> Self:

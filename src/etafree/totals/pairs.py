@@ -669,8 +669,8 @@ def _padded(
 class _TileSums(Kernel):
     """Compiled sums of h and its derivatives over tiles of pairs."""
 
-    def __init__(self, h: KernelFunction, template: object, columns: object) -> None:
-        super().__init__(h, template, columns)
+    def __init__(self, h: KernelFunction, template: object) -> None:
+        super().__init__(h, template)
         import jax
         import jax.numpy as jnp
 

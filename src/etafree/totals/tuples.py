@@ -51,6 +51,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import comb
@@ -230,24 +231,30 @@ def majorized_hessian(hessian: Array, majorize: bool) -> Array:
 class Kernel:
     """A user's h as a function of flat parameters, and the rows that it takes."""
 
-    def __init__(self, h: KernelFunction, template: object, columns: object) -> None:
-        import jax
-        import jax.numpy as jnp
+    columns: object
 
-        structured = pytrees.rebuild(template)
-        with double_precision():
-            self._columns = jax.tree.map(jnp.asarray, columns)
+    def __init__(self, h: KernelFunction, template: object) -> None:
+        jax, structured = import_jax(), pytrees.rebuild(template)
 
         def one(theta: Any, *rows: object) -> Any:
             return h(structured(theta), *rows)
 
-        self.one = one
+        def each(theta: JaxArray, rows: list[object]) -> JaxArray:
+            values: JaxArray = jax.vmap(one, (None, *[0] * len(rows)))(theta, *rows)
+            return values
+
+        self.one, self.each = one, jax.jit(each)
+
+    def on(self, columns: object) -> Self:
+        """Return the same compiled functions with these rows."""
+        jax, kernel = import_jax(), copy(self)
+        with double_precision():
+            kernel.columns = jax.tree.map(jax.numpy.asarray, columns)
+        return kernel
 
     def rows(self, which: object) -> object:
         """Return rows of the data."""
-        import jax
-
-        return jax.tree.map(lambda column: column[which], self._columns)
+        return import_jax().tree.map(lambda column: column[which], self.columns)
 
     def check(self, theta: Array, n: int, order: int) -> None:
         """Refuse an h that is no number or depends on the order of its rows."""
@@ -263,13 +270,13 @@ class Kernel:
                 raise InputError("h", problem, f"it is called as h({called})") from error
             if shape != ():
                 raise InputError("h", f"returns an array of shape {shape}", "return a number")
-            each = jax.jit(jax.vmap(self.one, (None, *[0] * order)))
             for point in (theta, moved):
-                one = np.asarray(each(point, *map(self.rows, units.T)))
+                one = np.asarray(self.each(point, [self.rows(u) for u in units.T]))
                 for k in range(1, order):  # these exchanges make up every order of the rows
                     exchanged = units.copy()
                     exchanged[:, [0, k]] = units[:, [k, 0]]
-                    _check_symmetric(units, one, each(point, *map(self.rows, exchanged.T)))
+                    two = self.each(point, [self.rows(u) for u in exchanged.T])
+                    _check_symmetric(units, one, two)
 
 
 def _check_symmetric(units: Units, one: Array, exchanged: JaxArray) -> None:
@@ -310,7 +317,8 @@ class KernelLoss(GeneralLoss):
                 check_finite(column, "data" + jax.tree_util.keystr(path))
         checked_units(n, weights, self.order)
         template, first, names = pytrees.as_parameters(start)
-        kernel = kind(self.h, template, columns)
+        key = pytrees.structure(template)
+        kernel = self._cached(key, lambda: kind(self.h, template)).on(columns)
         kernel.check(first, n, self.order)
         if not self.constants:
             pytrees.refuse_other_rows(
@@ -555,8 +563,8 @@ class JaxTupleTotal(TupleTotal):
 class _ListSums(Kernel):
     """Compiled sums of h and its derivatives over lists of tuples."""
 
-    def __init__(self, h: KernelFunction, template: object, columns: object) -> None:
-        super().__init__(h, template, columns)
+    def __init__(self, h: KernelFunction, template: object) -> None:
+        super().__init__(h, template)
         import jax
         import jax.numpy as jnp
 
