@@ -5,8 +5,8 @@ order statistics,
 
 .. math:: \lambda_2=\tfrac13E(x_{3:3}-x_{1:3}),\qquad\lambda_3=\tfrac13E(x_{3:3}-2x_{2:3}+x_{1:3}),
 
-1/2 and 1/6 for the exponential law (Hosking 1990, J. R. Statist. Soc. B 52, 105-124). The range of
-three has half the expectation of the sum of its pairs' differences, hence the first formula.
+1/2 and 1/6 for the exponential law (Hosking 1990, J. R. Statist. Soc. B 52, 105-124). The three
+absolute differences of a triple add up to twice its range, hence the first formula.
 ``python -m studies.tuples`` prints coverage.
 """
 
