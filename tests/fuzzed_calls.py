@@ -52,6 +52,16 @@ def least_squares_moments(X: Any, y: Any, weight: Any, start: Any) -> Any:
     return ef.Criterion(psi, {"X": X, "y": y}, start=start)
 
 
+def spread_of_tuples(data: Any, **options: Any) -> Any:
+    """Return the criterion of the variance within tuples, whatever their order."""
+
+    def h(theta: Any, *rows: Any) -> Any:
+        middle = sum(rows) / len(rows)
+        return (theta - sum((row - middle) ** 2 for row in rows) / (len(rows) - 1)) ** 2
+
+    return ef.Criterion(ef.TupleLoss(h, **options), data, start=1.0)
+
+
 def a_chain(draws: Any, residuals: Any) -> Path:
     """Return the path of a file as CmdStan writes it."""
     names = ["lp__", *(f"b.{k + 1}" for k in range(draws.shape[1]))]
@@ -92,6 +102,7 @@ def public() -> dict[str, Call]:
         "NegativeBinomial": (with_loss(losses.NegativeBinomial, counts), {"dispersion": 0.5}),
         "Wilcoxon": (with_loss(ef.Wilcoxon), {"width": "mad"}),
         "PairwiseDifference": (with_loss(ef.PairwiseDifference), {"loss": losses.Huber()}),
+        "TupleLoss": (spread_of_tuples, {"order": 3, "rounds": 2, "seed": 0, "data": y}),
         "Moments": (least_squares_moments, {"X": X, "y": y, "weight": np.eye(3), "start": y[:3]}),
         "Check": (with_loss(losses.Check), {"tau": 0.3, "bandwidth": 0.5}),
         "Hinge": (with_loss(losses.Hinge, 1.0 * (y > 0)), {"bandwidth": 0.5}),

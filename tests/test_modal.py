@@ -180,3 +180,50 @@ def test_coverage_of_both_targets_under_a_prior_that_moves_the_mode() -> None:
                 hits[name] += abs(goal.center[0] - value) < 1.96 * goal.se[0]
         for name, count in hits.items():
             assert abs(count / 400 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 400), (name, eta)
+
+
+def modal_in_jax(h):
+    jnp = pytest.importorskip("jax.numpy")
+
+    def modal(theta, row):
+        return -jnp.expm1(-0.5 * ((row["y"] - row["X"] @ theta) / h) ** 2)
+
+    return modal
+
+
+def test_a_kernel_loss_of_the_users_own_has_the_effective_scale_of_modal():
+    rng = np.random.default_rng(8)
+    X = np.column_stack([np.ones(80), rng.standard_normal(80)])
+    y = X @ [1.0, 0.5] + rng.gamma(3.0, size=80) - 2.0
+    ridge = ef.penalties.Ridge(0.05)
+    known = ef.Criterion(ef.losses.Modal(0.8), (X, y), ridge)
+    own = ef.JaxLoss(modal_in_jax(0.8), effective_unit=0.8)
+    c = ef.Criterion(own, {"X": X, "y": y}, ridge, start=ef.minimise(known).theta)
+    assert c.size == known.size == 64
+    assert "s_n = n h = 64" in c.describe()
+    one, two = ef.target(known), ef.target(c)
+    np.testing.assert_allclose(two.center, one.center, rtol=1e-8)
+    np.testing.assert_allclose(two.covariance, one.covariance, rtol=1e-7)
+
+
+def test_the_effective_unit_changes_the_penalty_and_nothing_else():
+    rng = np.random.default_rng(9)
+    data = {"X": rng.standard_normal((50, 2)), "y": rng.standard_normal(50)}
+    f, theta = modal_in_jax(2.0), np.array([0.2, -0.1])
+    unit = {h: ef.JaxLoss(f, effective_unit=h) for h in (1.0, 0.25)}
+    plain, scaled = (ef.Criterion(loss, data, start=theta) for loss in unit.values())
+    for a, b in zip(plain.derivatives(theta), scaled.derivatives(theta), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(ef.target(plain).covariance, ef.target(scaled).covariance)
+    weak, strong = (
+        ef.Criterion(unit[h], data, ef.penalties.Ridge(strength), start=theta)
+        for h, strength in ((1.0, 0.1), (0.25, 0.4))
+    )
+    for a, b in zip(weak.derivatives(theta), strong.derivatives(theta), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-13)
+    np.testing.assert_allclose(ef.target(weak).covariance, ef.target(strong).covariance, rtol=1e-10)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, "h"])
+def test_an_effective_unit_that_is_no_bandwidth_is_refused(bad):
+    refused("effective_unit", "", lambda: ef.JaxLoss(modal_in_jax(1.0), effective_unit=bad))

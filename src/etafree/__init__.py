@@ -22,6 +22,7 @@ from etafree.totals.cox import Cox
 from etafree.totals.jax import JaxLoss
 from etafree.totals.moments import Moments
 from etafree.totals.pairs import PairLoss, PairwiseDifference, Wilcoxon
+from etafree.totals.tuples import TupleLoss
 
 __all__ = [
     "Calibration",
@@ -46,6 +47,7 @@ __all__ = [
     "Survey",
     "Target",
     "TimeSeries",
+    "TupleLoss",
     "Wilcoxon",
     "__version__",
     "bootstrap",

@@ -123,6 +123,12 @@ def as_parameters(start: object) -> tuple[Pytree, Array, tuple[str, ...] | None]
     return template, flat, tuple(names)
 
 
+def structure(template: Pytree) -> tuple[object, tuple[tuple[int, ...], ...]]:
+    """Return what two pytrees of arrays have in common if the same functions take both."""
+    leaves, tree = import_jax().tree.flatten(template)
+    return tree, tuple(leaf.shape for leaf in leaves)
+
+
 def rebuild(template: Pytree) -> Callable[[Array], Pytree]:
     """Return the function that gives a flat vector (p,) the structure of a pytree of arrays."""
     jax = import_jax()

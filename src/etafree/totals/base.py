@@ -7,8 +7,8 @@ pairs have totals of their own. Everything is a sum over observations.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from etafree.errors import InputError
 from etafree.foundation.arguments import Array
 from etafree.losses import Loss
 from etafree.totals.nuisance import Nuisance
+
+T = TypeVar("T")
 
 
 class Derivatives(NamedTuple):
@@ -193,6 +195,16 @@ class GeneralLoss(Loss):
     convex = False
     #: What to say when labels do not fit the number of observations.
     row_advice: ClassVar[str] = "pass one value per row of the data"
+
+    def __getstate__(self) -> dict[str, object]:  # compiled functions stay behind
+        return {key: value for key, value in self.__dict__.items() if key != "_compiled"}
+
+    def _cached(self, key: Hashable, compile_: Callable[[], T]) -> T:
+        """Return what was compiled for parameters like these, made once."""
+        cache: dict[Hashable, T] = self.__dict__.setdefault("_compiled", {})
+        if key not in cache:
+            cache[key] = compile_()
+        return cache[key]
 
     def bind(
         self, data: object, start: object, weights: Array | None, frequency: bool

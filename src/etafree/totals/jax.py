@@ -8,10 +8,10 @@ once per loss and shape; weights are arguments, so that other weights compile no
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,9 @@ from etafree.data import pytrees
 from etafree.data.groups import Groups
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import InputError
-from etafree.foundation.arguments import Array
+from etafree.foundation.arguments import Array, as_positive
 from etafree.foundation.linalg import absolute, cholesky_or_none, majorized
-from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
+from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, T, Total
 from etafree.totals.linear import COMPILE_FROM, add_group_sums, symmetric
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ class Kernels:
 CHUNK = 1 << 18
 #: Numbers in the Hessians of single rows held at a time: 4 MB, and what differentiation needs.
 HESSIANS = 1 << 19
-T = TypeVar("T")
 
 
 class AutodiffTotal(Total):
@@ -115,16 +114,6 @@ class AutodiffLoss(GeneralLoss):
         if not callable(self.function):
             advice = f"pass a function f({self.arguments}) written in JAX"
             raise InputError("function", f"is a {type(self.function).__name__}", advice)
-
-    def __getstate__(self) -> dict[str, object]:  # compiled functions stay behind
-        return {key: value for key, value in self.__dict__.items() if key != "_compiled"}
-
-    def _cached(self, key: Hashable, compile_: Callable[[], T]) -> T:
-        """Return what was compiled for parameters like these, made once."""
-        cache: dict[Hashable, T] = self.__dict__.setdefault("_compiled", {})
-        if key not in cache:
-            cache[key] = compile_()
-        return cache[key]
 
     @property
     def label(self) -> str:
@@ -182,9 +171,7 @@ class JaxRows(AutodiffTotal):
 
     def _compile(self, kernels: Callable[[Callable[..., Any], object], T]) -> T:
         """Return the compiled functions for parameters like these, made once for a loss."""
-        tree, loss = import_jax().tree, self.loss
-        shapes = tuple(leaf.shape for leaf in tree.leaves(self.template))
-        key = (tree.structure(self.template), shapes)
+        loss, key = self.loss, pytrees.structure(self.template)
         return loss._cached(key, lambda: kernels(loss.function, self.template))
 
     def reweighted(self, weights: Array | None, frequency: bool) -> Self:
@@ -374,18 +361,22 @@ class JaxLoss(AutodiffLoss):
     constants : bool
         Say that an array with as many entries as there are rows, which the function closes over,
         has nothing to do with the rows. A loss of other rows is no sum of independent terms.
+    effective_unit : float
+        What an observation counts in the effective scale :math:`s_n`, which multiplies a penalty:
+        the bandwidth h of a kernel-smoothed loss, for which :math:`s_n=nh`.
 
     Raises
     ------
     InputError
-        `function` is not callable. The criterion refuses one that does not turn a row into a
-        number, that looks at other rows, or whose derivatives are not finite at the start.
+        `function` is not callable, `effective_unit` not positive. The criterion refuses a function
+        that does not turn a row into a number, that looks at other rows, or whose derivatives are
+        not finite at the start.
     MissingExtraError
         JAX is not installed (raised by the criterion).
 
     See Also
     --------
-    PairLoss : The same over pairs of observations.
+    PairLoss, TupleLoss : The same over pairs and larger tuples of observations.
     losses.LinearLoss : A loss over a linear predictor, without JAX.
 
     References
@@ -410,8 +401,13 @@ class JaxLoss(AutodiffLoss):
     name: str | None = None
     convex: bool = False  # type: ignore[misc]  # a property of the function, not of the class
     constants: bool = False
+    effective_unit: float = 1.0
 
     arguments: ClassVar[str] = "theta, row"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        as_positive(self.effective_unit, "effective_unit")
 
     def __repr__(self) -> str:
         return f"JaxLoss({self.label})"

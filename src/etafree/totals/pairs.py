@@ -1,33 +1,8 @@
 r"""U-type losses: totals over pairs of units, :math:`M(\theta)=\sum_{i<j}h(\theta,z_i,z_j)`.
 
-The score of unit i is its full row sum :math:`g_i=\sum_{j\ne i}\nabla h(\theta,z_i,z_j)`. These add
-up to twice the gradient, and :math:`\sum_i(g_i-\bar g)(g_i-\bar g)^\top` estimates the variance of
-the total score: two pairs that share a unit depend on each other, so pairs taken as independent
-are far too sure. HC1 multiplies by :math:`n(n-1)/(n-2)^2`, which makes it the jackknife of the
-total score that leaves out one unit at a time (Arvesen 1969). Everything is a label or a weight per
-*unit*; clusters, strata and time mean what they mean elsewhere. The effective scale :math:`s_n` is
-the number of pairs; :math:`\eta` multiplies a sum over pairs, so that about 2/n is what 1 is
-elsewhere.
-
-A cluster g (or a single unit) of weight :math:`w_g` among W takes all pairs with one of its units
-along when it leaves. What is left, :math:`M_{-g}`, is a sum over pairs of the other units; per unit
-it grows like a sum over units, so the share of g in the loss, and alike in gradient, Hessian and
-number of pairs, is
-
-.. math:: M_g = M - \frac{W}{W-w_g}M_{-g}.
-
-Then :math:`(A-A_g)^{-1}\psi_g` is, with either sign, the Newton step from the minimiser to that of
-:math:`M_{-g}`: HC3 and CR3 are the jackknife of the estimate, exactly so for a quadratic loss. For
-squared differences they are those of least squares with an intercept. For :math:`h=a_i+a_j` the
-share is that of the sum :math:`(n-1)\sum_ia_i` up to terms of order 1/n, so that degrees of freedom
-follow from shares as they do for sums (`dependence.clusters.contrast_laws`).
-
-A pair weighs :math:`w_iw_j`. Copies under frequency weights pair with each other too, exactly as
-if the rows were repeated, so that :math:`s_n=W(W-1)/2` for them.
-
-References
-----------
-Arvesen, J. N. (1969). Jackknifing U-statistics. Ann. Math. Statist. 40, 2076-2100.
+Tuples of two units: scores are full row sums, HC1 multiplies by :math:`n(n-1)/(n-2)^2`, HC3 and CR3
+leave out a unit or cluster with all its pairs, and :math:`s_n` is the number of pairs, all as in
+`totals.tuples`. For squared differences HC3 and CR3 are those of least squares with an intercept.
 """
 
 from __future__ import annotations
@@ -36,58 +11,50 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.data import pytrees
 from etafree.data.groups import Groups
-from etafree.data.pytrees import double_precision, import_jax
+from etafree.data.pytrees import double_precision
 from etafree.data.rows import shared_index
 from etafree.errors import InputError
-from etafree.foundation.arguments import (
-    Array,
-    as_array,
-    as_choice,
-    as_positive,
-    axis_names,
-    check_finite,
-)
-from etafree.foundation.linalg import absolute, least_squares, majorized, transport
+from etafree.foundation.arguments import Array, as_array, as_choice, as_positive, axis_names
+from etafree.foundation.linalg import least_squares, transport
 from etafree.losses import Huber, LinearLoss, ResidualLoss, Squared
 from etafree.losses.residual import mad_scale
-from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GeneralLoss, Total
+from etafree.totals.base import ClusterBlock, GeneralLoss
+from etafree.totals.tuples import (
+    HESSIANS,
+    PER_UNIT,
+    Kernel,
+    KernelFunction,
+    KernelLoss,
+    RowSums,
+    TupleTotal,
+    Units,
+    checked_units,
+    majorized_hessian,
+    share,
+)
 
 if TYPE_CHECKING:
     from jax import Array as JaxArray
 
 #: Units per side of a tile of pairs, and units from which sorting beats looking at every pair.
 TILE, SORT_FROM = 256, 128
-#: Numbers in the Hessians of a block of units, and in the columns that are summed at a time.
-HESSIANS, COLUMNS = 1 << 22, 1 << 19
-#: Advice for a wrong number of labels, after "has 4950 entries for 100 rows".
-PER_UNIT = "scores belong to units, not to pairs: pass one value per unit"
+#: Numbers in the columns that are summed at a time.
+COLUMNS = 1 << 19
 
 
-class RowSums(NamedTuple):
-    """Row sums of h (n,) and of its gradients (n, p); gradient, Hessian and size of the total."""
-
-    values: Array
-    scores: Array
-    gradient: Array
-    hessian: Array
-    scale: Array
-
-
-class PairTotal(Total):
+class PairTotal(TupleTotal):
     """A loss summed over pairs of weighted units."""
 
-    traits: ClassVar[frozenset[str]] = frozenset({"leverage", "memory"})
-
-    @abstractmethod
-    def row_sums(self, theta: Array, *, majorize: bool = False) -> RowSums:
-        """Return all sums over pairs in one pass."""
+    @property
+    def order(self) -> int:
+        return 2
 
     @abstractmethod
     def row_hessians(self, theta: Array, units: NDArray[np.intp]) -> Array:
@@ -97,75 +64,7 @@ class PairTotal(Total):
     def within(self, theta: Array, units: NDArray[np.intp]) -> tuple[Array, Array]:
         """Return gradient (p,) and Hessian (p, p) of the pairs among some units."""
 
-    @property
-    def size(self) -> float:
-        """Number of pairs: the sum of their weights, copies paired with each other."""
-        if self.weights is None or self.frequency:
-            return 0.5 * self.weight * (self.weight - 1.0)
-        return 0.5 * (self.weight**2 - float(self.weights @ self.weights))
-
-    def small_sample_factor(self) -> float:
-        """Return n (n - 1) / (n - 2)^2, the jackknife's factor."""
-        if self.count <= 2:
-            raise InputError("correction", "'HC1' needs more than 2 units over pairs", "add units")
-        return self.count * (self.count - 1.0) / (self.count - 2.0) ** 2
-
-    @property
-    def score_factor(self) -> float:
-        """Return (1 - 1/n)^2: shares are row sums without 1/n of the gradient, over 1 - 1/n."""
-        return (1.0 - 1.0 / self.count) ** 2
-
-    def reweighted(self, weights: Array | None, frequency: bool) -> Self:
-        """Return the same total under other weights."""
-        return replace(self, weights=weights, frequency=frequency)  # type: ignore[type-var]
-
-    def values(self, theta: Array) -> Array:
-        """Return half of each unit's weighted row sum (n,); they add up to the total."""
-        return 0.5 * self.row_sums(theta).values
-
-    def scores(self, theta: Array) -> Array:
-        """Return each unit's weighted row sum of gradients (n, p); twice the gradient in all."""
-        return self.row_sums(theta).scores
-
-    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
-        """Return value, gradient and Hessian of the total over pairs."""
-        s = self.row_sums(theta, majorize=majorize)
-        return Derivatives(0.5 * float(s.values.sum()), s.gradient, s.hessian, s.scale)
-
-    def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
-        """Return gradient, Hessian and the score sums of clusters of units."""
-        s, sums = self.row_sums(theta), np.zeros((len(groups), self.p))
-        np.add.at(sums, groups.codes, s.scores)
-        return ClusterTotals(s.gradient, s.hessian, sums, groups.weights(self.weights))
-
-    def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
-        """Yield the shares of blocks of clusters in gradient, Hessian and number of pairs."""
-        s, step = self.row_sums(theta), max(1, HESSIANS // self.p**2)
-        part = groups.weights(self.weights) / self.weight
-        if part.max() >= 1.0:
-            raise InputError("clusters", "hold all units in one", "at least two must vary")
-        left = self._pairs_without(groups) / (1.0 - part)
-        weights = np.where(part > 0, self.weight * (1.0 - left / self.size), 0.0)
-        order, starts = groups.order()
-        rows = np.arange(self.n) if order is None else order
-        for first in range(0, len(groups), step):
-            here = slice(first, min(first + step, len(groups)))
-            members = np.split(
-                rows[starts[first] : starts[here.stop]], starts[here][1:] - starts[first]
-            )
-            scores, hessians, variances = self._leaving(theta, s, members)
-            scores = _share(scores, s.gradient, part[here, None])
-            hessians = _share(hessians, s.hessian, part[here, None, None])
-            variances = absolute(hessians if self.frequency else variances)
-            yield ClusterBlock(first, scores, hessians, weights[here], variances)
-
-    def _leaving(
-        self, theta: Array, s: RowSums, members: list[NDArray[np.intp]]
-    ) -> tuple[Array, Array, Array]:
-        """Return gradients and Hessians of what leaves with clusters of units.
-
-        Also the working variances of units with sampling weights, which count twice in them.
-        """
+    def leaving(self, theta: Array, s: RowSums, members: list[Units]) -> tuple[Array, Array, Array]:
         w = np.ones(self.n) if self.weights is None else self.weights
         scores: Array = np.zeros((len(members), self.p))
         hessians, twice = np.zeros((2, len(members), self.p, self.p))
@@ -177,7 +76,7 @@ class PairTotal(Total):
             each, weight = self.row_hessians(theta, units[block]), w[units[block], None, None]
             np.add.at(hessians, codes[block], each)
             if not self.frequency:
-                shares = _share(each, s.hessian, weight / self.weight)
+                shares = share(each, s.hessian, self.leaving_part(weight))
                 np.add.at(twice, codes[block], weight * shares)
         for g, some in enumerate(members):
             if len(some) > 1 or self.copies:  # pairs inside a cluster leave once
@@ -185,32 +84,6 @@ class PairTotal(Total):
                 scores[g] -= gradient
                 hessians[g] -= hessian
         return scores, hessians, twice
-
-    def _pairs_without(self, groups: Groups) -> Array:
-        """Return the number of pairs that are left without each cluster (G,)."""
-        w = np.ones(self.n) if self.weights is None else self.weights
-        own = w if self.weights is None or self.frequency else np.square(w)
-        left = self.weight - groups.weights(self.weights)
-        pairs: Array = 0.5 * (np.square(left) - (own.sum() - groups.weights(own)))
-        return pairs
-
-
-def _share(removed: Array, total: Array, part: Array) -> Array:
-    """Return the share of clusters that hold a `part` of the weight, from what leaves with them.
-
-    That is M - (M - removed) / (1 - part).
-    """
-    share: Array = (removed - part * total) / (1.0 - part)
-    return share
-
-
-def checked_units(n: int, weights: Array | None) -> Array:
-    """Return the weights of the units, of which there must be two."""
-    w = np.ones(n) if weights is None else weights
-    if np.count_nonzero(w) < 2:
-        argument = "data" if weights is None else "weights"
-        raise InputError(argument, "leave fewer than two units", "a pair needs two")
-    return w
 
 
 def tiles(n: int, size: int) -> Iterator[tuple[slice, slice]]:
@@ -632,14 +505,10 @@ class Wilcoxon(_Differences):
 
 #: Numbers that the derivatives of a tile of pairs, and the losses at many parameters, may take.
 TILE_NUMBERS = 1 << 20
-#: Pairs on which symmetry is checked.
-CHECKED = 32
-#: The loss of a pair: parameters and two rows, pytrees of arrays, to a number.
-PairFunction = Callable[[Any, Any, Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
-class PairLoss(GeneralLoss):
+class PairLoss(KernelLoss):
     r"""A loss of your own over pairs, :math:`M(\theta)=\sum_{i<j}h(\theta,z_i,z_j)`.
 
     Gradients and Hessians come from JAX, in double precision whatever its global setting. The
@@ -682,31 +551,15 @@ class PairLoss(GeneralLoss):
     array([2.33333333])
     """
 
-    h: PairFunction
+    h: KernelFunction
     constants: bool = False
-    row_advice: ClassVar[str] = PER_UNIT
-
-    def __post_init__(self) -> None:
-        if not callable(self.h):
-            raise InputError("h", f"is a {type(self.h).__name__}", "pass a function (theta, a, b)")
-
-    def count(self, data: object) -> int:
-        return pytrees.as_columns(data)[1]
+    order: ClassVar[int] = 2  # type: ignore[misc]  # of the class, not of the loss
 
     def bind(
         self, data: object, start: object, weights: Array | None, frequency: bool
     ) -> tuple[JaxPairTotal, Array, tuple[str, ...] | None]:
         """Return the total, the start as a vector and names made of its keys."""
-        jax, (columns, n) = import_jax(), pytrees.as_columns(data)
-        for path, column in jax.tree_util.tree_flatten_with_path(columns)[0]:
-            if column.dtype.kind == "f":
-                check_finite(column, "data" + jax.tree_util.keystr(path))
-        checked_units(n, weights)
-        template, first, names = pytrees.as_parameters(start)
-        sums = _TileSums(self.h, template, columns)
-        sums.check(first, n)
-        if not self.constants:
-            pytrees.refuse_other_rows("h", sums.one, n, first, sums.rows(0), sums.rows(1))
+        sums, n, first, names = self._checked(_TileSums, data, start, weights)
         return JaxPairTotal(self, sums, n, len(first), weights, frequency), first, names
 
     def describe(self) -> str:
@@ -756,10 +609,7 @@ class JaxPairTotal(PairTotal):
                 scores[C] += tile[3]
             hessian += share * tile[4]
             scale += share * tile[5]
-        hessian = 0.5 * (hessian + hessian.T)
-        if majorize and np.isfinite(hessian).all():  # in units where the diagonal is one
-            unit = np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))
-            hessian = majorized(hessian, unit, 1e-4)
+        hessian = majorized_hessian(hessian, majorize)
         return RowSums(values, scores, 0.5 * scores.sum(axis=0), hessian, scale)
 
     @property
@@ -816,19 +666,15 @@ def _padded(
     return np.pad(R, more[0], "edge"), np.pad(C, more[1], "edge"), np.pad(pairs, more)
 
 
-class _TileSums:
+class _TileSums(Kernel):
     """Compiled sums of h and its derivatives over tiles of pairs."""
 
-    def __init__(self, h: PairFunction, template: object, columns: object) -> None:
+    def __init__(self, h: KernelFunction, template: object) -> None:
+        super().__init__(h, template)
         import jax
         import jax.numpy as jnp
 
-        structured = pytrees.rebuild(template)
-        with double_precision():
-            self._columns = jax.tree.map(jnp.asarray, columns)
-
-        def one(theta: Any, a: object, b: object) -> Any:
-            return h(structured(theta), a, b)
+        one = self.one
 
         def over(function: Callable[..., object]) -> Callable[..., Any]:
             return jax.vmap(jax.vmap(function, (None, None, 0)), (None, 0, None))
@@ -853,46 +699,10 @@ class _TileSums:
             return (weighted(over(one)(theta, a, b), pairs).sum(),)
 
         totals = jax.jit(jax.vmap(total, (0, None, None, None)))
-        compiled = {"tile": jax.jit(tile), "bends": jax.jit(bends), "total": totals}
-        self.one, self.compiled = one, compiled
-
-    def rows(self, which: object) -> object:
-        """Return rows of the data."""
-        import jax
-
-        return jax.tree.map(lambda column: column[which], self._columns)
+        self.compiled = {"tile": jax.jit(tile), "bends": jax.jit(bends), "total": totals}
 
     def __call__(self, name: str, theta: Array, R: object, C: object, pairs: Array) -> list[Array]:
         """Return `tile`, `bends` or the `total` at many parameters of weighted pairs of units."""
         with double_precision():
             sums = self.compiled[name](theta, self.rows(R), self.rows(C), pairs)
             return [np.asarray(array) for array in sums]
-
-    def check(self, theta: Array, n: int) -> None:
-        """Refuse an h that is no number or depends on the order of its rows."""
-        jax, rng = import_jax(), np.random.default_rng(0)
-        a, gap = rng.integers(0, n, CHECKED), rng.integers(1, n, CHECKED)
-        b = (a + gap) % n
-        moved = theta + 0.1 * (1.0 + np.abs(theta)) * rng.standard_normal(len(theta))
-        with double_precision():
-            try:
-                shape = jax.eval_shape(self.one, theta, self.rows(0), self.rows(1)).shape
-            except Exception as error:  # whatever the user's function raises
-                problem = f"fails on the first two rows: {error}"
-                raise InputError("h", problem, "it is called as h(theta, a, b)") from error
-            if shape != ():
-                raise InputError("h", f"returns an array of shape {shape}", "return a number")
-            each = jax.vmap(self.one, (None, 0, 0))
-            for point in (theta, moved):
-                one = np.asarray(each(point, self.rows(a), self.rows(b)))
-                two = np.asarray(each(point, self.rows(b), self.rows(a)))
-                room = 1e-9 * np.nanmax(np.abs(one))
-                off = ~np.isclose(one, two, rtol=1e-7, atol=room, equal_nan=True)
-                if off.any():
-                    k = int(off.argmax())
-                    raise InputError(
-                        "h",
-                        f"is {one[k]:g} for rows {a[k]} and {b[k]} but {two[k]:g} with the "
-                        "rows exchanged",
-                        "a loss over pairs must be symmetric in its rows",
-                    )
