@@ -134,7 +134,7 @@ def test_the_recorded_table_keeps_its_promise() -> None:
     assert (calibrated.loc[passing, "coverage"] < 0.99).all()
     assert passing.mean() > 0.8
     width = draws[draws["flagged"] <= 0.5].groupby(["scenario", "parameter"])["width"]
-    assert (width.max() / width.min() - 1).max() < 0.04
+    assert (width.max() / width.min() - 1).max() < 0.06
     plain = table[table["method"] == "uncalibrated"].groupby("scenario")["coverage"]
     assert (plain.min() < 0.6).all()
 
