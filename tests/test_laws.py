@@ -576,3 +576,18 @@ def test_cr3_of_several_ways_has_the_law_of_welch_over_single_ways():
     np.testing.assert_allclose(plain.covariance, goal.covariance)
     check = checks_of(goal)["implied coverage"]
     assert (check.value, check.verdict) == (0.95, "ok")
+
+
+def test_cr2_of_sampling_weights_that_are_not_given_is_that_of_ones() -> None:
+    rng = np.random.default_rng(3)
+    X = np.column_stack([np.ones(60), rng.standard_normal(60)])
+    y, groups = X.sum(axis=1) + rng.standard_normal(60), np.arange(60) // 5
+    kinds = {"weight_kind": "sampling"}, {"weight_kind": "sampling", "weights": np.ones(60)}
+    one, other = (
+        ef.target(
+            ef.Criterion(ef.losses.Squared(), (X, y), **kind), clusters=groups, correction="CR2"
+        )
+        for kind in kinds
+    )
+    np.testing.assert_allclose(one.covariance, other.covariance, rtol=1e-12)
+    np.testing.assert_allclose(one.dof, other.dof, rtol=1e-9)

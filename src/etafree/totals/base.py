@@ -167,8 +167,8 @@ class Total(ABC):
 
     def unweighted_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield the same blocks of the rows that have weight, each counted once."""
-        assert self.weights is not None
-        yield from self.reweighted(np.sign(self.weights), True).cluster_blocks(theta, groups)
+        once = None if self.weights is None else np.sign(self.weights)
+        yield from self.reweighted(once, True).cluster_blocks(theta, groups)
 
 
 #: What is said of a total that lacks a trait, and what to do about it.
