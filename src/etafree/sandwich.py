@@ -26,7 +26,6 @@ from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, in
 from etafree.foundation.check import missing_rows
 from etafree.foundation.linalg import check_covariance
 from etafree.foundation.threads import own_settings
-from etafree.losses import Squared
 from etafree.optimize import Minimum, minimise
 from etafree.penalties import KinkedPenalty
 from etafree.target import Target, degrees_of_freedom
@@ -62,47 +61,6 @@ def active_block(criterion: Criterion) -> Criterion:
     smooth = penalty.restricted(active, fit.theta)
     return replace(
         criterion, total=total, penalty=smooth, names=names, intercept=position, start=None
-    )
-
-
-def within_block(criterion: Criterion, groups: Groups | None) -> Criterion:
-    """Return least squares of the coefficients that no cluster determines alone.
-
-    A unit's own dummy, say, has no variance that clusters tell, and without its unit it does not
-    exist. The others' estimates, and those without a cluster, are those of the columns and the
-    response less their projections on such columns (Frisch, Waugh and Lovell): deviations from the
-    means of units. The criterion itself if there are no such columns, or it is another loss.
-    """
-    total = criterion.total
-    simple = has_design(total) and type(criterion.loss) is Squared and criterion.strength == 0
-    if groups is None or not simple:
-        return criterion
-    weight = np.ones(total.n) if total.weights is None else total.weights
-    columns = np.sqrt(weight)[:, None] * total.X
-    local, rest = np.zeros(total.p, dtype=bool), columns
-    for _ in range(2):  # with all dummies but one, what is left of the intercept is the last
-        size = np.abs(rest).max(axis=0)
-        there = np.abs(rest) > 1e-9 * np.maximum(size, 1e-300)
-        spread = [len(np.unique(groups.codes[rows])) < 2 for rows in there.T]
-        local |= np.array(spread) & (size > 0)
-        if not local.any():
-            return criterion
-        rest = columns - columns[:, local] @ linalg.least_squares(columns[:, local], columns)
-        rest[:, local] = 0.0
-    if local.all():
-        problem = "have each coefficient determined by one cluster alone"
-        raise InputError("clusters", problem, "add a column that varies within them, or drop them")
-    response = total.y if total.offset is None else total.y - total.offset
-    both = np.column_stack([total.X[:, ~local], response])
-    weighted = np.sqrt(weight)[:, None] * both
-    both = both - total.X[:, local] @ linalg.least_squares(columns[:, local], weighted)
-    X, y = np.ascontiguousarray(both[:, :-1]), np.ascontiguousarray(both[:, -1])
-    return replace(
-        criterion,
-        total=replace(total, X=X, y=y, offset=None),
-        names=tuple(name for name, lost in zip(criterion.names, local, strict=True) if not lost),
-        intercept=None,
-        start=None,
     )
 
 
@@ -227,9 +185,7 @@ def target(
     Returns
     -------
     Target
-        Under a penalty with a kink (L1) of the active coefficients only; the others have none. In
-        least squares with clusters, without coefficients that one cluster determines alone (its
-        dummy): `design` names them.
+        Under a penalty with a kink (L1) of the active coefficients only; the others have none.
 
     Raises
     ------
@@ -267,12 +223,9 @@ def target(
     if mean is not None:
         mean = criterion.point(mean, "mean")
     structure = as_structure(clusters, dependence)
-    bound, every = bind(structure, criterion.rows, criterion.total.copies), criterion.names
-    if isinstance(center, str) and hessian is None and meat is None and mean is None:
-        criterion = within_block(criterion, bound.clusters)
-    goal = target_of(
+    return target_of(
         criterion,
-        bound,
+        bind(structure, criterion.rows, criterion.total.copies),
         center=center,
         correction=correction,
         centered=centered,
@@ -281,10 +234,6 @@ def target(
         dof=dof,
         mean=mean,
     )
-    if not (lost := [name for name in every if name not in goal.names]):
-        return goal
-    told = f"without {len(lost)} coefficients that one cluster determines: {', '.join(lost[:3])}"
-    return replace(goal, design=f"{goal.design}, {told}{', ...' if lost[3:] else ''}")
 
 
 @own_settings

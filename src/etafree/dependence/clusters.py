@@ -666,8 +666,7 @@ def _check_left(left: Array, at: Point, groups: Groups, first: int, correction: 
         "clusters",
         f"cluster {groups.labels[first + worst]!s} alone determines {lost} (a dummy for one "
         f"cluster, say), so {correction} cannot leave it out",
-        "no variance is known: drop the cluster's rows with these columns, or add a penalty; in "
-        "least squares goal = ef.target(...) leaves them out: calibrate draws.select(goal.names)",
+        "no variance is known: drop the cluster's rows with these columns, or add a penalty",
     )
 
 
