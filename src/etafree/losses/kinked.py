@@ -70,7 +70,7 @@ class KinkedLoss(LinearLoss):
     >>> X, y = np.ones((5, 1)), np.array([0.0, 1.0, 2.0, 3.0, 90.0])
     >>> criterion = ef.Criterion(ef.losses.Check(0.5), data=(X, y))
     >>> {name: round(value, 3) for name, value in criterion.plug_ins.items()}
-    {'bandwidth': 0.605}
+    {'bandwidth': 0.677}
     """
 
     bandwidth: float | None = field(default=None, kw_only=True)
