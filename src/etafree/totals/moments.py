@@ -263,9 +263,9 @@ class MomentTotal(QuadraticForm, JaxRows):
 
     def moments(self, theta: Array) -> Array:
         """Return the weighted moments of every row, (n, q)."""
-        (q,) = import_jax().eval_shape(self._kernels.psi, theta, self.row).shape
-        out = np.zeros((self.n, q))
         with double_precision():
+            (q,) = import_jax().eval_shape(self._kernels.psi, theta, self.row).shape
+            out = np.zeros((self.n, q))
             for chunk, (each,) in self._run("moments", theta):
                 out[chunk.where[chunk.skip :]] = np.asarray(each)[chunk.skip :]
         return out
