@@ -822,3 +822,18 @@ def test_bad_bootstraps_are_refused() -> None:
     refused("contrast", "parameters", lambda: made.wild_bootstrap("z"))
     refused("way", "cluster", lambda: made.cluster_table("school"))
     refused("level", "between", lambda: made.wild_bootstrap("x", level=2.0))
+
+
+def test_of_several_clusters_that_determine_a_coefficient_the_first_is_named() -> None:
+    """Their eigenvalues are zero but for rounding, which must not choose between them."""
+    rng = np.random.default_rng(1)
+    groups = np.arange(60) // 5
+    for few in ((3, 5), (7, 2, 9), (11, 0)):
+        dummies = np.column_stack([groups == g for g in few])
+        X = np.column_stack([np.ones(60), rng.standard_normal(60), dummies])
+        criterion = ef.Criterion(ef.losses.Squared(), (X, rng.standard_normal(60)))
+        first = f"cluster {min(few)} alone determines"
+        refused("clusters", first, lambda c=criterion: ef.target(c, clusters=groups))
+        rows = np.column_stack([np.ones(60), rng.standard_normal(60), np.eye(60)[:, list(few)]])
+        alone = ef.Criterion(ef.losses.Squared(), (rows, rng.standard_normal(60)))
+        refused("correction", f"row {min(few)} has", lambda c=alone: ef.target(c))

@@ -519,7 +519,7 @@ def _adjust_rows(
     q = z / keep
     room = 1.0 - bend * np.einsum("ij,ij->i", z, q)
     if np.any(room <= SINGULAR) or np.any(keep <= SINGULAR):
-        worst = block.first + int(np.argmin(np.minimum(room, keep.min(axis=1))))
+        worst = block.first + int(np.argmax(np.minimum(room, keep.min(axis=1)) <= SINGULAR))
         alone = f"row {worst} has leverage one, nothing else determines a coefficient"
         advice = "no correction knows its variance: drop the row with its column, or add a penalty"
         raise InputError("correction", f"{correction!r} fails: {alone}", advice)
@@ -659,8 +659,9 @@ def _check_left(left: Array, at: Point, groups: Groups, first: int, correction: 
     if linalg.cholesky_or_none(left - SINGULAR * np.eye(left.shape[1])) is not None:
         return
     values, vectors = linalg.eigh(left, "clusters' Hessians")
-    worst = int(values[:, 0].argmin())
-    singular = values[worst] <= max(SINGULAR, values[worst, 0])
+    least = max(SINGULAR, values[:, 0].min())
+    worst = int(np.argmax(values[:, 0] <= least))  # the first: rounding orders the others
+    singular = values[worst] <= least
     lost = loaded(vectors[worst][:, singular], at.whiten, at.criterion.names)
     raise InputError(
         "clusters",
