@@ -73,6 +73,7 @@ CALLS = {
     "corrections": lambda r, folder: r.corrections(draws=99),
     "coverage_check": lambda r, folder: r.coverage_check(50),
     "cluster_table": lambda r, folder: r.cluster_table(),
+    "group_effects": lambda r, folder: r.group_effects(),
     "of": lambda r, folder: r.of(lambda t: t[r.names[0]]).interval(),
     "diagnostics": lambda r, folder: r.diagnostics(),
     "flags": lambda r, folder: r.flags(),
@@ -83,6 +84,8 @@ CALLS = {
     "save": lambda r, folder: r.save(folder / "result.npz"),
     "load": lambda r, folder: ef.Calibration.load(r.save(folder / "again.npz")),
 }
+#: What only a model with group effects answers; `test_hierarchical` has results of those.
+NEEDS_GROUPS = ("group_effects",)
 WITHOUT_CRITERION = ("covariance", "xarray", "arviz")
 NEEDS_CRITERION = (
     "wild_bootstrap",
@@ -110,7 +113,8 @@ def test_every_method_runs(kind, tmp_path):
     assert repr(result)
     assert result._repr_html_()
     for name, call in CALLS.items():
-        if kind in WITHOUT_CRITERION and name in NEEDS_CRITERION:
+        lacking = kind in WITHOUT_CRITERION and name in NEEDS_CRITERION
+        if lacking or name in NEEDS_GROUPS:
             with pytest.raises(ef.errors.InputError):
                 call(result, tmp_path)
         else:

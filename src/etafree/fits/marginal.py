@@ -7,14 +7,17 @@ the loss of group g is
 .. math:: -\log\int \exp\{T_g(\theta, u_g)\}\,du_g, \qquad T_g = \sum_{i\in g} t_i.
 
 Where :math:`T_g` is quadratic in :math:`u_g`, as in linear models with Gaussian effects, its slope
-and precision at any point give the integral in closed form. A single effect per group is integrated
-by adaptive Gauss-Hermite quadrature around the mode.
+and precision at any point give the integral in closed form. Elsewhere up to three effects per group
+are integrated by adaptive Gauss-Hermite quadrature around the group's mode, and more of them by
+Laplace's approximation, whose error importance sampling estimates.
 
 References
 ----------
 Pinheiro, J. C. and Bates, D. M. (1995). Approximations to the log-likelihood function in the
 nonlinear mixed-effects model. J. Comput. Graph. Statist. 4, 12-35. Liu, Q. and Pierce, D. A.
-(1994). A note on Gauss-Hermite quadrature. Biometrika 81, 624-629.
+(1994). A note on Gauss-Hermite quadrature. Biometrika 81, 624-629. Tierney, L. and Kadane, J. B.
+(1986). Accurate approximations for posterior moments and marginal densities. J. Amer. Statist.
+Assoc. 81, 82-86.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     Function = Callable[[JaxArray], JaxArray]
     #: Terms (N,) of a joint log density, of parameters (p,) and effects (k,).
     Terms = Callable[[JaxArray | Array, JaxArray], JaxArray]
+    #: Random effects (k,), of parameters (p,) and a random key.
+    EffectDraws = Callable[[JaxArray, JaxArray], JaxArray]
 
 #: Numbers that the passes of one bundle write.
 BUNDLE = 1 << 20
@@ -48,6 +53,11 @@ BUNDLE = 1 << 20
 STEPS, NEAR = 100, 1e-8
 #: How far a quadratic may be from itself, relative.
 CONSTANT = 1e-8
+#: Nodes per effect of the quadrature, and of the one that checks it, by effects per group.
+NODES = {1: (41, 81), 2: (15, 25), 3: (11, 15)}
+#: Pairs of nodes of importance sampling, how much wider they spread than the mode says, and
+#: candidates of which one is drawn.
+SAMPLED, WIDE, CANDIDATES = 1000, 1.2, 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +161,39 @@ def _values(terms: Terms, groups: EffectGroups) -> Terms:
     return lambda theta, u: add(terms(theta, u), groups.terms, groups.count)
 
 
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Where effects (k,) are in a table of groups by slots (G, d), zero where a group has fewer."""
+
+    groups: EffectGroups
+
+    @property
+    def present(self) -> Array:
+        """Ones where a group has an effect (G, d), zeros elsewhere."""
+        return (np.arange(self.groups.width) < self.groups.sizes[:, None]).astype(float)
+
+    def table(self, flat: JaxArray) -> JaxArray:
+        """Return effects (k,) by group and slot (G, d)."""
+        groups, zeros = self.groups, import_jax().numpy.zeros
+        empty = zeros((groups.count, groups.width), dtype=flat.dtype)
+        made: JaxArray = empty.at[groups.effects, groups.slots].set(flat, mode="drop")
+        return made
+
+    def flat(self, table: JaxArray) -> JaxArray:
+        """Return a table (G, d) as effects (k,), zero for those without observations."""
+        padded = import_jax().numpy.pad(table, ((0, 1), (0, 0)))
+        made: JaxArray = padded[self.groups.effects, self.groups.slots]
+        return made
+
+    @property
+    def axes(self) -> Array:
+        """Directions (d, k): the j-th effects of all groups move at once, as groups do not meet."""
+        there = self.groups.effects < self.groups.count
+        axes = np.zeros((self.groups.width, len(there)))
+        axes[self.groups.slots[there], np.flatnonzero(there)] = 1.0
+        return axes
+
+
 def _quadratic(
     terms: Terms, groups: EffectGroups, effects: Array, scale: Array
 ) -> Callable[[JaxArray], tuple[JaxArray, JaxArray, JaxArray]]:
@@ -204,85 +247,255 @@ def is_quadratic(
 def closed_form(terms: Terms, groups: EffectGroups, effects: Array, scale: Array) -> Function:
     r"""Return the groups' marginal losses (G,) as a function of theta, for a quadratic density.
 
-    With slope s and precision P at any point,
-    :math:`\log\int e^{T_g} = T_g + \tfrac12 s^\top P^{-1}s - \tfrac12\log|P/2\pi|`, exactly.
-    The point `effects` and the steps `scale` (k,) matter for rounding only.
+    With slope s and precision P at any point u,
+    :math:`\log\int e^{T_g} = T_g(u+P^{-1}s) - \tfrac12\log|P/2\pi|`, exactly. The point `effects`
+    and the steps `scale` (k,) matter for rounding only.
     """
     jax, local = import_jax(), _quadratic(terms, groups, effects, scale)
+    layout, values = _Layout(groups), _values(terms, groups)
     volume = np.bincount(groups.effects, np.log(np.sqrt(2 * np.pi) * scale), groups.count + 1)[:-1]
 
     def losses(theta: JaxArray) -> JaxArray:
-        middle, slope, precision = local(theta)
+        _, slope, precision = local(theta)
         lower = jax.numpy.linalg.cholesky(precision)
-        half = jax.scipy.linalg.solve_triangular(lower, slope[..., None], lower=True)[..., 0]
+        ahead = jax.scipy.linalg.cho_solve((lower, True), slope[..., None])[..., 0]
+        top = values(theta, layout.flat(ahead) * scale + effects)
         logs = jax.numpy.log(jax.numpy.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
-        marginal: JaxArray = middle + 0.5 * (half**2).sum(axis=1) - logs + volume
+        marginal: JaxArray = top - logs + volume
         return -marginal
 
     return losses
 
 
-def gauss_hermite(terms: Terms, groups: EffectGroups, effects: Array, nodes: int = 25) -> Function:
-    r"""Return the groups' marginal losses (G,) as a function of theta, for one effect per group.
+def _local(
+    terms: Terms, groups: EffectGroups
+) -> Callable[[JaxArray, JaxArray], tuple[JaxArray, JaxArray, JaxArray]]:
+    """Return a function of theta and effects: groups' values, slopes (G, d), precisions (G, d, d).
 
-    Nodes sit around the group's mode :math:`\hat u`, scaled by its curvature. The integral does not
-    depend on where they sit, so derivatives in theta are taken with the nodes held fixed: they are
-    the same quadrature of the integrand's derivatives, and as exact as the values.
-
-    `groups` have one effect each at most; the search for the modes starts at `effects` (k,).
+    Slots that a group does not have get the precision one.
     """
-    jax = import_jax()
-    jnp, G, values = jax.numpy, groups.count, _values(terms, groups)
-    points, weights = np.polynomial.hermite.hermgauss(nodes)
-    log_weights = np.log(weights) + points**2
+    jax, layout, values = import_jax(), _Layout(groups), _values(terms, groups)
+    many, absent = max(1, BUNDLE // len(groups.terms)), 1.0 - layout.present
 
-    def spread(per_group: JaxArray) -> JaxArray:
-        per_effect: JaxArray = jnp.append(per_group, 0.0)[groups.effects]
-        return per_effect
-
-    def mode(theta: JaxArray) -> tuple[JaxArray, JaxArray]:
-        """Newton steps, per group shortened until the density rises."""
-
+    def local(theta: JaxArray, u: JaxArray) -> tuple[JaxArray, JaxArray, JaxArray]:
         def both(v: JaxArray) -> tuple[JaxArray, JaxArray]:
             each = values(theta, v)
             return each.sum(), each
 
-        def move(state: tuple[JaxArray, ...]) -> tuple[JaxArray, ...]:
-            u, step, value, bend, shorten, _, count = state
-            new = u + spread(shorten * step)
-            (slopes, logs), (bends, _) = jax.jvp(
-                jax.grad(both, has_aux=True), (new,), (jnp.ones(len(u)),)
-            )
-            slope, curve = (
-                jnp.zeros(G).at[groups.effects].set(m, mode="drop") for m in (slopes, bends)
-            )
-            down = curve < 0
-            ahead = jnp.where(down, -slope / jnp.where(down, curve, 1.0), jnp.sign(slope))
-            rises = logs >= value - 1e-12 * jnp.abs(value)
-            keep = functools.partial(jnp.where, rises)
-            bend = keep(jnp.where(down, -curve, 2.0), bend)
-            gap = jnp.max(keep(jnp.abs(ahead) * jnp.sqrt(bend), jnp.inf))
-            shorten = keep(jnp.minimum(1.0, 2 * shorten), shorten / 4)
-            u = jnp.where(spread(rises) > 0, new, u)
-            return u, keep(ahead, step), keep(logs, value), bend, shorten, gap, count + 1
+        slope = jax.grad(both, has_aux=True)
 
-        unit, low = jnp.ones(G), jnp.full(G, -1e300)
-        start = (jnp.asarray(effects), 0 * unit, low, unit, unit, jnp.inf, 0)
-        u, _, _, bend, *_ = jax.lax.while_loop(
-            lambda state: (state[6] < STEPS) & (state[5] > NEAR), move, start
+        def column(axis: JaxArray) -> JaxArray:
+            return layout.table(jax.jvp(lambda v: slope(v)[0], (u,), (axis,))[1])
+
+        first, logs = slope(u)
+        bent = jax.lax.map(column, jax.numpy.asarray(layout.axes), batch_size=many)
+        own = jax.numpy.eye(groups.width) * absent[:, :, None]
+        return logs, layout.table(first), own - bent.transpose(1, 2, 0)
+
+    return local
+
+
+def modes(
+    terms: Terms, groups: EffectGroups, effects: Array
+) -> Callable[[JaxArray], tuple[JaxArray, JaxArray]]:
+    r"""Return a function of theta: the effects (k,) at the groups' modes, and roots (G, d, d).
+
+    The root is :math:`R=P^{-1/2}`, symmetric, of the precision P, minus the Hessian there. Newton
+    steps from `effects` (k,), per group shortened until the density rises; where the density is
+    not concave, along the absolute values of the Hessian's eigenvalues.
+    """
+    jax, layout, local = import_jax(), _Layout(groups), _local(terms, groups)
+    jnp, G, d = jax.numpy, groups.count, groups.width
+
+    def move(theta: JaxArray, state: tuple[JaxArray, ...]) -> tuple[JaxArray, ...]:
+        u, step, value, root, shorten, _, count = state
+        new = u + layout.flat(shorten[:, None] * step)
+        logs, slope, precision = local(theta, new)
+        rises = logs >= value - 1e-12 * jnp.abs(value)
+        sizes, vectors = jnp.linalg.eigh(jnp.where(rises[:, None, None], precision, jnp.eye(d)))
+        sizes = jnp.abs(sizes)
+        sizes = jnp.maximum(sizes, 1e-10 * sizes.max(axis=1, keepdims=True) + 1e-100)
+        made = vectors / jnp.sqrt(sizes)[:, None, :] @ vectors.transpose(0, 2, 1)
+        half = (made @ slope[..., None])[..., 0]
+        ahead = (made @ half[..., None])[..., 0]
+        gap = jnp.max(jnp.where(rises, jnp.sqrt((half**2).sum(axis=1)), jnp.inf))
+        u = jnp.where(layout.flat(jnp.broadcast_to(rises[:, None], (G, d))) > 0, new, u)
+        step = jnp.where(rises[:, None], ahead, step)
+        root = jnp.where(rises[:, None, None], made, root)
+        shorten = jnp.where(rises, jnp.minimum(1.0, 2 * shorten), shorten / 4)
+        return u, step, jnp.where(rises, logs, value), root, shorten, gap, count + 1
+
+    def mode(theta: JaxArray) -> tuple[JaxArray, JaxArray]:
+        low, unit = jnp.full(G, -1e300), jnp.broadcast_to(jnp.eye(d), (G, d, d))
+        start = (jnp.asarray(effects), jnp.zeros((G, d)), low, unit, jnp.ones(G), jnp.inf, 0)
+        u, _, _, root, *_ = jax.lax.while_loop(
+            lambda state: (state[6] < STEPS) & (state[5] > NEAR),
+            functools.partial(move, theta),
+            start,
         )
-        return u, jnp.sqrt(2.0 / bend)
+        return u, root
+
+    return mode
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """Nodes (K, G or 1, d) with the logarithms of their weights, axis by axis.
+
+    `weights` integrate over an axis, `alone` (of the same shape) average over one that a group does
+    not have.
+    """
+
+    points: Array
+    weights: Array
+    alone: Array
+
+    @classmethod
+    def hermite(cls, nodes: int, d: int) -> Rule:
+        """Return all combinations of `nodes` Gauss-Hermite nodes on d axes, scaled to sd one."""
+        points, weights = np.polynomial.hermite.hermgauss(nodes)
+        at = np.stack(np.meshgrid(*[np.arange(nodes)] * d, indexing="ij"), axis=-1)
+        at = at.reshape(-1, 1, d)
+        whole = np.log(weights) + points**2 + 0.5 * np.log(2)
+        return cls(np.sqrt(2) * points[at], whole[at], (np.log(weights) - 0.5 * np.log(np.pi))[at])
+
+    @classmethod
+    def sampled(cls, count: int, groups: EffectGroups) -> Rule:
+        """Return 2 `count` normal nodes per group, in opposite pairs, wider than the mode says."""
+        half = np.random.default_rng(0).standard_normal((count, groups.count, groups.width))
+        points = np.concatenate([half, -half])
+        log_density = -0.5 * points**2 - np.log(WIDE) - 0.5 * np.log(2 * np.pi)
+        each = np.zeros_like(points)
+        each[..., 0] = np.log(2 * count)
+        return cls(WIDE * points, -log_density - each, -each)
+
+
+def quadrature(terms: Terms, groups: EffectGroups, effects: Array, rule: Rule) -> Function:
+    r"""Return the groups' marginal losses (G,) as a function of theta, by nodes around the modes.
+
+    The nodes :math:`\hat u+Rz` follow the group's mode and its curvature. The integral does not
+    depend on where they sit, so derivatives in theta are taken with the nodes held fixed: they are
+    the same quadrature of the integrand's derivatives, and as exact as the values.
+
+    The search for the modes starts at `effects` (k,).
+    """
+    jax, layout, values = import_jax(), _Layout(groups), _values(terms, groups)
+    jnp, mode, present = jax.numpy, modes(terms, groups, effects), layout.present
+    weights = np.where(present > 0, rule.weights, rule.alone).sum(axis=2)
+    many = max(1, BUNDLE // len(groups.terms))
 
     def losses(theta: JaxArray) -> JaxArray:
-        u, scale = (jax.lax.stop_gradient(m) for m in mode(jax.lax.stop_gradient(theta)))
+        u, root = (jax.lax.stop_gradient(m) for m in mode(jax.lax.stop_gradient(theta)))
 
         def node(point: JaxArray) -> JaxArray:
-            return values(theta, u + spread(point * scale))
+            moved = (root @ point[..., None])[..., 0] * present
+            return values(theta, u + layout.flat(moved))
 
-        many = max(1, BUNDLE // len(groups.terms))
-        at_nodes = jax.lax.map(jax.checkpoint(node), jnp.asarray(points), batch_size=many)
-        whole = jax.scipy.special.logsumexp(at_nodes + log_weights[:, None], axis=0)
-        marginal: JaxArray = jnp.where(groups.sizes > 0, whole + jnp.log(scale), at_nodes[0])
+        at_nodes = jax.lax.map(jax.checkpoint(node), jnp.asarray(rule.points), batch_size=many)
+        volume = jnp.linalg.slogdet(root)[1]
+        marginal: JaxArray = jax.scipy.special.logsumexp(at_nodes + weights, axis=0) + volume
         return -marginal
 
     return losses
+
+
+def laplace(terms: Terms, groups: EffectGroups, effects: Array) -> Function:
+    r"""Return the groups' marginal losses (G,) as a function of theta, by Laplace's approximation.
+
+    :math:`\log\int e^{T_g}\approx T_g(\hat u)-\tfrac12\log|P(\hat u)/2\pi|`. Two steps
+    :math:`u+P_0^{-1}s(\theta,u)` from the mode, with the precision :math:`P_0` held fixed, leave it
+    where it is and give it its first and second derivatives in theta: after them the distance to
+    the mode of a theta nearby is of third order.
+    """
+    jax, layout, local = import_jax(), _Layout(groups), _local(terms, groups)
+    mode, values = modes(terms, groups, effects), _values(terms, groups)
+    volume = 0.5 * np.log(2 * np.pi) * groups.sizes
+
+    def losses(theta: JaxArray) -> JaxArray:
+        u, root = (jax.lax.stop_gradient(m) for m in mode(jax.lax.stop_gradient(theta)))
+        slope = jax.grad(lambda v: values(theta, v).sum())
+        for _ in range(2):
+            half = root.transpose(0, 2, 1) @ layout.table(slope(u))[..., None]
+            u = u + layout.flat((root @ half)[..., 0])
+        logs, _, precision = local(theta, u)
+        lower = jax.numpy.linalg.cholesky(precision)
+        turned = jax.numpy.log(jax.numpy.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+        marginal: JaxArray = logs - turned + volume
+        return -marginal
+
+    return losses
+
+
+@dataclass(frozen=True, eq=False)
+class Marginal:
+    """Effects integrated out: the groups, their losses (G,) and how these were computed.
+
+    `reference` is a more exact integral to hold `losses` against, None where they are exact;
+    `sampled` says whether it is by importance sampling, with noise of its own.
+    """
+
+    groups: EffectGroups
+    losses: Function
+    method: str
+    reference: Function | None = None
+    sampled: bool = False
+
+
+def integrated(
+    terms: Terms, groups: EffectGroups, theta: Array, effects: Array, scale: Array
+) -> Marginal:
+    """Return the marginal losses of groups by the most exact way that is known for them.
+
+    `theta` is where the shape of the density is looked at; `effects` and `scale` (k,) are about
+    where the effects are, and how far they spread.
+    """
+    if is_quadratic(terms, groups, theta, effects, scale):
+        return Marginal(groups, closed_form(terms, groups, effects, scale), "exactly")
+    if groups.width in NODES:
+        losses, finer = (
+            quadrature(terms, groups, effects, Rule.hermite(nodes, groups.width))
+            for nodes in NODES[groups.width]
+        )
+        each = f"{NODES[groups.width][0]} nodes{' per effect' * (groups.width > 1)}"
+        return Marginal(groups, losses, f"by adaptive quadrature with {each}", finer)
+    sampled = quadrature(terms, groups, effects, Rule.sampled(SAMPLED, groups))
+    losses = laplace(terms, groups, effects)
+    return Marginal(groups, losses, "by Laplace's approximation", sampled, sampled=True)
+
+
+def conditional_draws(
+    terms: Terms, groups: EffectGroups, effects: Array, candidates: int = CANDIDATES
+) -> EffectDraws:
+    r"""Return a function of theta and a random key that draws effects (k,) given data and theta.
+
+    A group's effects are drawn from the normal :math:`N(\hat u,P^{-1})` around its mode, which is
+    their conditional distribution where :math:`T_g` is quadratic. Elsewhere one of several
+    candidates from a wider normal is taken with probability in proportion to
+    :math:`e^{T_g}` over the candidates' density (sampling importance resampling).
+
+    References
+    ----------
+    Rubin, D. B. (1988). Using the SIR algorithm to simulate posterior distributions. In Bayesian
+    Statistics 3, 395-402.
+    """
+    jax, layout, values = import_jax(), _Layout(groups), _values(terms, groups)
+    jnp, mode, present = jax.numpy, modes(terms, groups, effects), layout.present
+    wide = WIDE if candidates > 1 else 1.0
+
+    def draw(theta: JaxArray, key: JaxArray) -> JaxArray:
+        u, root = mode(theta)
+        noise, choice = jax.random.split(key)
+        shape = (candidates, groups.count, groups.width)
+        points = wide * jax.random.normal(noise, shape) * present
+
+        def moved(point: JaxArray) -> JaxArray:
+            return u + layout.flat((root @ point[..., None])[..., 0])
+
+        if candidates == 1:
+            return moved(points[0])
+        logs = jax.lax.map(lambda point: values(theta, moved(point)), points)
+        logs += 0.5 * jnp.square(points / wide).sum(axis=2)
+        taken = jax.random.categorical(choice, logs, axis=0)
+        return moved(jnp.take_along_axis(points, taken[None, :, None], axis=0)[0])
+
+    return draw

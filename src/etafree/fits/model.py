@@ -25,24 +25,26 @@ from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.fits import Fit
 from etafree.fits.marginal import (
-    EffectGroups,
+    BUNDLE,
+    CANDIDATES,
     GroupRows,
-    closed_form,
-    gauss_hermite,
+    Marginal,
+    conditional_draws,
     group_effects,
-    is_quadratic,
+    integrated,
     touch,
 )
 from etafree.fits.trees import SAMPLE_DIMS
 from etafree.foundation.arguments import Array, as_choice, as_positive
-from etafree.foundation.check import find
+from etafree.foundation.check import Finding, find
+from etafree.foundation.linalg import inv
 from etafree.totals.vector import JaxPenalty, PointwiseLoss
 
 if TYPE_CHECKING:
     import xarray as xr
     from jax import Array as JaxArray
 
-    from etafree.fits.marginal import Function, Terms
+    from etafree.fits.marginal import EffectDraws, Function, Terms
 
     #: Arrays of JAX by the names of the model's variables.
     Variables = dict[str, JaxArray]
@@ -51,9 +53,11 @@ if TYPE_CHECKING:
 Dims = tuple[str | None, ...] | None
 #: Draws that a compiled function takes at a time.
 BATCH = 64
-#: Nodes of the quadrature, and of the one that checks it.
-NODES, MORE_NODES = 41, 81
 OVERRIDE = "latent=None takes them for parameters, which is right only if groups are few and large"
+CROSSED = (
+    "drop the effects from the model and pass both labels, clusters=[one, other], for coefficients "
+    f"of the average over groups; {OVERRIDE}"
+)
 
 
 class ModelOptions(TypedDict, total=False):
@@ -104,12 +108,12 @@ def slices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
 
 
 def over_draws(
-    function: Callable[..., Variables], points: Array | Mapping[str, Array]
+    function: Callable[..., Variables], points: object, many: int = BATCH
 ) -> dict[str, Array]:
-    """Return by name what a JAX function makes of many points (D, ...), or of arrays by name."""
+    """Return by name what a JAX function makes of many points (D, ...), or of trees of them."""
     jax = import_jax()
     with double_precision():
-        mapped = jax.jit(lambda all_: jax.lax.map(function, all_, batch_size=BATCH))(points)
+        mapped = jax.jit(lambda all_: jax.lax.map(function, all_, batch_size=many))(points)
         return {name: np.asarray(value) for name, value in mapped.items()}
 
 
@@ -228,7 +232,8 @@ def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions])
 
     unit = f"negative log-likelihood of {title}"
     losses: Function = lambda theta: -rows(theta)  # noqa: E731
-    loss, index, finer = PointwiseLoss(losses, n, unit), None, None
+    loss, index = PointwiseLoss(losses, n, unit), None
+    marginal: Marginal | None = None
     if effects:
         if touch(lambda u: log_prior(joined(probe[own], u))[None], probe[other]).nnz:
             named = f"{', '.join(effects)} besides {title}"
@@ -242,8 +247,11 @@ def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions])
             stacked: JaxArray = import_jax().numpy.concatenate([rows(at), *priors])
             return stacked
 
-        losses, groups, finer = _marginal(terms, n, effects, (mean, probe, scale), (own, other))
-        loss = PointwiseLoss(losses, groups.count, f"marginal {unit}", n)
+        marginal, drawn = _marginal(terms, n, effects, (mean, probe, scale), (own, other))
+        losses, groups = marginal.losses, marginal.groups
+        unit = f"marginal {unit} (effects integrated {marginal.method})"
+        spreads = _spreads(terms, n, probe[own], probe[other])
+        loss = PointwiseLoss(losses, groups.count, unit, n, spreads)
         index = GroupRows(n, members=groups.rows)
     names = tuple(label for name in free for label in density.labels[name])
     if rest is not None:
@@ -262,10 +270,18 @@ def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions])
         flat = over_draws(variables, theta.reshape(-1, len(own)))
         return {k: v.reshape((*theta.shape[:-1], *v.shape[1:])) for k, v in flat.items()}
 
-    def quadrature_error() -> float:
+    def group_draws(theta: Array, seed: int) -> dict[str, Array]:
+        jax = import_jax()
         with double_precision():
-            other = np.asarray(import_jax().jit(finer)(criterion.start))
-        return float(np.abs(criterion.total.values(criterion.start) - other).max())
+            key = jax.random.PRNGKey(seed)
+            keys = np.asarray(jax.random.split(key, len(theta)))
+
+        def variables(point: tuple[JaxArray, JaxArray]) -> Variables:
+            every = density.constrain(joined(point[0], drawn(*point)))
+            return {k: v for k, v in every.items() if k in samples and k in moving}
+
+        many = max(1, min(BATCH, BUNDLE // (CANDIDATES * (n + len(other)))))
+        return over_draws(variables, (theta, keys), many)
 
     return Fit(
         draws=Draws(z[:, :, own], names, eta, density.package, info),
@@ -274,7 +290,10 @@ def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions])
         constrain=constrain,
         pointwise=None if effects else lambda t: over_draws(density.log_likelihood, t),
         latent=tuple(name for name in samples if name in moving),
-        findings=() if finer is None else (find("quadrature", quadrature_error),),
+        group_effects=group_draws if effects else None,
+        findings=()
+        if marginal is None or marginal.reference is None
+        else (_error(marginal, criterion),),
     )
 
 
@@ -327,11 +346,15 @@ def _unconstrained(density: Density, samples: Mapping[str, Array]) -> Array:
 def _group_effects(density: Density, rows: Function, probe: Array) -> tuple[str, ...]:
     """Return the vectors with a hierarchical prior that split the observations into groups.
 
-    A prior is hierarchical if other parameters enter it, or if some affect the data through this
-    vector only, as the standard deviation does that multiplies a standard normal vector.
+    A prior is hierarchical if other parameters enter it, or if some affect the data through such
+    vectors only, as the standard deviation does that multiplies standard normal vectors.
     """
     jax = import_jax()
-    vectors = [name for name, shape in density.shapes.items() if np.prod(shape) > 1]
+    vectors = [
+        name
+        for name, shape in density.shapes.items()
+        if np.prod(shape) > 1 and _splits(rows, density.place([name]), probe)
+    ]
     if not vectors:
         return ()
 
@@ -342,17 +365,22 @@ def _group_effects(density: Density, rows: Function, probe: Array) -> tuple[str,
         prior_slopes = jax.jit(jax.jacrev(priors))(probe)
         weights = np.random.default_rng(1).standard_normal(jax.eval_shape(rows, probe).shape)
         slope = jax.jit(jax.grad(lambda z: weights @ rows(z)))
-        here = np.asarray(slope(probe))
-        hierarchical = []
-        for name in vectors:
-            inside = density.place([name])
-            outside = np.setdiff1d(np.arange(density.size), inside)
+
+        def speaks(zero: Sequence[str]) -> NDArray[np.bool_]:
             without = probe.copy()
-            without[inside] = 0.0
-            silent = (np.asarray(slope(without))[outside] == 0) & (here[outside] != 0)
-            if silent.any() or np.any(np.asarray(prior_slopes[name])[outside] != 0):
-                hierarchical.append(name)
-    return tuple(name for name in hierarchical if _splits(rows, density.place([name]), probe))
+            without[density.place(zero)] = 0.0
+            return np.asarray(np.asarray(slope(without)) != 0)
+
+        through = speaks([]) & ~speaks(vectors)  # what affects the data through the vectors only
+        through[density.place(vectors)] = False
+
+        def is_hierarchical(name: str) -> bool:
+            outside = np.setdiff1d(np.arange(density.size), density.place([name]))
+            others = [other for other in vectors if other != name]
+            known = np.any(np.asarray(prior_slopes[name])[outside] != 0)
+            return bool(known or np.any(through & speaks(others)))
+
+        return tuple(name for name in vectors if is_hierarchical(name))
 
 
 def _splits(rows: Function, inside: NDArray[np.intp], probe: Array) -> bool:
@@ -368,28 +396,75 @@ def _marginal(
     effects: tuple[str, ...],
     points: tuple[Array, Array, Array],
     places: tuple[NDArray[np.intp], NDArray[np.intp]],
-) -> tuple[Function, EffectGroups, Function | None]:
-    """Return the groups' marginal losses, the groups, and a finer quadrature if it is one."""
+) -> tuple[Marginal, EffectDraws]:
+    """Return the groups' marginal losses, and a function that draws their effects."""
     own, other = places
     mean, probe, scale = points
-    groups = group_effects(touch(lambda u: terms(probe[own], u), probe[other]), n)
-    named = ", ".join(effects)
+    touched = touch(lambda u: terms(probe[own], u), probe[other])
+    groups = group_effects(touched, n)
     if groups.count == 1:
         problem = (
-            f"ties all observations together by {named} (crossed or correlated effects), so there "
-            "are no independent groups whose marginal likelihoods could be the losses"
+            f"ties all observations together by {', '.join(effects)} (crossed or correlated "
+            "effects), so there are no independent groups whose marginal likelihoods could be the "
+            "losses"
         )
-        raise InputError("model", problem, OVERRIDE)
-    if is_quadratic(terms, groups, probe[own], mean[other], scale[other]):
-        return closed_form(terms, groups, mean[other], scale[other]), groups, None
-    if groups.width > 1:
-        problem = (
-            f"has {groups.width} effects per group in {named} that are not Gaussian in a linear "
-            "model; a marginal likelihood is known for those and for one effect per group"
-        )
-        raise InputError("model", problem, OVERRIDE)
-    losses, finer = (gauss_hermite(terms, groups, mean[other], k) for k in (NODES, MORE_NODES))
-    return losses, groups, finer
+        raise InputError("model", problem, CROSSED)
+    marginal = integrated(terms, groups, probe[own], mean[other], scale[other])
+    every = group_effects(touched, touched.shape[0])  # effects without observations too
+    many = 1 if marginal.reference is None else CANDIDATES
+    return marginal, conditional_draws(terms, every, mean[other], many)
+
+
+def _spreads(terms: Terms, n: int, theta: Array, effects: Array) -> tuple[int, ...]:
+    """Return which parameters (p,) say how the effects spread, by position.
+
+    They change the curvature of the effects' density, terms from the n-th on, as the mean does not,
+    or affect the observations only where effects are not zero.
+    """
+    jax, rng = import_jax(), np.random.default_rng(3)
+    with double_precision():
+        count = jax.eval_shape(terms, theta, effects).shape[0]
+        weights, away = rng.standard_normal(count), rng.standard_normal(len(effects))
+
+        def data(t: JaxArray, u: JaxArray) -> JaxArray:
+            value: JaxArray = weights[:n] @ terms(t, u)[:n]
+            return value
+
+        def curvature(t: JaxArray) -> JaxArray:
+            slope = jax.grad(lambda u: terms(t, u)[n:].sum())
+            bent: JaxArray = away @ jax.jvp(slope, (jax.numpy.asarray(effects),), (away,))[1]
+            return bent
+
+        heard, silent = (np.asarray(jax.grad(data)(theta, u)) for u in (effects, 0 * effects))
+        bends = np.asarray(jax.grad(curvature)(theta)) != 0
+    return tuple(int(j) for j in np.flatnonzero(bends | ((heard != 0) & (silent == 0))))
+
+
+def _error(marginal: Marginal, criterion: Criterion) -> Finding:
+    """Return how far the integrals are off, at the start of the criterion.
+
+    Of quadrature, the largest difference of a group's loss from a finer rule's. Of Laplace's
+    approximation, how far the estimate would move if the losses were those of importance sampling:
+    one Newton step, in standard errors of the model.
+    """
+    assert marginal.reference is not None
+    jax, start, reference = import_jax(), criterion.start, marginal.reference
+
+    def difference() -> float:
+        with double_precision():
+            other = np.asarray(jax.jit(reference)(start))
+        return float(np.abs(criterion.total.values(start) - other).max())
+
+    def shift() -> float:
+        with double_precision():
+            other = np.asarray(jax.jit(jax.grad(lambda t: reference(t).sum()))(start))
+        spread = inv(criterion.derivatives(start).hessian, "Hessian")
+        moved = spread @ (criterion.total.derivatives(start).gradient - other)
+        return float(np.max(np.abs(moved) / np.sqrt(np.diagonal(spread))))
+
+    if marginal.sampled:
+        return find("Laplace approximation", shift)
+    return find("quadrature", difference)
 
 
 def _moving(density: Density, joined: Function, effects: Array) -> set[str]:

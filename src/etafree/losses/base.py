@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -41,6 +42,8 @@ class Loss:
     #: Whether a number of trials may come with the response.
     takes_trials: ClassVar[bool] = False
     starts: ClassVar[int] = 2
+    #: Positions of parameters that may have their best value at the end of their range.
+    spreads: tuple[int, ...] = ()
 
     @property
     def tail_exponent(self) -> float:
@@ -55,6 +58,14 @@ class Loss:
     def curvature(self) -> tuple[Loss, float] | None:
         """Return a loss and a factor whose Hessian replaces this one's in the sandwich."""
         return None
+
+    def refuse_boundary(
+        self, value: Callable[[Array], float], theta: Array, names: Sequence[str]
+    ) -> None:
+        """Raise if the penalized total `value` has its minimum at the end of a parameter's range.
+
+        Called where the search for a minimiser stopped, theta (p,), if there are `spreads`.
+        """
 
     def plug_ins(self) -> dict[str, float]:
         """Return nuisance values that were estimated beforehand."""

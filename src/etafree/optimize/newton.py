@@ -218,8 +218,10 @@ def _newton(criterion: Criterion, theta: Array) -> Minimum:
             spread = float(np.sum(np.abs(theta) * column_rms))
             if _is_rounding(gap, reach, spread):  # nothing else is left to gain
                 return _done(criterion, theta, state, iteration)
+            _refuse_boundary(criterion, theta)
             raise _stuck(criterion, theta, gap, reach)
         theta, state = moved
+    _refuse_boundary(criterion, theta)
     if criterion.loss.unit_free:
         raise separated(criterion, theta)
     raise ConvergenceError(
@@ -230,9 +232,16 @@ def _newton(criterion: Criterion, theta: Array) -> Minimum:
 
 def _done(criterion: Criterion, theta: Array, state: Derivatives, iterations: int) -> Minimum:
     """Return the fit, unless the Hessian there says that columns are collinear."""
+    _refuse_boundary(criterion, theta)
     check_collinear(criterion, state.hessian)
     status = "converged" if criterion.loss.convex else "local"
     return Minimum(theta, state.value, state.hessian, _gap(state), iterations, status)
+
+
+def _refuse_boundary(criterion: Criterion, theta: Array) -> None:
+    """Raise if the loss says that its minimum lies at the end of a parameter's range."""
+    if criterion.loss.spreads:
+        criterion.loss.refuse_boundary(criterion.value, theta, criterion.names)
 
 
 def _gap(state: Derivatives) -> float:

@@ -343,7 +343,7 @@ def _facts(result: Calibration) -> list[tuple[str, str]]:
         "effective scale": "" if t.size is None else f"{t.size:g}",
         **plug_ins(t),
         "without interval": ", ".join(result.inactive),
-        "left as they were": "" if result.fit is None else ", ".join(result.fit.latent),
+        "integrated out": "" if result.fit is None else ", ".join(result.fit.latent),
         "draws": f"{len(draws)} ({draws.sampler}), {draws.ess:.0f} effective",
         "learning rate": "not known" if draws.eta is None else f"η = {draws.eta:g}",
         "seed of the draws": str(draws.info.get("seed", "")),

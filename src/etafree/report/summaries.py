@@ -157,7 +157,7 @@ def headline(result: Calibration) -> list[str]:
     if t.se_error is not None:
         lines.append(f"Monte Carlo error of se: {100 * t.se_error.max():.1f} % at most")
     if fit is not None and fit.latent:
-        lines.append(f"left as they were: {', '.join(fit.latent)} (group effects)")
+        lines.append(f"integrated out: {', '.join(fit.latent)} (see group_effects())")
     lines += [f"{c.name}: {c.advice}" for c in result.checks if c.name.startswith("left out")]
     if result.inactive:
         lines.append(f"no interval: {', '.join(result.inactive)} (exactly zero at this penalty)")

@@ -8,7 +8,7 @@ says, which is never changed; weights are arguments, so that other weights compi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import truediv
@@ -35,6 +35,8 @@ Function = Callable[[Any], Any]
 BUNDLE = 1 << 20
 #: Numbers in the Hessians of a block of clusters: each block takes all passes over all rows.
 HESSIANS = 1 << 23
+#: How far down a logarithm is looked, and by what share the total may rise there and count as flat.
+FAR, LEVEL = 6.0, 1e-9
 
 
 class _Passes:
@@ -199,6 +201,8 @@ class PointwiseLoss(AutodiffLoss):
         What results call it; default the function's own name.
     observations : int, optional
         How many are behind the n losses, if these are of groups.
+    spreads : tuple of int, optional
+        Positions of the parameters that say how the effects of groups spread.
 
     Examples
     --------
@@ -214,6 +218,7 @@ class PointwiseLoss(AutodiffLoss):
     n: int
     name: str | None = None
     observations: int | None = None
+    spreads: tuple[int, ...] = ()
 
     arguments: ClassVar[str] = "theta"
 
@@ -234,6 +239,27 @@ class PointwiseLoss(AutodiffLoss):
     def describe(self) -> str:
         """Return what is minimised, in words."""
         return f"the expected {self.label}"
+
+    def refuse_boundary(
+        self, value: Callable[[Array], float], theta: Array, names: Sequence[str]
+    ) -> None:
+        """Raise if the total falls all the way to effects that do not vary.
+
+        On the unconstrained scale a spread of zero lies at minus infinity. The minimum is there if
+        another factor of e**6 does not raise the total.
+        """
+        here = value(theta)
+        far = theta - FAR * np.eye(len(theta))
+        flat = [j for j in self.spreads if value(far[j]) <= here + LEVEL * (1 + abs(here))]
+        if flat:
+            named = ", ".join(names[j] for j in flat)
+            raise InputError(
+                "model",
+                f"has its best fit where group effects do not vary: the estimate of {named} is at "
+                "its boundary, a variance of zero, where no estimate has a normal limit",
+                "drop these effects from the model and pass clusters=groups, or give the standard "
+                "deviation a prior that keeps it off zero, such as a gamma of shape 2",
+            )
 
     def count(self, data: Sized | None) -> int:  # type: ignore[override]
         """Return the number of observations; data, if given, must have a row for each."""
