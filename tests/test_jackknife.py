@@ -565,7 +565,7 @@ BAD = {
     "center": ("center", "'map' needs scores", {"center": "map"}),
     "curvature": ("map", "needs a Hessian", {"map": ef.Map(working="curvature")}),
     "eta": ("eta", "must be a finite number above zero", {"eta": -1.0}),
-    "var_names": ("var_names", "fits of other packages", {"var_names": ["a"]}),
+    "var_names": ("var_names", "use Draws.select()", {"var_names": ["a"]}),
     "model": ("model", "is a int", {"model": 3}),
 }
 

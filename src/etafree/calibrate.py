@@ -39,7 +39,7 @@ from etafree.map import Map, as_map, move_draws
 from etafree.penalties import ActivePenalty, KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.result import Calibration
-from etafree.sandwich import active_block, find_center, target_of
+from etafree.sandwich import active_block, find_center, names_of, target_of
 from etafree.target import Target
 from etafree.totals.linear import is_linear
 
@@ -123,7 +123,8 @@ def calibrate(
         Learning rate of the draws if they do not carry it; used by diagnostics, a map from the
         curvature and the jackknife. A fit of another package is taken at 1.
     var_names : str or list of str, optional
-        Parameters of a fit to report, with ArviZ's meaning. The others stay in the computation.
+        Parameters to report, of a fit with ArviZ's meaning. The others stay in the computation.
+        With more parameters than rows or clusters only a few have a joint law, and must be named.
     level : float
         Default level of the result's intervals.
     seed : int, SeedSequence or Generator
@@ -180,6 +181,7 @@ def calibrate(
     settings: dict[str, object] = {"level": level, "seed": told_seed(seed, rng)}
     how, structure = as_map(map), as_structure(clusters, dependence)
     own = of is None and covariance is None  # the draws must bring their losses
+    some, var_names = _reported(draws, of, model, covariance, var_names)
     fit = _as_fit(draws, of, own, eta, model=model, var_names=var_names, losses=log_likelihood)
     goal, posterior = _goal(of)
     if fit is not None:
@@ -193,13 +195,16 @@ def calibrate(
     if isinstance(goal, Criterion) and covariance is None:
         _check_centre(goal, posterior, center, how)
         criterion = active_block(goal)
-        original = _movable(full.select(criterion.names), how)
+        every = full.select(criterion.names)
+        full, original = _shown(full, every, criterion, some)
+        _movable(original, how)
         target = target_of(
             criterion,
             bind(structure, criterion.rows, criterion.total.copies),
             center="map" if center is None else center,
             correction=correction,
-            mean=original.mean,
+            mean=every.mean,
+            var_names=some,
         )
     elif own and fit is not None:
         original = _movable(full, how)
@@ -212,12 +217,31 @@ def calibrate(
         target = replace(target, findings=(*fit.findings, *target.findings))
     mapping, values = move_draws(original, target, how, rng)
     if original is not full:  # coefficients at a kink are exactly zero
-        every = np.zeros_like(full.values)
-        every[:, :, [full.names.index(name) for name in original.names]] = values
-        values = every
+        zeros = np.zeros_like(full.values)
+        zeros[:, :, [full.names.index(name) for name in original.names]] = values
+        values = zeros
     settings |= {**asdict(how), "version": __version__, "made_with": made_with()}
     moved = replace(full, values=values)
     return Calibration(moved, full, target, mapping, settings, posterior, fit=fit)
+
+
+def _reported(
+    draws: object, of: object, model: object, covariance: object, var_names: object
+) -> tuple[object, object]:
+    """Return the parameters of a criterion to report, and those of a fit."""
+    if not (isinstance(of, Criterion | GeneralizedPosterior) and _is_plain(draws, model)):
+        return None, var_names
+    if covariance is not None and var_names is not None:
+        raise InputError("var_names", "cannot be combined with covariance=", "use Draws.select()")
+    return var_names, None
+
+
+def _shown(full: Draws, every: Draws, criterion: Criterion, some: object) -> tuple[Draws, Draws]:
+    """Return draws to show, and those of them that move: the active ones, or some by name."""
+    if some is None:
+        return full, every
+    part = every.select(names_of(criterion, some))
+    return part, part
 
 
 def _movable(draws: Draws, how: Map) -> Draws:
@@ -315,7 +339,7 @@ def _with_losses(
 ) -> Fit | None:
     """Return plain draws with minus the log-likelihood of each row, given or a criterion's."""
     if var_names is not None:
-        raise InputError("var_names", "is for fits of other packages", "use Draws.select()")
+        raise InputError("var_names", "is for a criterion or a fit", "use Draws.select()")
     if losses is None:
         return None
     if named:

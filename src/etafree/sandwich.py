@@ -14,21 +14,22 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
 from etafree.dependence import as_structure, bind
 from etafree.dependence.base import Dependence, Meat, Point, Structure
-from etafree.dependence.clusters import group_scores, loaded
+from etafree.dependence.clusters import effective_parameters, group_scores, loaded
 from etafree.errors import InputError, NotPositiveDefiniteError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, in_order
-from etafree.foundation.check import missing_rows
+from etafree.foundation.check import Finding, missing_rows
 from etafree.foundation.linalg import check_covariance
 from etafree.foundation.threads import own_settings
 from etafree.optimize import Minimum, minimise
-from etafree.penalties import KinkedPenalty
-from etafree.target import Target, degrees_of_freedom
+from etafree.penalties import ActivePenalty, KinkedPenalty
+from etafree.target import Law, PartLaws, Target, degrees_of_freedom
 from etafree.totals.base import ClusterTotals
 from etafree.totals.linear import has_design, is_linear
 
@@ -65,6 +66,8 @@ def active_block(criterion: Criterion) -> Criterion:
 
 
 CENTERS = ("map", "one_step", "mean")
+#: How to get by with few rows or clusters.
+FEWER = "report a few with var_names=, or fit"
 
 
 def one_step(criterion: Criterion, start: Array) -> Array:
@@ -139,6 +142,7 @@ def target(
     meat: object = None,
     dof: float | None = None,
     mean: Array | None = None,
+    var_names: object = None,
 ) -> Target:
     r"""Return the estimate of a criterion with its sandwich covariance.
 
@@ -181,6 +185,9 @@ def target(
         Replaces the degrees of freedom; ``numpy.inf`` for the normal.
     mean : (p,) array, optional
         Posterior mean.
+    var_names : str or list of str, optional
+        Parameters to report; the others stay in the computation. With as many parameters as rows or
+        clusters, or more, :math:`B` is singular, and only a few have a joint law.
 
     Returns
     -------
@@ -233,13 +240,28 @@ def target(
         meat=meat,
         dof=dof,
         mean=mean,
+        var_names=var_names,
     )
 
 
 @own_settings
 def target_of(
+    criterion: Criterion, dependence: Dependence, *, var_names: object = None, **choices: Any
+) -> Target:
+    """Return the target of a criterion whose rows depend on each other as described."""
+    if var_names is None:
+        whole, estimate, at = _whole(criterion, dependence, criterion.p, **choices)
+        _refuse_flat(estimate, at, dependence)
+        return whole
+    some = chosen(criterion, var_names)
+    whole, _, at = _whole(criterion, dependence, len(some), **choices)
+    return _part(whole, some, _many_parameters(at))
+
+
+def _whole(
     criterion: Criterion,
     dependence: Dependence,
+    reported: int,
     *,
     center: object = "map",
     correction: str | None = None,
@@ -248,10 +270,10 @@ def target_of(
     meat: Any = None,
     dof: float | None = None,
     mean: Array | None = None,
-) -> Target:
-    """Return the target of a criterion whose rows depend on each other as described."""
+) -> tuple[Target, Meat, Point]:
+    """Return the target of all parameters, of which some are reported, its meat and point."""
     p, named = criterion.p, correction is not None
-    dependence.check_size(criterion.total.weights, p)
+    dependence.check_size(criterion.total.weights, reported, FEWER)
     correction = _correction(correction, dependence, meat, criterion)
     if dof is not None:  # before any work
         degrees_of_freedom(dof, np.inf, p)
@@ -275,8 +297,7 @@ def target_of(
     else:
         by_leverage = dependence.by_leverage if named else dependence.by_default
         estimate = by_leverage(at, correction)
-    _refuse_flat(estimate, at, dependence)
-    return Target(
+    whole = Target(
         center=theta,
         covariance=estimate.covariance,
         names=criterion.names,
@@ -302,6 +323,62 @@ def target_of(
         ),
         criterion=criterion,
         dependence=dependence,
+    )
+    return whole, estimate, at
+
+
+def _many_parameters(at: Point) -> tuple[Finding, ...]:
+    """Return how many parameters each row determines, where there are as many as rows or more."""
+    count = at.criterion.total.count
+    if count > at.criterion.p:
+        return ()
+    return (Finding("effective parameters", effective_parameters(at) / count),)
+
+
+def chosen(criterion: Criterion, var_names: object) -> NDArray[np.intp]:
+    """Return where the parameters to report are among all: by name, vectors also by theirs."""
+    names = [var_names] if isinstance(var_names, str) else var_names
+    if not isinstance(names, Sequence) or not len(names):
+        raise InputError("var_names", f"is {var_names!r:.60}", "pass a list of names")
+    places: list[int] = []
+    for name in names:
+        here = [j for j, own in enumerate(criterion.names) if own in (name, f"{name}[{j}]")]
+        if not here:
+            few = list(criterion.names)[:8]
+            zero = isinstance(criterion.penalty, ActivePenalty)
+            problem = "is zero under this penalty, or no parameter" if zero else "is no parameter"
+            raise InputError("var_names", f"{name!r:.60} {problem}", f"choose from {few}")
+        places += here
+    if len(set(places)) < len(places):
+        raise InputError("var_names", "names a parameter twice", "name each once")
+    return np.array(places)
+
+
+def names_of(criterion: Criterion, var_names: object) -> list[str]:
+    """Return the names of the parameters to report."""
+    return [criterion.names[j] for j in chosen(criterion, var_names)]
+
+
+def _part(whole: Target, some: NDArray[np.intp], found: tuple[Finding, ...]) -> Target:
+    """Return the target of some parameters, whose score variance has full rank."""
+    law = Law(whole.dof[some], whole.inflation[some])
+    if whole.laws is not None:  # of all p, those of a few may have been bounds
+        law = whole.laws.single(np.eye(whole.p)[some])
+    rank = "scores of few rows or clusters span no more: name fewer parameters"
+    covariance = whole.covariance[np.ix_(some, some)]
+    return replace(
+        whole,
+        center=whole.center[some],
+        covariance=check_covariance(covariance, "var_names", len(some), rank),
+        names=tuple(whole.names[j] for j in some),
+        dof=law.dof,
+        inflation=law.inflation,
+        hessian=None,
+        meat=None,
+        laws=None if whole.laws is None else PartLaws(whole.laws, some, whole.p),
+        findings=(*whole.findings, *found),
+        criterion=None,
+        dependence=None,
     )
 
 
@@ -361,7 +438,7 @@ def _refuse_flat(estimate: Meat, at: Point, dependence: Dependence) -> None:
         if estimate.correction == "custom":
             return "meat= must give a matrix of full rank"
         if flat.any() and (units is None or units <= p):
-            return f"fit at most {int(p - flat.sum())} parameter(s): scores span no more"
+            return f"{FEWER} at most {int(p - flat.sum())} parameter(s): scores span no more"
         along = loaded(vectors[:, flat if flat.any() else [0]], at.whiten, criterion.names)
         if criterion.strength > 0:
             return f"scores do not vary along {along}, which are collinear: drop one of them"

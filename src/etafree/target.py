@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.errors import InputError
 from etafree.foundation.arguments import (
@@ -222,6 +223,29 @@ class ScoreLaws:
         y = z @ whitener(z.T @ z, "contrasts").T
         spread = m / (m - 1) * (np.square(np.square(y).sum(axis=1)).sum() - q / m)
         return float(q * (q + 1) / max(spread, q * (q + 1) / (m - 1))), np.eye(q)
+
+
+@dataclass(frozen=True, eq=False)
+class PartLaws:
+    """Laws of contrasts of some of the parameters that other laws are of."""
+
+    laws: Laws
+    places: NDArray[np.intp]  #: Where the some are among all.
+    p: int  #: How many all are.
+
+    def single(self, contrasts: Array) -> Law:
+        """Return the law of each contrast of (q, some)."""
+        return self.laws.single(self._among_all(contrasts))
+
+    def joint(self, contrasts: Array) -> tuple[float, Array]:
+        """Return what Hotelling's law of several contrasts together takes."""
+        return self.laws.joint(self._among_all(contrasts))
+
+    def _among_all(self, contrasts: Array) -> Array:
+        rows = np.atleast_2d(contrasts)
+        among: Array = np.zeros((len(rows), self.p))
+        among[:, self.places] = rows
+        return among
 
 
 def working_covariance_of_residuals(total: Array) -> Array:

@@ -11,6 +11,8 @@ import numpy as np
 
 #: Rows that `moments` takes at a time.
 STRIP = 512
+#: Sweeps after which a gradient that was kept up to date is computed afresh.
+AFRESH = 64
 
 
 def jit(**options: Any) -> Callable[[Callable[..., object]], Any]:
@@ -86,26 +88,35 @@ def _factor(lower, precision, inverse, codes):  # type: ignore[no-untyped-def]  
 
 
 @jit()
+def _mix(inverse, norms, theta, codes, rates, chi, unit):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Fill in the groups' own precisions, drawn given theta.
+
+    The two roots of the inverse Gaussian's quadratic multiply to the norm's square.
+    """
+    norms[:] = 0.0
+    for j in range(len(theta)):
+        norms[codes[j]] += theta[j] * theta[j]
+    for g in range(len(rates)):
+        inverse[g] = 0.0
+        if rates[g] > 0.0:
+            a = math.sqrt(norms[g])
+            q = 0.5 * chi[g] * chi[g] / rates[g]
+            large = a + q + math.sqrt(q * (2.0 * a + q)) + 1e-300
+            larger = unit[g] * (large + a) < large
+            omega = large / rates[g] if larger else a * (a / large) / rates[g]
+            inverse[g] = 1.0 / max(omega, 1e-20 / (rates[g] * rates[g]))
+
+
+@jit()
 def kinked_sweeps(theta, precision, linear, codes, rates, normals, chi, unit, thin, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Run the Gibbs chain of a normal law times kinks, keeping every `thin`-th state of theta.
 
-    The two roots of the inverse Gaussian's quadratic multiply to the norm's square.
+    Theta is drawn as a whole.
     """
     p, many = theta.shape[0], rates.shape[0]
     lower, inverse, norms, work = np.empty((p, p)), np.empty(many), np.empty(many), np.empty(p)
     for step in range(normals.shape[0]):
-        norms[:] = 0.0
-        for j in range(p):
-            norms[codes[j]] += theta[j] * theta[j]
-        for g in range(many):
-            inverse[g] = 0.0
-            if rates[g] > 0.0:
-                a = math.sqrt(norms[g])
-                q = 0.5 * chi[step, g] * chi[step, g] / rates[g]
-                large = a + q + math.sqrt(q * (2.0 * a + q)) + 1e-300
-                larger = unit[step, g] * (large + a) < large
-                omega = large / rates[g] if larger else a * (a / large) / rates[g]
-                inverse[g] = 1.0 / max(omega, 1e-20 / (rates[g] * rates[g]))
+        _mix(inverse, norms, theta, codes, rates, chi[step], unit[step])
         _factor(lower, precision, inverse, codes)
         for j in range(p):
             total = linear[j]
@@ -117,6 +128,31 @@ def kinked_sweeps(theta, precision, linear, codes, rates, normals, chi, unit, th
             for m in range(j + 1, p):
                 total -= lower[m, j] * theta[m]
             theta[j] = total / lower[j, j]
+        if (step + 1) % thin == 0:
+            for j in range(p):
+                out[(step + 1) // thin - 1, j] = theta[j]
+
+
+@jit(fastmath={"contract"})
+def kinked_coordinates(theta, precision, linear, codes, rates, normals, chi, unit, thin, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Run the same chain with theta drawn coordinate by coordinate, which costs p squared."""
+    p, many = theta.shape[0], rates.shape[0]
+    inverse, norms, pull = np.empty(many), np.empty(many), np.empty(p)
+    for step in range(normals.shape[0]):
+        if step % AFRESH == 0:  # before rounding adds up
+            pull[:] = linear
+            for j in range(p):
+                x = theta[j]
+                for k in range(p):
+                    pull[k] -= x * precision[j, k]
+        _mix(inverse, norms, theta, codes, rates, chi[step], unit[step])
+        for j in range(p):
+            bend = precision[j, j] + inverse[codes[j]]
+            x = (pull[j] + precision[j, j] * theta[j] + math.sqrt(bend) * normals[step, j]) / bend
+            move = x - theta[j]
+            theta[j] = x
+            for k in range(p):
+                pull[k] -= move * precision[j, k]
         if (step + 1) % thin == 0:
             for j in range(p):
                 out[(step + 1) // thin - 1, j] = theta[j]

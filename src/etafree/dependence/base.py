@@ -110,6 +110,8 @@ def group_totals(sums: Array, groups: Groups) -> Array:
 def small_sample_factor(correction: str, count: int, rows: float, p: int) -> float:
     """Return what CR0, CR1 or CR1S multiply a sum over `count` clusters with."""
     factor = 1.0 if correction == "CR0" else count / (count - 1)
+    if correction == "CR1S" and rows <= p:
+        raise InputError("correction", f"'CR1S' needs more than p = {p} observations", "use 'CR1'")
     return factor * (rows - 1) / (rows - p) if correction == "CR1S" else factor
 
 

@@ -230,7 +230,8 @@ class Independent(Dependence):
         if correction == "HC1":
             whitened *= total.small_sample_factor()
         # with n = 60 and p = 10 a 95 % region by chi-square covers 85 %, by Hotelling's law 96 %
-        joint = total.count - at.criterion.p if total.count > at.criterion.p else None
+        count, p = total.count, at.criterion.p
+        joint = count - (p if count > p else effective_parameters(at))
         matrices = finish(whitened, whiten)
         if moments is None and at.laws and correction in LEVERAGE:
             return with_score_laws(Meat(*matrices, np.inf, correction), at, None)
@@ -307,6 +308,16 @@ class OneWay(Dependence):
         return Meat(
             *matrices, dof, correction, count, design=design, inflation=inflation, laws=laws
         )
+
+
+def effective_parameters(at: Point) -> float:
+    r"""Return how many parameters the rows determine.
+
+    A penalty determines the others: :math:`p-\mathrm{tr}(A^{-1}\nabla^2\lambda s_n\rho)`.
+    """
+    p, total = at.criterion.p, at.criterion.total
+    share = total.weight * at.criterion.penalty_share(at.theta)
+    return float(p - np.einsum("ij,jk,ik->", at.whiten, share, at.whiten, optimize=True))
 
 
 def with_score_laws(meat: Meat, at: Point, groups: Groups | None) -> Meat:

@@ -90,7 +90,8 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
     weights = np.ones(total.n) if total.weights is None else total.weights
     length = weights * np.einsum("ij,ij->i", X, X) / weights.sum()
     squares, log_unit = _expected_squares(loss, total.predictor(mean), sd)
-    responses, share = simulated(loss, total.predictor(problem.fit.theta), total.y, count, rng)
+    plugged, theta = problem.plugged
+    responses, share = simulated(loss, total.predictor(theta), total.y, count, rng)
     gains = np.array([squares(y) @ length for y in responses])
     expected, observed = float(share @ gains), float(squares(total.y) @ length)
     eta = float(np.sqrt(expected / observed))
@@ -98,7 +99,8 @@ def holmes_walker(problem: Problem, simulations: int = 200) -> LearningRate:
     error = 0.5 * eta * spread / expected
     with np.errstate(over="ignore"):
         unit = float(np.exp(log_unit))
-    gained = {"expected_gain": expected * unit, "observed_gain": observed * unit}
+    gained: dict[str, object] = {"expected_gain": expected * unit, "observed_gain": observed * unit}
+    gained["plugged_in"] = plugged
     return problem.rate("holmes_walker", "information", eta, error, None, gained, units_matter=True)
 
 

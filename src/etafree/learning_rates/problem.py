@@ -17,7 +17,7 @@ import numpy as np
 from etafree.bootstrap import Resamples, resampled_groups, resamples
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
-from etafree.errors import InputError
+from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_seeds
 from etafree.optimize import Minimum, minimise
@@ -151,6 +151,21 @@ class Problem:
         return minimise(self.criterion)
 
     @cached_property
+    def plugged(self) -> tuple[str, Array]:
+        """What the data say of the parameters, (p,), and its name.
+
+        The minimiser; where the data alone have none, as with more parameters than rows, the mode
+        of the posterior under a log prior.
+        """
+        try:
+            return "minimum", self.fit.theta
+        except (ConvergenceError, InputError):
+            if self.log_prior is None:
+                raise
+        energy = GeneralizedPosterior(self.criterion, 1.0, self.log_prior).energy
+        return "mode at eta = 1", minimise(energy).theta
+
+    @cached_property
     def information(self) -> Information:
         """Hessian and score variance there."""
         return information(self.criterion, self.fit, self.groups)
@@ -185,7 +200,7 @@ class Problem:
         level: float = 0.95,
     ) -> LearningRate:
         """Return the result of a method; its status says if it is no learning rate, or noisy."""
-        facts: dict[str, Any] = {"minimum": self.fit.status, **(diagnostics or {})}
+        facts: dict[str, Any] = {"minimum": self._status(), **(diagnostics or {})}
         if not (np.isfinite(eta) and eta > 0):
             status = "boundary"
         elif status == "converged":
@@ -194,13 +209,20 @@ class Problem:
         sandwich: Information | None = None
         try:
             sandwich = self.information
-        except InputError as error:  # scores without variance: nothing to predict coverage from
+        except (ConvergenceError, InputError) as error:  # nothing to predict coverage from
             facts["no_information"] = str(error)
         tried = {name: np.asarray(x, float) for name, x in (trace or {"eta": [eta]}).items()}
         several = units_matter and self.criterion.p > 1
         return LearningRate(
             float(eta), status, float(mc_error), tried, facts, method, aim, sandwich, several, level
         )
+
+    def _status(self) -> str:
+        """Return the status of the minimiser, "none" without one: a prior may do without."""
+        try:
+            return self.fit.status
+        except (ConvergenceError, InputError):
+            return "none"
 
 
 def normal_prior(problem: Problem) -> tuple[Array, Array] | None:

@@ -10,8 +10,10 @@ does, with :math:`P` and :math:`h` those of the variational normal approximation
 Written as a scale mixture of normals, :math:`1/\omega_g\mid\theta\sim
 \mathrm{IG}(\kappa_g/\|\theta_g\|, \kappa_g^2)` and :math:`\theta\mid\omega\sim
 N(\Lambda^{-1}h,\Lambda^{-1})` with :math:`\Lambda=P+\mathrm{diag}(1/\omega)`: whole vectors are
-drawn, so collinear columns do no harm. Importance weights take care of the loss itself; for least
-squares they are even.
+drawn, so collinear columns do no harm. That takes :math:`p^3` operations; many parameters are drawn
+one after the other given the rest, :math:`p^2` a sweep. :math:`P` may be singular, as it is with
+more parameters than rows. Importance weights take care of the loss itself; for least squares they
+are even.
 
 References
 ----------
@@ -29,11 +31,13 @@ from etafree.foundation.linalg import safe_factor
 from etafree.penalties import KinkedPenalty
 from etafree.penalties.kinked import GroupNorms
 from etafree.posterior import GeneralizedPosterior
-from etafree.samplers.variational import Normal
+from etafree.samplers.variational import TOGETHER, Normal
 from etafree.totals.linear import has_design
 
 #: Sweeps between draws, more where one after the other says little new, and before the first.
 THIN, BURN_IN = (4, 16, 64), 100
+#: The same of coefficients drawn one after the other, where they are more than `TOGETHER`.
+THIN_SINGLE = (1, 4, 16)
 #: Effective share of a chain that needs no more sweeps.
 ENOUGH = 0.4
 #: Random numbers made at a time.
@@ -48,11 +52,13 @@ def kinked_chain(
     draws: int,
     rng: np.random.Generator,
     thin: int = THIN[0],
+    *,
+    together: bool = True,
 ) -> Array:
     """Return draws (D, p) of the law above, a draw every `thin` sweeps.
 
     `precision` is P (p, p), `linear` h (p,); the weights of `kinks` are kappa, its ridge is left
-    out.
+    out. Coefficients are drawn `together` given the scales, or one after the other.
 
     Examples
     --------
@@ -62,8 +68,9 @@ def kinked_chain(
     >>> bool(abs(np.abs(x).mean() - 0.5) < 0.02)
     True
     """
-    from etafree.data.compiled import kinked_sweeps
+    from etafree.data.compiled import kinked_coordinates, kinked_sweeps
 
+    sweeps = kinked_sweeps if together else kinked_coordinates
     p, groups = len(start), len(kinks.weights)
     theta, out = start.astype(np.float64), np.empty((draws, p))
     block = max(1, BLOCK // (thin * (p + 2 * groups)))
@@ -73,7 +80,7 @@ def kinked_chain(
         steps = len(kept) * every
         normals, chi = rng.standard_normal((steps, p)), rng.standard_normal((steps, groups))
         unit = rng.random((steps, groups))
-        kinked_sweeps(
+        sweeps(
             theta, precision, linear, kinks.codes, kinks.weights, normals, chi, unit, every, kept
         )
     return out
@@ -88,7 +95,7 @@ def kinked_proposal(
 ) -> tuple[Array, Array, float] | None:
     """Return proposals (D, p) for a posterior with kinks, log densities and their effective share.
 
-    `widen` divides the exponent, for heavier tails. None without kinks or positive curvature.
+    `widen` divides the exponent, for heavier tails. None without kinks or curvature.
     """
     from arviz_stats.base.array import array_stats
 
@@ -102,12 +109,15 @@ def kinked_proposal(
     kinks = energy.penalty.kinks_at(energy.p).scaled(energy.strength * energy.size)
     rate = posterior.eta / widen
     precision = rate * (bend + np.diag(kinks.ridge))
-    if safe_factor(precision) is None:
+    rates = kinks.scaled(rate).without_ridge()
+    if safe_factor(precision + rates.laplace_curvature()) is None:
         return None
     linear = rate * (bend @ normal.mean - slope)
-    rates = kinks.scaled(rate).without_ridge()
-    for thin in THIN:
-        theta = kinked_chain(precision, linear, rates, normal.mean, draws, rng, thin)
+    together = energy.p <= TOGETHER
+    for thin in THIN if together else THIN_SINGLE:
+        theta = kinked_chain(
+            precision, linear, rates, normal.mean, draws, rng, thin, together=together
+        )
         share = min(1.0, float(np.min(array_stats.ess(theta[None], 0, 1))) / draws)
         if share > ENOUGH:
             break

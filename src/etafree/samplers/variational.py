@@ -23,6 +23,8 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.totals.linear import is_linear
 
 MAX_ITERATIONS = 60
+#: Up to this many parameters with kinks the fixed point is cheap, and draws are drawn together.
+TOGETHER = 32
 
 
 class Normal(NamedTuple):
@@ -50,16 +52,11 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
     energy, fit = _minimised(posterior)
     eta = posterior.eta
     weight = energy.strength * energy.size
-    mean, precision = fit.theta, eta * fit.hessian
-    root = _root(precision)
-    if root is None and isinstance(energy.penalty, KinkedPenalty) and energy.strength > 0:
-        kinks = energy.penalty.kinks_at(energy.p).scaled(eta * weight)
-        root = _root(precision + kinks.laplace_curvature())
-    if root is None:
-        smallest = float(linalg.eigvalsh(precision, "Hessian at the mode")[0])
-        raise NotPositiveDefiniteError("Hessian at the mode", smallest, "add a penalty")
+    mean, root = fit.theta, _root_at(energy, fit, eta)
     if not is_linear(energy.total):  # no expectations in closed form: Laplace
         return Normal(mean, root, fit.theta)
+    before = None  # curvature of the loss, all that the proposal for many kinks needs
+    kinked = isinstance(energy.penalty, KinkedPenalty) and energy.p > TOGETHER
     for _ in range(MAX_ITERATIONS):
         covariance = root @ root.T
         with np.errstate(over="ignore", invalid="ignore"):
@@ -71,6 +68,9 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
                 break
             root = root / 4  # so wide that an exponential overflows
             continue
+        if kinked and before is not None and _settled(curvature, before):
+            break
+        before = curvature
         change = float(np.max(np.abs(linalg.eigvalsh(root.T @ precision @ root, "precision") - 1)))
         if change > 1:  # far off: average precisions, or an exponential loss makes it oscillate
             back = linalg.inv(root, "covariance")
@@ -87,6 +87,25 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
         if moved < 1e-4 and change < 1e-2:
             break
     return Normal(mean, root, fit.theta)
+
+
+def _root_at(energy: Criterion, fit: Minimum, eta: float) -> Array:
+    """Return the root of the covariance that the curvature at the mode gives, and kinks there."""
+    precision = eta * fit.hessian
+    root = _root(precision)
+    if root is None and isinstance(energy.penalty, KinkedPenalty) and energy.strength > 0:
+        kinks = energy.penalty.kinks_at(energy.p).scaled(eta * energy.strength * energy.size)
+        root = _root(precision + kinks.laplace_curvature())
+    if root is None:
+        smallest = float(linalg.eigvalsh(precision, "Hessian at the mode")[0])
+        raise NotPositiveDefiniteError("Hessian at the mode", smallest, "add a penalty")
+    return root
+
+
+def _settled(curvature: Array, before: Array) -> bool:
+    """Return whether no entry changed by more than a hundredth of its diagonal's size."""
+    size = np.sqrt(np.diagonal(curvature))
+    return bool(np.all(np.abs(curvature - before) <= 0.01 * np.outer(size, size)))
 
 
 def _minimised(posterior: GeneralizedPosterior) -> tuple[Criterion, Minimum]:
