@@ -184,6 +184,20 @@ def public() -> dict[str, Call]:
                 "names": names,
             },
         ),
+        "RandomEffects": (
+            lambda **k: ef.RandomEffects(**k).target(),
+            {
+                "X": X,
+                "y": y,
+                "groups": labels,
+                "Z": X[:, :2],
+                "c": 1.345,
+                "D": [[0.5, 0.1], [0.1, 0.3]],
+                "sigma2": 1.0,
+                "penalty": penalties.Ridge(0.1),
+                "names": names,
+            },
+        ),
         "target of a Survey": (
             partial(_depending, partial(ef.target, criterion), ef.Survey),
             {
@@ -381,6 +395,19 @@ def parts() -> dict[str, Call]:
                 "groups": "g",
                 "c": 1.345,
                 "tau2": 0.5,
+                "sigma2": 1.0,
+                "penalty": penalties.Ridge(0.1),
+            },
+        ),
+        "RandomEffects.from_formula": (
+            ef.RandomEffects.from_formula,
+            {
+                "formula": "y ~ b0",
+                "data": table,
+                "groups": "g",
+                "random": "1 + b0",
+                "c": 1.345,
+                "D": [[0.5, 0.1], [0.1, 0.3]],
                 "sigma2": 1.0,
                 "penalty": penalties.Ridge(0.1),
             },

@@ -11,6 +11,7 @@ from etafree.fits import Fit, from_arviz, from_bambi, from_numpyro, from_pymc, f
 from etafree.learning_rates import LearningRate, select
 from etafree.map import LocationScaleMap, Map
 from etafree.optimize import Minimum, minimise
+from etafree.paper.random_effects import RandomEffects
 from etafree.paper.random_intercept import RandomIntercept
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.q_posterior import q_posterior
@@ -42,6 +43,7 @@ __all__ = [
     "PairLoss",
     "PairwiseDifference",
     "Panel",
+    "RandomEffects",
     "RandomIntercept",
     "ReplicateWeights",
     "Survey",

@@ -104,6 +104,12 @@ def least_squares(X: Array, y: Array, cutoff: float | None = None, what: str = "
     return _answer(lambda x: np.linalg.lstsq(x, y, rcond=cutoff)[0], X, what=what)
 
 
+def orthonormal(matrix: Array, what: str = "Z") -> tuple[Array, Array]:
+    """Return Q (..., m, q), columns orthonormal, and R (..., q, q) with M = QR, m at least q."""
+    basis, factor = _answer(np.linalg.qr, matrix, what=what)
+    return basis, factor
+
+
 def rank(matrix: Array, tolerance: float | None = None, what: str = "matrix") -> int:
     """Return how many singular values are above `tolerance`, by default above rounding."""
     return int(_answer(lambda m: np.linalg.matrix_rank(m, tol=tolerance), matrix, what=what))

@@ -21,8 +21,9 @@ from etafree.foundation.arguments import Array
 from etafree.foundation.terminal import say
 from etafree.map import student_factors
 from etafree.optimize import minimise
-from etafree.paper.random_intercept import KINDS, Design, RandomIntercept, pseudo_true
+from etafree.paper.random_intercept import Design, RandomIntercept, pseudo_true
 from etafree.paper.study import Arrays, Cell, How, Parameters, run_study, write_outputs
+from etafree.paper.whitened import KINDS
 from etafree.report.page import Section, picture_data, render, table_html
 from etafree.report.plots import AFTER, BEFORE
 from etafree.samplers.quadrature import distribution, stratified

@@ -14,36 +14,29 @@ In the paper's experiment covariates are N(0, 1), intercepts :math:`N(0, \tau^2)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import comb
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etafree.calibrate import calibrate
 from etafree.criterion import Criterion, check_penalty
 from etafree.data.formula import Design as ModelMatrices
 from etafree.data.formula import design
 from etafree.data.groups import Groups
 from etafree.data.rows import Rows
-from etafree.draws import Draws
 from etafree.errors import InputError
 from etafree.foundation import arguments
 from etafree.foundation.arguments import Array, as_positive
 from etafree.foundation.linalg import least_squares
-from etafree.losses import Huber, NormalLaplace
+from etafree.losses import Huber
 from etafree.optimize import minimise
+from etafree.paper.whitened import WhitenedHuber, whitened_criterion
 from etafree.penalties import NoPenalty, Penalty, Ridge
-from etafree.posterior import GeneralizedPosterior, LogPrior
-from etafree.result import Calibration
-from etafree.samplers import sample
-from etafree.sandwich import target
-from etafree.target import Target
 from etafree.totals.linear import LinearTotal
 from etafree.totals.nuisance import Median, Nuisance
 
-KINDS = ("huber", "appendix", "published")
 #: The median absolute value of a standard normal.
 NORMAL_MAD = 0.6744897501960817
 
@@ -234,7 +227,7 @@ def _between(spreads: _Spreads, X: Array) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class RandomIntercept:
+class RandomIntercept(WhitenedHuber):
     r"""Random-intercept linear model with a Huber loss and an optional ridge.
 
     :math:`\sum_i\sum_j\rho_c\{(\Sigma_i^{-1/2}(y_i-X_i\beta))_j\}`, :math:`\Sigma_i=\tau^211^\top+
@@ -292,11 +285,8 @@ class RandomIntercept:
     NormalLaplace(scale=1.0, c=1.345, eta=0.5)
     """
 
-    criterion: Criterion
-    groups: Groups
     tau2: float
     sigma2: float
-    c: float
 
     def __init__(
         self,
@@ -390,136 +380,11 @@ class RandomIntercept:
         intercept = None if matrices is None else matrices.intercept
         fitted = (penalty or NoPenalty()).fitted_to(X.shape[1], intercept)
         data = (whiten(X, groups, tau2, sigma2), whiten(y, groups, tau2, sigma2))
-        criterion = Criterion(Huber(c), data, fitted, names=plain.names)
-        for each in nuisance:
-            total = replace(criterion.total, nuisance=nuisance)
-            criterion = replace(criterion, total=total).with_plug_ins(each.values)
-        rows = criterion.rows if matrices is None else matrices.rows
-        rows = replace(rows, clusters=groups.labels[groups.codes])
-        criterion = replace(criterion, rows=rows)
-        vars(self).update(criterion=criterion, groups=groups, tau2=tau2, sigma2=sigma2, c=c)
-
-    def posterior(
-        self, eta: float, kind: str = "huber", *, scaled: bool = False
-    ) -> GeneralizedPosterior:
-        """Return the generalized posterior ``"huber"`` or ``"appendix"`` at a learning rate.
-
-        Parameters
-        ----------
-        eta : float
-            Learning rate.
-        kind : {"huber", "appendix"}
-            ``huber`` is exact. ``appendix`` is what the paper's augmentation samples: the
-            normal-Laplace loss, with the ridge as a prior that eta does not multiply.
-        scaled : bool
-            Let eta multiply the ridge of ``appendix`` too.
-
-        Returns
-        -------
-        GeneralizedPosterior
-            For `etafree.sample`.
-
-        Raises
-        ------
-        InputError
-            `eta` is not positive, or `kind` has no density.
-        """
-        arguments.as_choice(kind, "kind", KINDS)
-        arguments.as_bool(scaled, "scaled")
-        if kind == "huber":
-            return GeneralizedPosterior(self.criterion, eta)
-        if kind == "published":
-            raise InputError("kind", "'published' has no density", "draw from it with sample()")
-        loss = NormalLaplace(self.c, as_positive(eta, "eta"))
-        criterion = self.criterion.with_loss(loss)
-        if scaled or self.criterion.strength == 0:
-            return GeneralizedPosterior(criterion, eta)
-        prior = LogPrior.from_penalty(self.criterion.penalty, self.criterion.p)
-        return GeneralizedPosterior(criterion.with_penalty(NoPenalty()), eta, prior)
-
-    def sample(
-        self,
-        eta: float,
-        kind: str = "huber",
-        *,
-        draws: int = 4000,
-        seed: object = 0,
-        chains: int = 4,
-        burn_in: int = 500,
-        scaled: bool = False,
-    ) -> Draws:
-        """Draw from one of the model's posteriors.
-
-        Parameters
-        ----------
-        eta : float
-            Learning rate.
-        kind : {"huber", "appendix", "published"}
-            ``huber`` goes through `etafree.sample`; the others run Gibbs sampling (the published
-            one scales the prior by eta, as the figure did).
-        draws : int
-            At least this many; chains have the same length.
-        seed : int, SeedSequence or Generator
-            The same seed gives the same draws.
-        chains, burn_in : int
-            Of Gibbs sampling: how many, and iterations that each drops.
-        scaled : bool
-            As for `posterior`.
-
-        Returns
-        -------
-        Draws
-            With the learning rate they were made at.
-        """
-        arguments.as_choice(kind, "kind", KINDS)
-        draws, chains = arguments.as_count(draws, "draws"), arguments.as_count(chains, "chains")
-        burn_in = arguments.as_count(burn_in, "burn_in", least=0)
-        arguments.as_bool(scaled, "scaled")
-        if kind == "huber":
-            return sample(self.posterior(eta), draws, seed)
-        from etafree.samplers.gibbs import gibbs_chains
-
-        eta = as_positive(eta, "eta")
-        criterion, p = self.criterion, self.criterion.p
-        factor = eta if scaled or kind == "published" else 1.0
-        precision = factor * criterion.size * criterion.penalty_share(np.zeros(p))
-        slope = criterion.strength * criterion.penalty.gradient(np.zeros(p))
-        pull = -factor * criterion.size * slope
-        chained = gibbs_chains(
-            criterion.total.X[None],
-            criterion.total.y[None],
-            np.zeros(chains, dtype=np.intp),
-            np.full(chains, eta),
-            self.c,
-            np.tile(precision, (chains, 1, 1)),
-            np.tile(pull, (chains, 1)),
-            draws=-(-draws // chains),
-            burn_in=burn_in,
-            seed=arguments.as_seeds(seed),
-            rule=kind,
+        rows = None if matrices is None else matrices.rows
+        criterion = whitened_criterion(
+            data, c, fitted, plain.names, groups=groups, rows=rows, nuisance=nuisance
         )
-        return Draws(chained, criterion.names, eta, f"Gibbs, {kind}")
-
-    def target(self, **options: Any) -> Target:
-        """Return the sandwich target; groups are clusters; `options` as for `etafree.target`."""
-        return target(self.criterion, **{"clusters": self.groups, **options})
-
-    def calibrate(self, draws: object, **options: Any) -> Calibration:
-        """Calibrate draws; the groups are the clusters unless others are given.
-
-        Parameters
-        ----------
-        draws : Draws or array
-            Of this model.
-        **options : optional
-            As for `etafree.calibrate`.
-
-        Returns
-        -------
-        Calibration
-            With the groups as clusters.
-        """
-        return calibrate(draws, self.criterion, **{"clusters": self.groups, **options})
+        vars(self).update(criterion=criterion, groups=groups, tau2=tau2, sigma2=sigma2, c=c)
 
     def __repr__(self) -> str:
         return (
