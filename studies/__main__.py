@@ -1,7 +1,8 @@
-"""``python -m studies coverage``, ``compare`` or ``tournament``, from the root of a checkout."""
+"""``python -m studies coverage``, ``record``, ``compare``, ``tournament``, in a checkout's root."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,6 +45,24 @@ def coverage(
         workers=workers,
         scheduler=scheduler,
     )
+
+
+@app.command()
+def record(
+    runs: Annotated[list[Path], typer.Argument(help="Folders that `coverage` wrote.")],
+    docs: Annotated[Path, typer.Option(help="The documents' folder.")] = Path("docs"),
+) -> None:
+    """Put runs of single scenarios into the recorded table, its page and its picture.
+
+    Example: python -m studies record build/coverage
+    """
+    import pandas as pd
+
+    from studies.coverage import BAND
+    from studies.coverage_page import record as put
+    from studies.scenarios import SCENARIOS
+
+    put(docs, [pd.read_csv(run / "coverage.csv") for run in runs], SCENARIOS, BAND)
 
 
 @app.command()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +16,14 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["coverage_page", "coverage_picture", "league", "league_markdown", "rivals_markdown"]
+__all__ = [
+    "coverage_page",
+    "coverage_picture",
+    "league",
+    "league_markdown",
+    "record",
+    "rivals_markdown",
+]
 
 STYLES = {
     "uncalibrated": (BEFORE, "o", 0.22),
@@ -167,3 +177,30 @@ def coverage_page(
         ],
         "Settings: " + ", ".join(f"{k} = {v}" for k, v in settings.items()),
     )
+
+
+def record(
+    docs: Path, tables: Iterable[pd.DataFrame], scenarios: Iterable[str], band: tuple[float, float]
+) -> pd.DataFrame:
+    """Put `tables` of scenarios that ran anew into the recorded one, its page and its picture.
+
+    The recorded table keeps the order of `scenarios`, and those that none of the new tables has.
+    """
+    import pandas as pd
+
+    recorded = docs / "coverage-2000.csv"
+    rows = dict(iter(pd.read_csv(recorded).groupby("scenario")))
+    for table in tables:
+        rows |= dict(iter(table.groupby("scenario")))
+    table = pd.concat([rows[name] for name in scenarios if name in rows], ignore_index=True)
+    page = docs / "coverage.md"
+    text = page.read_text(encoding="utf-8")
+    for markdown in (league_markdown(table), rivals_markdown(table)):
+        header = re.escape(markdown.splitlines()[0])
+        old = re.search(rf"^{header}\n(?:\|.*\n)+", text, flags=re.MULTILINE)
+        assert old is not None, f"{page} has no table {header}"
+        text = text.replace(old[0], f"{markdown}\n")
+    table.to_csv(recorded, index=False, float_format="%.6g")
+    page.write_text(text, encoding="utf-8")
+    coverage_picture(table, band).savefig(docs / "coverage.png", dpi=110)
+    return table

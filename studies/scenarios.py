@@ -17,12 +17,15 @@ from etafree.dependence import Survey, TimeSeries
 from etafree.foundation.arguments import Array
 from etafree.losses import Squared
 from etafree.optimize import minimise
+from etafree.paper.random_effects import RandomEffects
 from etafree.paper.random_intercept import Design, RandomIntercept, pseudo_true
 from etafree.penalties import Ridge
 from studies import composite, equations, families, serial, surveys
+from studies.kinks import KINKS
 from studies.problem import Problem
 from studies.small_samples import AWKWARD, SMALL
 from studies.survival import SURVIVAL
+from studies.tuples import TUPLES
 
 __all__ = ["SCENARIOS", "SLOW", "simulate"]
 
@@ -62,6 +65,24 @@ def lognormal(rng: np.random.Generator, groups: int) -> Problem:
         sigma2=1.0,
         names=["one", "x", "group level"],
     )
+    options, rivals = _clustered(model.groups)
+    return Problem(model.criterion, options, truth, rivals)
+
+
+def slopes(rng: np.random.Generator, groups: int) -> Problem:
+    """Return random intercepts and slopes, groups of 2 to 12 rows, 10 % outliers.
+
+    Components are estimated. Effects and errors are symmetric and nothing is penalized, so the
+    truth is what made the data.
+    """
+    codes = np.repeat(np.arange(groups), 2 + np.arange(groups) % 11)
+    n = len(codes)
+    X = np.column_stack([np.ones(n), rng.standard_normal(n), rng.standard_normal(groups)[codes]])
+    effects = rng.multivariate_normal([0.0, 0.0], [[2.0, 0.5], [0.5, 0.5]], groups)[codes]
+    error = rng.standard_normal(n) + (rng.random(n) < 0.1) * rng.normal(0.0, 10.0, n)
+    truth = np.array([1.0, 2.0, 0.5])
+    y = X @ truth + np.sum(X[:, :2] * effects, axis=1) + error
+    model = RandomEffects(X, y, codes, X[:, :2], names=["one", "slope", "group level"])
     options, rivals = _clustered(model.groups)
     return Problem(model.criterion, options, truth, rivals)
 
@@ -156,6 +177,9 @@ SURVEYS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     "JKn weights, 12 strata of 3 PSUs": (surveys.replicated, {"strata": 12, "psus": 3}),
     "raked weights, 30 PSUs": (surveys.raked, {"psus": 30}),
 }
+SLOPES: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
+    f"random slopes, sizes 2 to 12, G = {g}": (slopes, {"groups": g}) for g in (60, 100)
+}
 #: Label, function and its arguments.
 SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     "squared, heteroscedastic": (families.heteroscedastic, {"n": 500}),
@@ -200,11 +224,15 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     **SURVIVAL,
     **SURVEYS,
     "pairwise likelihood, Gaussian field": (composite.gaussian_field, {"replicates": 100}),
+    **SLOPES,
+    **KINKS,
+    **TUPLES,
 }
 
 
 #: Scenarios of which a replicate at one learning rate takes more than 50 ms.
-SLOW = (*("pairwise Huber, t errors", "mean and spread in JAX", "modal, skewed errors"), *EQUATIONS)
+SLOW: tuple[str, ...] = ("pairwise Huber, t errors", "mean and spread in JAX")
+SLOW += ("modal, skewed errors", *EQUATIONS, *SLOPES, *TUPLES)
 
 
 def simulate(name: str, rng: np.random.Generator) -> Problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +145,25 @@ def test_the_page_shows_the_recorded_tables() -> None:
     for text in (league_markdown(table), rivals_markdown(table)):
         for line in text.splitlines():
             assert line in page, line
+
+
+def test_a_scenario_that_ran_anew_is_recorded_with_the_others(tmp_path: Path) -> None:
+    for name in ("coverage-2000.csv", "coverage.md"):
+        shutil.copy(RECORDED.parent / name, tmp_path)
+    before = pd.read_csv(RECORDED)
+    anew = before[before["scenario"] == "paper, G = 20"].assign(coverage=0.5)
+    (tmp_path / "run").mkdir()
+    anew.to_csv(tmp_path / "run" / "coverage.csv", index=False)
+    command = ["record", str(tmp_path / "run"), "--docs", str(tmp_path)]
+    done = CliRunner().invoke(studies_app, command)
+    assert done.exit_code == 0, done.output
+    after, page = pd.read_csv(tmp_path / RECORDED.name), (tmp_path / "coverage.md").read_text()
+    changed = after["scenario"] == "paper, G = 20"
+    assert (after.loc[changed, "coverage"] == 0.5).all()
+    assert "| paper, G = 20 | 0.500 |" in page
+    pd.testing.assert_frame_equal(after[~changed], before[~changed])
+    assert (tmp_path / "coverage.png").stat().st_size > 10_000
+    own = (RECORDED.parent / "coverage.md").read_text().splitlines()
+    moved = [line for line in page.splitlines() if line not in own]
+    assert moved
+    assert all(line.startswith("| paper, G = 20") for line in moved)

@@ -355,3 +355,33 @@ def test_what_cannot_be_used_is_refused() -> None:
     refused("correction", "more than 3 units", lambda: ef.target(three, correction="HC1"))
     z = np.arange(12.0)
     refused("h", "constants=True", build(lambda t, *rows: jnp.sum((t[0] - jnp.asarray(z)) ** 2)))
+
+
+def test_skewness_is_that_of_a_sum_over_units_for_an_additive_kernel():
+    from etafree.diagnostics import skewness
+
+    def plain(theta, a):
+        return (theta - a) ** 2
+
+    def additive(theta, a, b, c):
+        return plain(theta, a) + plain(theta, b) + plain(theta, c)
+
+    y = np.tile(np.random.default_rng(4).lognormal(size=30), 4)
+    shifts = []
+    for loss in (ef.JaxLoss(plain), TupleLoss(additive, 3)):
+        criterion = ef.Criterion(loss, y, start=1.0)
+        (check,) = skewness(criterion, ef.target(criterion))
+        shifts.append(check.value)
+    assert shifts[0] > 0.2
+    # a unit is tupled with the others only: m / n in influences, products of weights
+    np.testing.assert_allclose(shifts[1], shifts[0], rtol=8 / len(y))
+
+
+def test_symmetric_units_have_no_skewness_to_warn_of():
+    from etafree.diagnostics import skewness
+
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((80, 1))
+    criterion = ef.Criterion(ef.Wilcoxon(), (x, x[:, 0] + rng.standard_normal(80)))
+    (check,) = skewness(criterion, ef.target(criterion))
+    assert check.verdict == "ok"

@@ -12,7 +12,9 @@ and the third cumulant
 and by Cornish and Fisher both of its quantiles :math:`\pm z` lie :math:`d=b+k_3(z^2-1)/6` to the
 right of Student's: this is by how many standard errors the interval lies too high. For a mean
 :math:`q=\beta=0` and :math:`c=\sum u_g^3`, so that :math:`d=-(2z^2+1)c/6`. In logistic and Poisson
-regression q and c have the opposite sign and undo the skewness of the influences.
+regression q and c have the opposite sign and undo the skewness of the influences. Weights of a
+loss over pairs or tuples are those of its units; a unit's score is the sum over its tuples, so that
+scores add up to the gradient times the tuples' order.
 
 A sample's third moments are large by chance, of long tails above all. `asymmetry` asks the bulk of
 the influences instead: their mean lies beyond their median if they are skewed.
@@ -35,6 +37,7 @@ from etafree.dependence.base import Point
 from etafree.dependence.clusters import influences, mean_score
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
+from etafree.totals.base import ClusterTotals
 from etafree.totals.linear import LinearTotal, is_linear
 
 #: Step of derivatives in standard errors, so that weights stay between 0.9 and 1.1.
@@ -109,26 +112,30 @@ def limit_shifts(
     if criterion.strength > 0:
         share = criterion.strength * criterion.size / total.weight
 
-    def tilted(theta: Array, weights: Array) -> tuple[Array, Array]:
-        """Return score sums (m, p) and the Hessian under weights (m,), penalty included."""
+    def tilted(theta: Array, weights: Array) -> ClusterTotals:
+        """Return gradient, Hessian and score sums (m, p) under weights (m,), penalty included."""
         part = total.reweighted(weights[groups.codes] * own, False)
-        found, slope = part.cluster_totals(theta, groups), np.zeros(total.p)
+        loss, slope, size = part.cluster_totals(theta, groups), np.zeros(total.p), weights * mass
         if share > 0:
             slope = share * criterion.penalty.gradient(theta)
-        sums = found.sums + (weights * mass)[:, None] * slope
-        return sums, found.hessian + (weights @ mass) * criterion.penalty_share(theta)
+        return ClusterTotals(
+            loss.gradient + size.sum() * slope,
+            loss.hessian + size.sum() * criterion.penalty_share(theta),
+            loss.sums + size[:, None] * slope,
+            size,
+        )
 
     inverse, covariance = linalg.inv(at.hessian, "Hessian"), each.T @ each
     se, plain = np.sqrt(np.diagonal(covariance)), np.ones(len(each))
-    here = tilted(at.theta, plain)[0].sum(axis=0)
+    here = tilted(at.theta, plain).gradient
 
     bend = np.zeros(total.p)  # of the expected gradient: sum of A_g I_g, and half the trace of M'''
     root = linalg.cholesky(covariance, "covariance")
     parts = linalg.solve(root, each.T).T
     for part, move in zip(parts.T, STEP * root.T, strict=True):
-        above, below = (tilted(at.theta + s * move, plain)[0] for s in (1, -1))
-        bend += part @ (above - below) / (2 * STEP)
-        bend += 0.5 * ((above + below).sum(axis=0) - 2 * here) / STEP**2
+        above, below = (tilted(at.theta + s * move, plain) for s in (1, -1))
+        bend += part @ (above.sums - below.sums) / (2 * STEP)
+        bend += 0.5 * (above.gradient + below.gradient - 2 * here) / STEP**2
     bias = -(inverse @ bend) / se
 
     shifts = np.zeros(len(columns))
@@ -137,11 +144,11 @@ def limit_shifts(
         gradients, variances = [], []
         for s in (1, -1):
             weights = plain + s * STEP * unit
-            sums, hessian = tilted(at.theta + s * move, weights)
-            gradient = sums.sum(axis=0)
-            scores = sums - np.outer(weights * mass, gradient / (weights @ mass))
-            influence = scores @ linalg.solve(hessian, np.eye(total.p)[j], "Hessian")
-            gradients.append(gradient)
+            there = tilted(at.theta + s * move, weights)
+            size = there.weights
+            scores = there.sums - np.outer(size, there.sums.sum(axis=0) / size.sum())
+            influence = scores @ linalg.solve(there.hessian, np.eye(total.p)[j], "Hessian")
+            gradients.append(there.gradient)
             variances.append(np.log(np.square(influence) @ (1.0 / weights)))
         q = -(inverse[j] @ (sum(gradients) - 2 * here)) / STEP**2 / se[j]
         c = (variances[0] - variances[1]) / (2 * STEP)

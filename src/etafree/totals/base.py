@@ -80,7 +80,7 @@ class Total(ABC):
     #: What it has beyond sums: "rows", a loss of each observation's own; "leverage", a share of the
     #: Hessian of each, which HC2, HC3, CR2 and CR3 need; "linear", losses of a linear predictor;
     #: "memory", all rows at once; "moments", equations of their own, whose shares of the Hessian
-    #: are not symmetric and do not say how scores vary.
+    #: are not symmetric and do not say how scores vary; "units", sums over tuples of them.
     traits: ClassVar[frozenset[str]] = frozenset({"rows", "leverage", "memory"})
 
     @property

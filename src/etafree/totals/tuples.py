@@ -98,7 +98,7 @@ class RowSums(NamedTuple):
 class TupleTotal(Total):
     """A loss summed over tuples of weighted units."""
 
-    traits: ClassVar[frozenset[str]] = frozenset({"leverage", "memory"})
+    traits: ClassVar[frozenset[str]] = frozenset({"leverage", "memory", "units"})
 
     @property
     @abstractmethod
