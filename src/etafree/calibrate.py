@@ -196,7 +196,7 @@ def calibrate(
         _check_centre(goal, posterior, center, how)
         criterion = active_block(goal)
         every = full.select(criterion.names)
-        full, original = _shown(full, every, criterion, some)
+        original = every if some is None else every.select(names_of(criterion, some))
         _movable(original, how)
         target = target_of(
             criterion,
@@ -206,6 +206,8 @@ def calibrate(
             mean=every.mean,
             var_names=some,
         )
+        if target.names != every.names:  # some of them
+            full = original = every.select(target.names)
     elif own and fit is not None:
         original = _movable(full, how)
         target = _jackknifed(fit, structure, center=center, correction=correction, how=how)
@@ -234,14 +236,6 @@ def _reported(
     if covariance is not None and var_names is not None:
         raise InputError("var_names", "cannot be combined with covariance=", "use Draws.select()")
     return var_names, None
-
-
-def _shown(full: Draws, every: Draws, criterion: Criterion, some: object) -> tuple[Draws, Draws]:
-    """Return draws to show, and those of them that move: the active ones, or some by name."""
-    if some is None:
-        return full, every
-    part = every.select(names_of(criterion, some))
-    return part, part
 
 
 def _movable(draws: Draws, how: Map) -> Draws:

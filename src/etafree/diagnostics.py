@@ -306,7 +306,8 @@ def newton_offset(criterion: Criterion, target: Target, offset: Array) -> Check:
 def few_clusters(target: Target) -> tuple[Check, ...]:
     """Return the check of the number of clusters, where their leverage is not known."""
     criterion, count = target.criterion, target.clusters
-    if count is None or (criterion is not None and "leverage" in criterion.total.traits):
+    known = criterion is not None and "leverage" in criterion.total.traits
+    if count is None or known or target.laws is not None:
         return ()
     better = "" if criterion is not None else "pass model= or a criterion, which have CR3; "
     return (judge("clusters", count, {"better": better}),)

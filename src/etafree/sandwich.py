@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,9 @@ def active_block(criterion: Criterion) -> Criterion:
 CENTERS = ("map", "one_step", "mean")
 #: How to get by with few rows or clusters.
 FEWER = "report a few with var_names=, or fit"
+#: Why a coefficient has no variance, and the share of one that is rounding.
+ALONE = "one cluster alone determines each"
+LOST = 1e-12
 
 
 def one_step(criterion: Criterion, start: Array) -> Array:
@@ -249,19 +252,77 @@ def target_of(
     criterion: Criterion, dependence: Dependence, *, var_names: object = None, **choices: Any
 ) -> Target:
     """Return the target of a criterion whose rows depend on each other as described."""
-    if var_names is None:
-        whole, estimate, at = _whole(criterion, dependence, criterion.p, **choices)
+    named = None if var_names is None else chosen(criterion, var_names)
+    total, reported = criterion.total, criterion.p if named is None else len(named)
+    dependence.check_size(total.weights, 1)
+    at, settled = _settled(criterion, dependence, **choices)
+    try:
+        dependence.check_size(total.weights, reported, FEWER)
+        whole, estimate = _whole(at, dependence, settled)
+        if named is not None:
+            return _part(whole, named, _many_parameters(at))
         _refuse_flat(estimate, at, dependence)
         return whole
-    some = chosen(criterion, var_names)
-    whole, _, at = _whole(criterion, dependence, len(some), **choices)
-    return _part(whole, some, _many_parameters(at))
+    except InputError:
+        narrowed = _without_lone_clusters(at, dependence.clusters)
+        if narrowed is None:
+            raise
+    inner, known = narrowed
+    alone = [name for j, name in enumerate(criterion.names) if j not in known]
+    if named is not None and not set(named) <= set(known):
+        problem = f"{ALONE} of {', '.join(alone)}"
+        raise InputError("var_names", f"{problem:.200}", "leave these out")
+    dependence.check_size(total.weights, len(inner.whiten), FEWER)
+    whole, _ = _whole(inner, dependence, settled)
+    return _part(whole, known if named is None else named, _lone(alone))
 
 
-def _whole(
+def _without_lone_clusters(
+    at: Point, groups: Groups | None
+) -> tuple[Point, NDArray[np.intp]] | None:
+    r"""Return the point without directions that one cluster determines, and what is left of theta.
+
+    Along a direction n that one cluster alone sees, :math:`A_hn=0` for the others, every cluster's
+    score is zero at the minimiser: beside the fixed effects of the clusters, say. The other
+    coefficients are those with :math:`n_j=0`. What they have without a cluster does not depend on
+    n, and nothing else does: all is as if rows and responses were deviations from the means of
+    clusters. None if there is no such direction, or nothing else.
+    """
+    criterion = at.criterion
+    if groups is None or criterion.strength > 0 or "moments" in criterion.total.traits:
+        return None
+    totals = criterion.total.cluster_totals(at.theta, groups)
+    scores = totals.sums @ at.whiten.T
+    values, vectors = linalg.eigh(scores.T @ scores, "scores")
+    varies = values > linalg.rounding(criterion.p) * values[-1]
+    whiten = vectors[:, varies].T @ at.whiten
+    lost = 1.0 - np.square(whiten).sum(axis=0) / np.square(at.whiten).sum(axis=0)
+    known = np.flatnonzero(lost < LOST)
+    if varies.all() or not len(known):
+        return None
+    return at._replace(whiten=whiten), known
+
+
+def _lone(names: Sequence[str]) -> tuple[Finding, ...]:
+    """Return which coefficients one cluster alone determines."""
+    few = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+    return (Finding("left out of the target", len(names), {"advice": f"{ALONE} of {few}"}),)
+
+
+class Settled(NamedTuple):
+    """What `target_of` was asked for, checked, and the sums that the point came with."""
+
+    correction: str
+    named: bool  #: Whether the correction was asked for by name.
+    kind: str  #: Of the centre.
+    meat: Any
+    dof: float | None
+    totals: ClusterTotals | None
+
+
+def _settled(
     criterion: Criterion,
     dependence: Dependence,
-    reported: int,
     *,
     center: object = "map",
     correction: str | None = None,
@@ -270,13 +331,12 @@ def _whole(
     meat: Any = None,
     dof: float | None = None,
     mean: Array | None = None,
-) -> tuple[Target, Meat, Point]:
-    """Return the target of all parameters, of which some are reported, its meat and point."""
-    p, named = criterion.p, correction is not None
-    dependence.check_size(criterion.total.weights, reported, FEWER)
+) -> tuple[Point, Settled]:
+    """Return where the sandwich is taken, and the choices for it, checked."""
+    named = correction is not None
     correction = _correction(correction, dependence, meat, criterion)
     if dof is not None:  # before any work
-        degrees_of_freedom(dof, np.inf, p)
+        degrees_of_freedom(dof, np.inf, criterion.p)
     hessian = _checked(hessian, "hessian", criterion, HESSIAN_ADVICE)
     meat = _checked(meat, "meat", criterion, MEAT_ADVICE)
     if isinstance(meat, np.ndarray) and not centered:
@@ -289,31 +349,38 @@ def _whole(
     stacked = None if isinstance(meat, np.ndarray) else criterion.stacked(theta)
     known = centered, stacked, dof is None
     at = dependence.adjusted(Point(criterion, theta, A, linalg.whitener(A), gradient, *known))
-    if meat is not None:
-        estimate = dependence.given(*_given_meat(at, meat))
-    elif totals is not None and groups is not None:
-        scores = group_scores(at, totals, groups, _intercept(criterion))
-        estimate = dependence.with_laws(dependence.meat(scores, correction), at)
+    return at, Settled(correction, named, kind, meat, dof, totals)
+
+
+def _whole(at: Point, dependence: Dependence, settled: Settled) -> tuple[Target, Meat]:
+    """Return the target of all parameters, and its meat."""
+    criterion, dof, p = at.criterion, settled.dof, at.criterion.p
+    groups = dependence.summed(settled.correction) if settled.totals is not None else None
+    if settled.meat is not None:
+        estimate = dependence.given(*_given_meat(at, settled.meat))
+    elif settled.totals is not None and groups is not None:
+        scores = group_scores(at, settled.totals, groups, _intercept(criterion))
+        estimate = dependence.with_laws(dependence.meat(scores, settled.correction), at)
     else:
-        by_leverage = dependence.by_leverage if named else dependence.by_default
-        estimate = by_leverage(at, correction)
+        by_leverage = dependence.by_leverage if settled.named else dependence.by_default
+        estimate = by_leverage(at, settled.correction)
     whole = Target(
-        center=theta,
+        center=at.theta,
         covariance=estimate.covariance,
         names=criterion.names,
         dof=degrees_of_freedom(dof, estimate.dof, p),
-        hessian=A,
+        hessian=at.hessian,
         meat=estimate.matrix,
-        center_kind=kind,
+        center_kind=settled.kind,
         correction=estimate.correction,
-        centered=centered,
+        centered=at.centered,
         clusters=estimate.clusters,
         design=estimate.design,
         n=criterion.n,
         size=criterion.size,
         estimand=criterion.describe(),
         plug_ins=dict(criterion.plug_ins),
-        stacked=() if stacked is None else criterion.estimated,
+        stacked=() if at.stacked is None else criterion.estimated,
         inflation=np.broadcast_to(estimate.inflation if dof is None else 1.0, (p,)),
         joint_dof=estimate.joint_dof if dof is None else None,
         laws=estimate.laws if dof is None else None,
@@ -324,7 +391,7 @@ def _whole(
         criterion=criterion,
         dependence=dependence,
     )
-    return whole, estimate, at
+    return whole, estimate
 
 
 def _many_parameters(at: Point) -> tuple[Finding, ...]:

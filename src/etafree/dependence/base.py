@@ -61,7 +61,7 @@ class Point(NamedTuple):
     criterion: Criterion
     theta: Array
     hessian: Array  #: A, of the penalized total loss.
-    whiten: Array  #: W with WAW' = I.
+    whiten: Array  #: W (k, p) with WAW' = I; k < p where other directions have no variance.
     gradient: Array  #: Of the total loss without its penalty.
     centered: bool = True  #: Whether scores are centred at observation level.
     stacked: Stacked | None = None  #: What estimated nuisance values add to scores.
@@ -77,8 +77,8 @@ class Point(NamedTuple):
 class GroupScores(NamedTuple):
     """Centred score sums of groups, where the Hessian is the identity."""
 
-    sums: Array  #: (G, p).
-    whiten: Array  #: Takes scores to these coordinates, (p, p).
+    sums: Array  #: (G, k).
+    whiten: Array  #: Takes scores to these coordinates, (k, p).
     weights: Array  #: Of the groups (G,); those without weight do not count.
     rows: float  #: Number of rows, copies counted.
     intercept: int | None = None  #: Column that Newey and West's rule leaves out.
@@ -87,7 +87,12 @@ class GroupScores(NamedTuple):
 def finish(whitened: Array, whiten: Array) -> tuple[Array, Array]:
     """Return B and A^{-1} B A^{-1} from B in whitened coordinates."""
     covariance = whiten.T @ whitened @ whiten
-    lower = linalg.inv(whiten, "Hessian")
+    square = len(whiten) == whiten.shape[1]
+    lower = (
+        linalg.inv(whiten, "Hessian")
+        if square
+        else linalg.least_squares(whiten, np.eye(len(whiten)))
+    )
     meat = lower @ whitened @ lower.T
     return 0.5 * (meat + meat.T), 0.5 * (covariance + covariance.T)
 

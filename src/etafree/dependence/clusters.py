@@ -279,7 +279,7 @@ class OneWay(Dependence):
 
     def meat(self, scores: GroupScores, correction: str) -> Meat:
         """Return the sum over clusters of their squared scores: CR0, CR1 or CR1S."""
-        count, p = int(np.count_nonzero(scores.weights)), scores.sums.shape[1]
+        count, p = int(np.count_nonzero(scores.weights)), scores.whiten.shape[1]
         whitened = scores.sums.T @ scores.sums
         whitened *= small_sample_factor(correction, count, scores.rows, p)
         dof = np.inf if correction == "CR0" else count - 1.0
@@ -404,12 +404,12 @@ class LeverageLaws:
     @property
     def storable(self) -> bool:
         """Whether `whole` is small enough for a file."""
-        numbers = 3 * len(_sets(self.at, self.groups)) * self.at.criterion.p**2
+        numbers = 3 * len(_sets(self.at, self.groups)) * len(self.at.whiten) ** 2
         return "memory" in self.at.criterion.total.traits and numbers <= STORED
 
     def whole(self) -> Satterthwaite:
         """Return the matrices of every row or cluster that the laws of any contrasts need."""
-        at, p, blocks = self.at, self.at.criterion.p, []
+        at, k, blocks = self.at, len(self.at.whiten), []
         alone = self.groups is None and is_linear(at.criterion.total)
         for block in whitened_blocks(at, _sets(at, self.groups)):
             present = block.weights > 0
@@ -420,7 +420,7 @@ class LeverageLaws:
                 hessians = hessians - block.weights[present, None, None] * share
                 bent = np.trace(hessians, axis1=1, axis2=2) > 0
                 hessians, variances = (m * bent[:, None, None] for m in (hessians, variances))
-            blocks.append((_leaning(hessians, self.correction, np.eye(p)), hessians, variances))
+            blocks.append((_leaning(hessians, self.correction, np.eye(k)), hessians, variances))
         arrays = [np.concatenate(several) for several in zip(*blocks, strict=True)]
         return Satterthwaite.of(at.whiten, *arrays)
 
@@ -578,15 +578,15 @@ def _working_parts(at: Point, block: ClusterBlock) -> Array:
 
 def _adjusted(at: Point, groups: Groups, correction: str) -> tuple[Array, int, Moments | None]:
     """Return B by CR2 or CR3 where A is the identity, the number of clusters and their moments."""
-    p, count, whiten = at.criterion.p, 0, at.whiten
-    whitened, parts = np.zeros((p, p)), ClusterParts(p, p, exact=len(groups) < MANY)
+    count, whiten, (k, p) = 0, at.whiten, at.whiten.shape
+    whitened, parts = np.zeros((k, k)), ClusterParts(k, p, exact=len(groups) < MANY)
     added, laws = at.added(groups), at.laws and "moments" not in at.criterion.total.traits
     for block in whitened_blocks(at, groups):
         count += int(np.count_nonzero(block.weights > 0))
-        _check_left(np.eye(p) - block.hessians, at, groups, block.first, correction)
+        _check_left(np.eye(k) - block.hessians, at, groups, block.first, correction)
         both = block.scores[:, :, None]
         if laws:  # scores and directions at once
-            same = np.broadcast_to(whiten, (len(block.scores), p, p))
+            same = np.broadcast_to(whiten, (len(block.scores), k, p))
             both = np.concatenate([both, same], axis=2)
         both = _leaning(block.hessians, correction, both)
         adjusted = both[:, :, 0]
@@ -637,14 +637,14 @@ class ClusterParts:
 
 def _sampled_clusters(at: Point, groups: Groups) -> tuple[Array, int, Satterthwaite] | None:
     """Return the same for CR2 under sampling weights, None if a cluster's curvature is negative."""
-    total, whiten, p = at.criterion.total, at.whiten, at.criterion.p
+    total, whiten, k = at.criterion.total, at.whiten, len(at.whiten)
     mean = mean_score(at.criterion, at.gradient, at.centered)
     share = whiten @ at.criterion.penalty_share(at.theta) @ whiten.T
     blocks: list[tuple[Array, Array]] = []
     present_at: list[NDArray[np.intp]] = []
     unweighted = total.unweighted_blocks(at.theta, groups)
     for block, once in zip(whitened_blocks(at, groups), unweighted, strict=True):
-        _check_left(np.eye(p) - block.hessians, at, groups, block.first, "CR2")
+        _check_left(np.eye(k) - block.hessians, at, groups, block.first, "CR2")
         plain, twice = (whiten @ m @ whiten.T for m in (once.hessians, block.variances))
         weighted = block.hessians - block.weights[:, None, None] * share
         scores = (once.scores - once.weights[:, None] * mean) @ whiten.T, block.scores
@@ -656,7 +656,7 @@ def _sampled_clusters(at: Point, groups: Groups) -> tuple[Array, int, Satterthwa
     values = linalg.eigvalsh(grams, "clusters' Hessians")
     if np.any(values[:, 0] < -1e-10 * values[:, -1]):
         return None
-    working = grams[:, p:, p:].sum(axis=0)
+    working = grams[:, k:, k:].sum(axis=0)
     adjust = sampling_adjustment(grams, working)
     adjusted, added = np.einsum("gki,gk->gi", adjust, scores_), at.added(groups)
     adjusted = adjusted if added is None else adjusted + added[np.concatenate(present_at)]
@@ -706,14 +706,14 @@ def contrast_laws(at: Point, groups: Groups | None, correction: str, contrasts: 
     :math:`\nu=(\mathrm{tr}\Lambda)^2/\|\Lambda\|_F^2`, and :math:`\kappa` is its trace over the
     variance of the contrast. No G x G matrix is formed (Bell and McCaffrey; Imbens and Kolesar).
     """
-    total, p = at.criterion.total, at.criterion.p
+    total = at.criterion.total
     if "moments" in total.traits:
         return ScoreLaws(influences(at, groups, correction)).single(contrasts)
-    directions = at.whiten @ np.atleast_2d(contrasts).T  # (p, q)
+    directions = at.whiten @ np.atleast_2d(contrasts).T  # (k, q)
     if groups is None and is_linear(total):
         moments = _row_moments(at, correction, directions)
     else:
-        parts = ClusterParts(p, directions.shape[1], exact=True)
+        parts = ClusterParts(len(at.whiten), directions.shape[1], exact=True)
         for block in whitened_blocks(at, _sets(at, groups)):
             towards = _leaning(block.hessians, correction, directions)
             parts.add(block.hessians, _working_parts(at, block), towards)
@@ -721,7 +721,7 @@ def contrast_laws(at: Point, groups: Groups | None, correction: str, contrasts: 
     factor = total.small_sample_factor() if correction == "HC1" else 1.0
     if correction in ("CR1", "CR1S") and groups is not None:
         count = int(np.count_nonzero(groups.weights(total.weights) > 0))
-        factor = small_sample_factor(correction, count, total.count, p)
+        factor = small_sample_factor(correction, count, total.count, at.criterion.p)
     if correction not in LEVERAGE:
         factor *= total.score_factor
     return moments.law(factor)
@@ -780,7 +780,7 @@ def influences(at: Point, groups: Groups | None, correction: str) -> Array:
     if correction not in LEVERAGE or "leverage" not in total.traits:
         sums = group_scores(at, total.cluster_totals(at.theta, sets), sets, None).sums
         return -sums @ at.whiten
-    scores = np.zeros((len(sets), total.p))
+    scores = np.zeros((len(sets), len(at.whiten)))
     for block in whitened_blocks(at, sets):
         adjusted = _leaning(block.hessians, correction, block.scores[:, :, None])
         scores[block.first : block.first + len(adjusted)] = adjusted[:, :, 0]
