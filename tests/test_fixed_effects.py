@@ -143,7 +143,7 @@ def test_nothing_but_dummies_and_too_few_clusters_are_refused() -> None:
     few = UNIT % 2
     X = np.column_stack([SLOPES, few == 0, few == 1])
     crowded = ef.Criterion(ef.losses.Squared(), (X, Y))
-    refused("clusters", "are 2 for 4 parameters", lambda: ef.target(crowded, clusters=few))
+    refused("clusters", "are 2 for 2 parameters", lambda: ef.target(crowded, clusters=few))
 
 
 def test_a_penalty_determines_what_clusters_do_not() -> None:
@@ -152,3 +152,53 @@ def test_a_penalty_determines_what_clusters_do_not() -> None:
         ef.losses.Squared(), (criterion.total.X, Y), penalty=ef.penalties.Ridge(0.1)
     )
     assert ef.target(ridge, clusters=UNIT).p == 5
+
+
+def two_ways() -> tuple[Array, Array, Array, Array]:
+    rng = np.random.default_rng(11)
+    firm, year = np.repeat(np.arange(15), 10), np.tile(np.arange(10), 15)
+    kept = rng.random(150) < 0.8
+    firm, year = firm[kept], year[kept]
+    x = rng.standard_normal((len(firm), 2)) + rng.standard_normal(15)[firm, None]
+    noise = rng.standard_normal(15)[firm] + rng.standard_normal(10)[year]
+    return firm, year, x, x @ [1.0, 0.5] + noise + rng.standard_normal(len(firm))
+
+
+def test_fixed_effects_of_both_ways_leave_a_variance_of_leaving_out_either() -> None:
+    firm, year, x, y = two_ways()
+    D = np.column_stack([firm[:, None] == np.arange(15), year[:, None] == np.arange(1, 10)])
+    X = np.column_stack([x, D.astype(float)])
+    full = np.linalg.lstsq(X, y, rcond=None)[0]
+
+    def jackknife(labels: Array) -> Array:
+        steps = []
+        for label in np.unique(labels):
+            kept = labels != label
+            steps.append(np.linalg.lstsq(X[kept], y[kept], rcond=1e-9)[0][:2] - full[:2])
+        return np.transpose(steps) @ steps
+
+    known = jackknife(firm) + jackknife(year) - jackknife(np.arange(len(y)))
+    criterion = ef.Criterion(ef.losses.Squared(), (X, y))
+    for correction in (None, "CR3"):
+        goal = ef.target(criterion, clusters=[firm, year], correction=correction)
+        assert goal.names == ("theta[0]", "theta[1]")
+        assert goal.correction == "CR3"
+        np.testing.assert_allclose(goal.covariance, known, rtol=1e-8)
+        assert np.all((goal.dof > 3) & (goal.dof < 24))
+    plain = ef.target(criterion, clusters=[firm, year], correction="CR1S", var_names=["theta[1]"])
+    assert plain.se[0] == pytest.approx(goal.se[1], rel=0.3)
+
+
+def test_years_are_crowded_by_the_effects_of_firms_and_one_slope_is_reported_by_name() -> None:
+    firm, year, x, y = two_ways()
+    D = np.column_stack([firm[:, None] == np.arange(15), year[:, None] == np.arange(1, 10)])
+    criterion = ef.Criterion(ef.losses.Squared(), (np.column_stack([x, D]), y))
+    refused("clusters", "are 10 for 16 parameters", lambda: ef.target(criterion, clusters=year))
+    names = ["theta[0]", "theta[1]"]
+    goal = ef.target(criterion, clusters=year, var_names=names)
+    X, full = criterion.total.X, ef.minimise(criterion).theta
+    steps = []
+    for label in range(10):
+        kept = year != label
+        steps.append(np.linalg.lstsq(X[kept], y[kept], rcond=1e-9)[0][:2] - full[:2])
+    np.testing.assert_allclose(goal.covariance, np.transpose(steps) @ steps, rtol=1e-8)

@@ -20,7 +20,7 @@ from etafree.criterion import Criterion
 from etafree.data.groups import Groups
 from etafree.dependence import as_structure, bind
 from etafree.dependence.base import Dependence, Meat, Point, Structure
-from etafree.dependence.clusters import effective_parameters, group_scores, loaded
+from etafree.dependence.clusters import effective_parameters, estimable, group_scores, loaded
 from etafree.errors import InputError, NotPositiveDefiniteError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, in_order
@@ -68,9 +68,8 @@ def active_block(criterion: Criterion) -> Criterion:
 CENTERS = ("map", "one_step", "mean")
 #: How to get by with few rows or clusters.
 FEWER = "report a few with var_names=, or fit"
-#: Why a coefficient has no variance, and the share of one that is rounding.
+#: Why coefficients have no variance.
 ALONE = "one cluster alone determines each"
-LOST = 1e-12
 
 
 def one_step(criterion: Criterion, start: Array) -> Array:
@@ -264,43 +263,18 @@ def target_of(
         _refuse_flat(estimate, at, dependence)
         return whole
     except InputError:
-        narrowed = _without_lone_clusters(at, dependence.clusters)
-        if narrowed is None:
+        inner = dependence.narrowed(at)
+        if inner is None:
             raise
-    inner, known = narrowed
+    known = estimable(inner, at)
     alone = [name for j, name in enumerate(criterion.names) if j not in known]
     if named is not None and not set(named) <= set(known):
         problem = f"{ALONE} of {', '.join(alone)}"
         raise InputError("var_names", f"{problem:.200}", "leave these out")
-    dependence.check_size(total.weights, len(inner.whiten), FEWER)
+    reported = len(inner.whiten) if named is None else len(named)
+    dependence.check_size(total.weights, reported, FEWER)
     whole, _ = _whole(inner, dependence, settled)
     return _part(whole, known if named is None else named, _lone(alone))
-
-
-def _without_lone_clusters(
-    at: Point, groups: Groups | None
-) -> tuple[Point, NDArray[np.intp]] | None:
-    r"""Return the point without directions that one cluster determines, and what is left of theta.
-
-    Along a direction n that one cluster alone sees, :math:`A_hn=0` for the others, every cluster's
-    score is zero at the minimiser: beside the fixed effects of the clusters, say. The other
-    coefficients are those with :math:`n_j=0`. What they have without a cluster does not depend on
-    n, and nothing else does: all is as if rows and responses were deviations from the means of
-    clusters. None if there is no such direction, or nothing else.
-    """
-    criterion = at.criterion
-    if groups is None or criterion.strength > 0 or "moments" in criterion.total.traits:
-        return None
-    totals = criterion.total.cluster_totals(at.theta, groups)
-    scores = totals.sums @ at.whiten.T
-    values, vectors = linalg.eigh(scores.T @ scores, "scores")
-    varies = values > linalg.rounding(criterion.p) * values[-1]
-    whiten = vectors[:, varies].T @ at.whiten
-    lost = 1.0 - np.square(whiten).sum(axis=0) / np.square(at.whiten).sum(axis=0)
-    known = np.flatnonzero(lost < LOST)
-    if varies.all() or not len(known):
-        return None
-    return at._replace(whiten=whiten), known
 
 
 def _lone(names: Sequence[str]) -> tuple[Finding, ...]:

@@ -156,6 +156,10 @@ class Dependence(ABC):
         """Return the point with what the structure itself adds to the rows' scores."""
         return at
 
+    def narrowed(self, at: Point) -> Point | None:
+        """Return the point without directions that a group alone determines, None if all are."""
+        return None
+
     def with_laws(self, meat: Meat, at: Point) -> Meat:
         """Return the same with laws of each coefficient, where score sums do not give them."""
         return meat

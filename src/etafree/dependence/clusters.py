@@ -32,7 +32,7 @@ MacKinnon, J. G. and White, H. (1985). J. Econometrics 29, 305-325. Bell, R. M. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,6 +75,8 @@ if TYPE_CHECKING:
 
 #: Smallest eigenvalue of I - A_g A^{-1} that leaves something to estimate from.
 SINGULAR = 1e-10
+#: Share of a coefficient's direction that is rounding.
+LOST = 1e-12
 #: Degrees of freedom of which a lower bound is enough, and work to be spent on others: products of
 #: rows and squared parameters.
 MANY, WORK = 1000.0, 4e9
@@ -258,6 +260,9 @@ class OneWay(Dependence):
     def clusters(self) -> Groups:
         return self.groups
 
+    def narrowed(self, at: Point) -> Point | None:
+        return narrowed(at, [self.groups])
+
     def given(self, matrix: Array, covariance: Array) -> Meat:
         """Return a variance of the total that the user computed, with t and G - 1."""
         count = len(self.groups)
@@ -308,6 +313,55 @@ class OneWay(Dependence):
         return Meat(
             *matrices, dof, correction, count, design=design, inflation=inflation, laws=laws
         )
+
+
+def narrowed(at: Point, clusterings: Iterable[Groups]) -> Point | None:
+    r"""Return the point without directions that one cluster alone determines.
+
+    Along such a direction n, :math:`A_hn=0` for all clusters but one: that of a cluster's own
+    dummy, say. What else is estimated without that cluster does not depend on n. So everything is
+    taken in the other coordinates, which every :math:`A_g` maps to themselves: the others'
+    coefficients have what they have in a regression of deviations from the means of clusters. None
+    if there is no such direction, or no coefficient is left.
+    """
+    criterion = at.criterion
+    if criterion.strength > 0 or "moments" in criterion.total.traits:
+        return None
+    lone = np.hstack([lone_directions(at, groups) for groups in clusterings])
+    inner = _across(at, lone)
+    return inner if lone.size and len(estimable(inner, at)) else None
+
+
+def lone_directions(at: Point, groups: Groups) -> Array:
+    r"""Return directions (p, f), where A is the identity, that one cluster alone determines.
+
+    At the minimiser no cluster has a score along them. Few clusters have none along others too, but
+    only for these :math:`\sum_g\|A_gv\|^2=\|v\|^2`.
+    """
+    totals = at.criterion.total.cluster_totals(at.theta, groups)
+    scores = totals.sums @ at.whiten.T
+    values, vectors = linalg.eigh(scores.T @ scores, "scores")
+    silent = vectors[:, values <= linalg.rounding(len(values)) * values[-1]]
+    if not silent.size or len(estimable(_across(at, silent), at)):
+        return silent
+    seen = np.zeros((silent.shape[1], silent.shape[1]))
+    for block in whitened_blocks(at, groups):
+        along = block.hessians @ silent
+        seen += np.einsum("gij,gik->jk", along, along)
+    shares, turn = linalg.eigh(seen, "clusters' Hessians")
+    return np.asarray(silent @ turn[:, shares > 1.0 - 1e-8])
+
+
+def _across(at: Point, directions: Array) -> Point:
+    """Return the point in coordinates orthogonal to directions (p, f)."""
+    values, vectors = linalg.eigh(directions @ directions.T, "scores")
+    return at._replace(whiten=vectors[:, values < 1e-8].T @ at.whiten)
+
+
+def estimable(inner: Point, at: Point) -> NDArray[np.intp]:
+    """Return the coefficients that lie in the directions that are left of a point."""
+    left = np.square(inner.whiten).sum(axis=0) / np.square(at.whiten).sum(axis=0)
+    return np.flatnonzero(left > 1.0 - LOST)
 
 
 def effective_parameters(at: Point) -> float:
@@ -436,7 +490,7 @@ def _squared_rows(at: Point, correction: str) -> tuple[Array, Array, Moments | N
     shrink, turn = linalg.eigh(0.5 * (share + share.T), "penalty's Hessian")
     whiten = turn.T @ at.whiten  # coordinates in which the penalty's share is diagonal too
     mean = whiten @ mean_score(at.criterion, at.gradient, at.centered)
-    leverages, p, stacked = correction in LEVERAGE, total.p, at.stacked
+    leverages, (k, p), stacked = correction in LEVERAGE, whiten.shape, at.stacked
     working = _working_variance(at, whiten) if leverages and at.laws else None
     power = 1.0 if correction == "HC3" else 0.5
 
@@ -459,7 +513,7 @@ def _squared_rows(at: Point, correction: str) -> tuple[Array, Array, Moments | N
             weight = block.weights if chunk.frequency else np.square(block.weights)
             whitened += (score.T * weight) @ score
 
-    whitened, trace, square = total.fold(add, np.zeros((p, p)), np.zeros(p), np.zeros(p))
+    whitened, trace, square = total.fold(add, np.zeros((k, k)), np.zeros(p), np.zeros(p))
     if working is None:
         return whitened, whiten, None
     truth = np.einsum("ij,ij->j", whiten, working @ whiten)
@@ -468,7 +522,7 @@ def _squared_rows(at: Point, correction: str) -> tuple[Array, Array, Moments | N
 
 def _working_variance(at: Point, whiten: Array) -> Array:
     """Return the variance (p, p) of the total score under the working model, whitened."""
-    theta, total, p = at.theta, at.criterion.total, at.criterion.p
+    theta, total, k = at.theta, at.criterion.total, len(whiten)
     assert is_linear(total)
     if total.frequency:  # the Hessian of the loss
         loss = at.hessian - total.weight * at.criterion.penalty_share(theta)
@@ -481,7 +535,7 @@ def _working_variance(at: Point, whiten: Array) -> Array:
             weight = block.weights if chunk.frequency else np.square(block.weights)
             working += (z.T * (weight * bend)) @ z
 
-    (working,) = total.fold(spread, np.zeros((p, p)))
+    (working,) = total.fold(spread, np.zeros((k, k)))
     return np.asarray(working)
 
 

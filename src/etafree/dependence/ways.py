@@ -48,12 +48,12 @@ from etafree.dependence.base import (
     group_totals,
     small_sample_factor,
 )
-from etafree.dependence.clusters import Independent, OneWay, contrast_laws, group_scores
+from etafree.dependence.clusters import Independent, OneWay, contrast_laws, group_scores, narrowed
 from etafree.dependence.forms import SumLaws, welch
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array
 from etafree.foundation.check import Finding
-from etafree.foundation.linalg import check_covariance, relative_eigenvalues
+from etafree.foundation.linalg import check_covariance, relative_eigenvalues, whitener
 from etafree.target import Law, Laws
 from etafree.totals.linear import is_linear
 
@@ -77,6 +77,9 @@ class Ways(Dependence):
         """Return the structure of two or more named ways, each with a code for every row."""
         first, *others = ways.values()
         return cls(*first.crossed(*others), tuple(ways))
+
+    def narrowed(self, at: Point) -> Point | None:
+        return narrowed(at, self.row_groups().values())
 
     def row_groups(self) -> Mapping[str, Groups]:
         rows = [self.groups.merged(way) for way in self.ways]
@@ -104,14 +107,19 @@ class Ways(Dependence):
 
     def by_leverage(self, at: Point, correction: str) -> Meat:
         """Return the same signed sum of jackknife variances, CR3, with Welch's laws."""
-        of_ways, p = [self._way(at, name, correction) for name in self.names], at.criterion.p
-        single, joint, without = np.zeros((p, p)), np.zeros((p, p)), at._replace(laws=False)
+        every, narrow = at, len(at.whiten) < at.criterion.p
+        if narrow:  # each way leaves out what its own clusters determine
+            every = at._replace(whiten=whitener(at.hessian))
+        of_ways = [self._way(every, name, correction, narrow) for name in self.names]
+        p, k, turned = at.criterion.p, len(at.whiten), at.whiten @ at.hessian
+        single, joint = np.zeros((k, k)), np.zeros((k, k))
         for way in of_ways:
-            single += at.whiten @ way.matrix @ at.whiten.T
+            single += turned @ way.covariance @ turned.T
         for size, groups in self._sets():
             if size > 1:
-                matrix = _of_cells(without, self.groups.merged(groups), correction)
-                joint += (-1.0) ** (size + 1) * at.whiten @ matrix @ at.whiten.T
+                cells = self.groups.merged(groups)
+                covariance = _of_cells(every._replace(laws=False), cells, correction)
+                joint += (-1.0) ** (size + 1) * turned @ covariance @ turned.T
         counts = [way.clusters or 0 for way in of_ways]
         meat, whole = self._joined(single, joint, at.whiten, counts, correction)
         kept = [way for k, way in enumerate(of_ways) if not (whole and self._nested(k))]
@@ -124,23 +132,24 @@ class Ways(Dependence):
         return replace(meat, dof=welch(each).dof, laws=SumLaws(tuple(parts)))
 
     def by_default(self, at: Point, correction: str) -> Meat:
-        """Return the same, or CR1S where it cannot be: a cluster alone determines a coefficient.
-
-        So do clusters with dummies of their own. Data in parts may have too many cells.
-        """
+        """Return the same, or CR1S where it cannot be: data in parts may have too many cells."""
         try:
             return self.by_leverage(at, correction)
         except InputError as error:
+            if self.narrowed(at) is not None:
+                raise
             reason = error.problem.partition(" (")[0]
         totals = at.criterion.total.cluster_totals(at.theta, self.groups)
         scores = group_scores(at, totals, self.groups, None)
         meat = self.with_laws(self.meat(scores, self.defaults[1]), at)
         return replace(meat, design=f"{meat.design}, no {correction} ({reason})")
 
-    def _way(self, at: Point, name: str, correction: str) -> Meat:
+    def _way(self, at: Point, name: str, correction: str, narrow: bool) -> Meat:
         """Return the variance of one way alone; errors say of which."""
+        way = OneWay(self.row_groups()[name])
+        inner = way.narrowed(at) if narrow else None
         try:
-            return OneWay(self.row_groups()[name]).by_leverage(at, correction)
+            return way.by_leverage(inner or at, correction)
         except InputError as error:
             problem = f"way {name!r}: {error.problem}"
             raise InputError(error.argument, problem, error.advice) from None
@@ -241,11 +250,11 @@ class Unscaled(NamedTuple):
 
 
 def _of_cells(at: Point, cells: Groups, correction: str) -> Array:
-    """Return the variance of the total by leaving out one cell in turn, HC3 of single rows."""
+    """Return the covariance by leaving out one cell in turn, HC3 of single rows."""
     total = at.criterion.total
     if len(cells) == total.n and is_linear(total) and not total.copies:
-        return Independent(total.n).by_leverage(at, "HC3").matrix
-    return OneWay(cells).by_leverage(at, correction).matrix
+        return Independent(total.n).by_leverage(at, "HC3").covariance
+    return OneWay(cells).by_leverage(at, correction).covariance
 
 
 def _square(sums: Array, groups: Groups) -> Array:
