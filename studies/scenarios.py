@@ -100,6 +100,36 @@ def unequal(rng: np.random.Generator, groups: int) -> Problem:
     return Problem(criterion, options, np.array([2.0 * moment / (moment + 0.5)]), rivals)
 
 
+def fixed_effects(rng: np.random.Generator, units: int, periods: int) -> Problem:
+    """Return fixed effects of units of 3 to 12 rows, and of periods if there are any.
+
+    Slopes vary between units and between periods, which is what clusters are for; errors are wider
+    in every third unit. Slopes do not depend on the covariate, so the truth is their mean.
+    """
+    sizes = 3 + np.arange(units) % 10
+    unit = np.repeat(np.arange(units), sizes)
+    slope = 0.5 + 0.3 * rng.standard_normal(units)[unit]
+    shift = rng.standard_normal((2, units))[:, unit]
+    dummies, clusters = [unit[:, None] == np.arange(units)], {"unit": unit}
+    if periods:
+        period = np.concatenate([rng.permutation(periods)[:size] for size in sizes])
+        slope = slope + 0.3 * rng.standard_normal(periods)[period]
+        shift = shift + rng.standard_normal((2, periods))[:, period]
+        dummies.append(period[:, None] == np.arange(1, periods))
+        clusters["period"] = period
+    x, error = rng.standard_normal((2, len(unit)))
+    x = x + shift[0]
+    y = slope * x + shift[1] + error * (1 + (unit % 3 == 0))
+    X = np.column_stack([x, *dummies]).astype(float)
+    names = ["slope", *(f"effect {k}" for k in range(1, X.shape[1]))]
+    criterion = Criterion(Squared(), (X, y), names=names)
+    corrections = ("CR1S",) if periods else ("CR0", "CR1", "CR2")
+    rivals: dict[str, dict[str, Any]] = {
+        n: {"clusters": clusters, "correction": n, "var_names": "slope"} for n in corrections
+    }
+    return Problem(criterion, {"clusters": clusters}, np.full(X.shape[1], 0.5), rivals)
+
+
 def autoregressive(rng: np.random.Generator, phi: float, periods: int) -> Problem:
     """Return a regression in time whose covariate and errors are both AR(1)."""
     from scipy.signal import lfilter
@@ -180,6 +210,10 @@ SURVEYS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
 SLOPES: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     f"random slopes, sizes 2 to 12, G = {g}": (slopes, {"groups": g}) for g in (60, 100)
 }
+FIXED: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
+    "fixed effects of 40 units": (fixed_effects, {"units": 40, "periods": 0}),
+    "fixed effects of 30 units and 15 periods": (fixed_effects, {"units": 30, "periods": 15}),
+}
 #: Label, function and its arguments.
 SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     "squared, heteroscedastic": (families.heteroscedastic, {"n": 500}),
@@ -225,6 +259,7 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     **SURVEYS,
     "pairwise likelihood, Gaussian field": (composite.gaussian_field, {"replicates": 100}),
     **SLOPES,
+    **FIXED,
     **KINKS,
     **TUPLES,
 }
@@ -232,7 +267,7 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
 
 #: Scenarios of which a replicate at one learning rate takes more than 50 ms.
 SLOW: tuple[str, ...] = ("pairwise Huber, t errors", "mean and spread in JAX")
-SLOW += ("modal, skewed errors", *EQUATIONS, *SLOPES, *TUPLES)
+SLOW += ("modal, skewed errors", *EQUATIONS, *SLOPES, *FIXED, *TUPLES)
 
 
 def simulate(name: str, rng: np.random.Generator) -> Problem:

@@ -110,6 +110,8 @@ def test_a_table_with_a_category_per_cluster_is_calibrated_and_told_what_is_left
     assert result.summary().index.tolist() == ["x", "z"]
     assert "one cluster alone determines each of Intercept, C(unit)[T.1]" in str(result)
     assert result.test("x = z").p_value < 0.05
+    again = ef.calibrate(ef.sample(posterior, 2000, seed=1), result.target)
+    np.testing.assert_array_equal(again.draws.array, result.draws.array)
     one = ef.calibrate(ef.sample(posterior, 500), posterior, clusters="unit", var_names="z")
     assert one.target.se[0] == pytest.approx(result.target.se[1], rel=1e-9)
     refused(

@@ -384,6 +384,8 @@ def _drawn(
     checked = Draws.of(draws, None, eta)
     if goal is None or (isinstance(goal, Target) and _is_active(goal, checked)):
         return checked
+    if isinstance(goal, Target) and set(goal.names) < set(checked.names):
+        return checked.select(goal.names)  # a target of some of the parameters
     return _named(checked, goal)
 
 
