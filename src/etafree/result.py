@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from etafree import inference
+from etafree import inference, predictions
 from etafree.bootstrap import resampled_targets
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
@@ -837,6 +837,173 @@ class Calibration:
             shaped = np.reshape(values, (*shape, *values.shape[1:]))
             effects[name] = like.copy(data=shaped).transpose(*before[name].dims)
         return effects
+
+    def predict(
+        self,
+        newdata: object = None,
+        *,
+        offset: object = None,
+        scale: str = "response",
+        kind: str = "draws",
+        level: float | None = None,
+    ) -> pd.DataFrame:
+        """Predict at rows of data, with intervals.
+
+        What is predicted is the loss's own: a mean for squared and count losses, a probability for
+        the logistic, a quantile, a centre that outliers do not move. Intervals are of that value,
+        not of a new response.
+
+        Parameters
+        ----------
+        newdata : DataFrame or (m, p) array, optional
+            New rows, a table with the columns of the formula, or rows of X. The data's own rows if
+            not given.
+        offset : float or (m,) array, optional
+            Of new rows; needed if the data had one.
+        scale : {"response", "link"}
+            Whether to predict responses, or linear predictors.
+        kind : {"draws", "wald"}
+            Limits are quantiles of the calibrated draws' predictions, or by the delta method.
+        level : float, optional
+            Of the intervals; by default the result's.
+
+        Returns
+        -------
+        DataFrame
+            A row per row: estimate, se (delta method), lower, upper.
+
+        See Also
+        --------
+        average_predictions, comparisons, slopes : Averages over rows, and what changes them.
+
+        Examples
+        --------
+        >>> import etafree as ef, pandas as pd
+        >>> df = pd.DataFrame({"x": range(20), "y": [k % 3 + 0.1 * k for k in range(20)]})
+        >>> posterior = ef.GeneralizedPosterior(
+        ...     ef.Criterion.from_formula("y ~ x", df, ef.losses.Squared()), 1.0
+        ... )
+        >>> result = ef.calibrate(ef.sample(posterior, seed=1), posterior)
+        >>> result.predict(pd.DataFrame({"x": [0.0, 30.0]}), kind="wald").round(2)
+           estimate    se  lower  upper
+        0      0.96  0.39   0.14   1.79
+        1      3.93  0.44   3.01   4.84
+        """
+        grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
+        return self._predicted(grid, grid.each(), kind, level)
+
+    def average_predictions(
+        self,
+        by: str | Sequence[str] | None = None,
+        newdata: object = None,
+        *,
+        offset: object = None,
+        scale: str = "response",
+        kind: str = "draws",
+        level: float | None = None,
+    ) -> pd.DataFrame:
+        """Average predictions over rows, or over those that agree in the columns `by`.
+
+        Rows of the data count by their weights, new rows alike.
+
+        Parameters
+        ----------
+        by : str or list of str, optional
+            Columns of the data, or of `newdata`.
+        newdata, offset, scale, kind, level : optional
+            As for `predict`.
+
+        Returns
+        -------
+        DataFrame
+            A row per average: estimate, se (delta method), lower, upper.
+        """
+        grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
+        return self._predicted(grid, grid.averages(by), kind, level)
+
+    def comparisons(
+        self,
+        variables: str | Sequence[str] | Mapping[str, object] | None = None,
+        by: str | Sequence[str] | None = None,
+        newdata: object = None,
+        *,
+        offset: object = None,
+        scale: str = "response",
+        kind: str = "draws",
+        level: float | None = None,
+    ) -> pd.DataFrame:
+        """Return by how much predictions change on average when a variable changes.
+
+        Every row is predicted twice, with the variable at one value and at another, all else as it
+        is. Numbers grow by one, categories go from the first to each of the others.
+
+        Parameters
+        ----------
+        variables : str, list of str or mapping, optional
+            Which variables; a mapping says how they change, ``{"x": 10}`` by ten, ``{"x": (0, 1)}``
+            or ``{"g": ("a", "b")}`` from one value to another. All if not given.
+        by : str or list of str, optional
+            Columns of the data whose values averages are of; all rows if not given.
+        newdata, offset, scale, kind, level : optional
+            As for `predict`.
+
+        Returns
+        -------
+        DataFrame
+            A row per change: estimate, se, lower, upper, and t and p for no change.
+
+        References
+        ----------
+        Arel-Bundock, V., Greifer, N. and Heiss, A. (2024). How to interpret statistical models
+        using marginaleffects for R and Python. J. Statist. Software 111(9).
+        """
+        grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
+        sums = grid.contrasts(variables, by, slopes=False)
+        return self._predicted(grid, sums, kind, level, tests=True)
+
+    def slopes(
+        self,
+        variables: str | Sequence[str] | None = None,
+        by: str | Sequence[str] | None = None,
+        newdata: object = None,
+        *,
+        offset: object = None,
+        scale: str = "response",
+        kind: str = "draws",
+        level: float | None = None,
+    ) -> pd.DataFrame:
+        """Return the average derivative of predictions in a variable.
+
+        Parameters
+        ----------
+        variables : str or list of str, optional
+            Numeric ones; all of them if not given.
+        by : str or list of str, optional
+            As for `comparisons`.
+        newdata, offset, scale, kind, level : optional
+            As for `predict`.
+
+        Returns
+        -------
+        DataFrame
+            A row per variable: estimate, se, lower, upper, and t and p for a slope of zero.
+        """
+        grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
+        sums = grid.contrasts(variables, by, slopes=True)
+        return self._predicted(grid, sums, kind, level, tests=True)
+
+    def _predicted(
+        self,
+        grid: predictions.Grid,
+        sums: predictions.Sums,
+        kind: str,
+        level: float | None,
+        *,
+        tests: bool = False,
+    ) -> pd.DataFrame:
+        draws = self.draws
+        known = predictions.Coefficients.of(self.target, draws.names, grid.criterion, draws.array)
+        return predictions.table_of(sums, self.target, known, kind, self._level(level), tests=tests)
 
     def report(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
         """Write a self-contained HTML page about this calibration.

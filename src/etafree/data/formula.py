@@ -16,10 +16,11 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.data.labels import Chunk, Columns, Kept, as_frame, numbers
 from etafree.data.rows import Rows
@@ -342,6 +343,63 @@ class Design(NamedTuple):
     spec: ModelSpecs
 
 
+@dataclass(frozen=True, eq=False)
+class RightSide:
+    """The right side of a formula, with the table that says what its categories are."""
+
+    formula: str
+    table: pd.DataFrame
+    context: Mapping[str, object] | None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what travels to other processes and into files: functions may not."""
+        state = {"formula": self.formula, "table": self.table}
+        return {**state, "context": None if self.context else {}}
+
+    @cached_property
+    def _spec(self) -> Any:
+        """What the table made of it: categories, knots, means."""
+        return matrices(self.formula, self.table, self.context).spec.rhs
+
+    @cached_property
+    def categories(self) -> set[str]:
+        """The variables behind its categories."""
+        return set().union(*_categorical(self._spec))
+
+    def variables(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns of a table that it uses."""
+        right = self.formula.partition("~")[2]
+        return list(formula_columns(f"1 ~ {right}", columns, self.context))
+
+    def rows(self, table: pd.DataFrame, names: Sequence[str]) -> tuple[Array, NDArray[np.bool_]]:
+        """Return columns `names` of a table's design matrix, and which rows are complete (n,)."""
+        import formulaic
+
+        if self.context is None:
+            problem = "calls functions of your own, which do not travel with a pickled result"
+            raise InputError("formula", problem, "calibrate again in this process")
+        missing = [c for c in self.variables(list(map(str, self.table))) if c not in table]
+        if missing:
+            raise InputError("newdata", f"lacks {missing}", f"columns: {list(table.columns)[:20]}")
+        plain = as_frame(table, table.columns).reset_index(drop=True)
+        declared = [name for name in plain if plain[name].dtype.name == "category"]
+        plain = plain.astype(dict.fromkeys(declared, object))
+        known = {"np": np, "exp10": partial(np.power, 10.0), "C": _categories, **self.context}
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "Data has categories outside")
+                made = formulaic.model_matrix(self._spec, plain, context=known, na_action="drop")
+        except Exception as error:  # formulaic raises its own and Python's errors alike
+            problem = f"does not fit {self.formula!r:.200}: {plain_text(error):.400}"
+            advice = "it needs the columns and the categories of the data"
+            raise InputError("newdata", problem, advice) from None
+        X = made[list(names)].to_numpy(dtype=np.float64)
+        check_finite(X, "newdata")
+        complete = np.zeros(len(plain), dtype=bool)
+        complete[np.asarray(made.index, dtype=np.intp)] = True
+        return np.ascontiguousarray(X), complete
+
+
 def plain_text(error: Exception) -> str:
     """Return an error's message on one line, without a terminal's colours and marks."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
@@ -417,7 +475,9 @@ def matrices(
     intercept = names.index("Intercept") if "Intercept" in names else None
     kept = np.asarray(both.rhs.index, dtype=np.intp)
     missing = len(data) - len(kept)
-    rows = Rows(len(data), kept if missing else None, data.index, data, missing=missing)
+    right = RightSide(formula, data, own) if isinstance(formula, str) else None
+    kept_rows = kept if missing else None
+    rows = Rows(len(data), kept_rows, data.index, data, missing=missing, right=right)
     return Design(np.ascontiguousarray(X), y, names, intercept, rows, both.model_spec)
 
 
@@ -609,11 +669,16 @@ class Recipe:
         """Return the columns behind each category of the formula."""
         columns = []
         for spec in (self.spec.lhs, self.spec.rhs):
-            for factor, variables in spec.factor_variables.items():
-                state = spec.encoder_state.get(factor.expr)
-                if state is not None and state[0].value == "categorical":
-                    columns.append([c for c in self.columns if c in variables])
+            columns += [[c for c in self.columns if c in used] for used in _categorical(spec)]
         return columns
+
+
+def _categorical(spec: Any) -> Iterator[set[str]]:
+    """Yield the variables behind each category of one side of a formula."""
+    for factor, variables in spec.factor_variables.items():
+        state = spec.encoder_state.get(factor.expr)
+        if state is not None and state[0].value == "categorical":
+            yield set(map(str, variables))
 
 
 def looks_elsewhere(term: str) -> InputError:

@@ -18,6 +18,8 @@ from etafree.foundation.arguments import Array, Labels, as_array, as_choice, own
 if TYPE_CHECKING:
     import pandas as pd
 
+    from etafree.data.formula import RightSide
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -39,6 +41,8 @@ class Rows:
         Rows that were left out because a value is missing.
     clusters : labels or column names, optional
         Clusters that the data were said to come in: the default where none are named.
+    right : RightSide or None
+        The right side of a formula, which makes rows of other tables.
     """
 
     original: int
@@ -48,6 +52,7 @@ class Rows:
     advice: str = "pass one value per row of the data"
     missing: int = 0
     clusters: object = None
+    right: RightSide | None = None
 
     @property
     def used(self) -> int:

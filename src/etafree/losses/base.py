@@ -124,6 +124,14 @@ class LinearLoss(Loss):
         """Return the second derivative in the predictor at `u` and `y`, of the shape of `u`."""
         raise TypeError(f"{type(self).__name__} must define second(u, y)")
 
+    def response(self, u: Array) -> Array:
+        """Return what is predicted at `u`: the predictor itself, unless a link lies between."""
+        return u
+
+    def response_slope(self, u: Array) -> Array:
+        """Return the derivative of `response`."""
+        return np.ones_like(u)
+
     def majorizer(self, u: Array, y: Array) -> Array:
         """Return the curvature of a safe quadratic model at `u`."""
         return self.second(u, y)

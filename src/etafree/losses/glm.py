@@ -50,6 +50,12 @@ class Logistic(LinearLoss):
         _, trials = self._counts(y)
         return trials * _logistic(u) * _logistic(-u)
 
+    def response(self, u: Array) -> Array:
+        return _logistic(u)
+
+    def response_slope(self, u: Array) -> Array:
+        return _logistic(u) * _logistic(-u)
+
     def start(self, y: Array) -> Array:
         successes, trials = self._counts(y)
         return np.log((successes + 0.5) / (trials - successes + 0.5))
@@ -63,7 +69,17 @@ class Logistic(LinearLoss):
             raise InputError("y", span, "responses lie in [0, 1], or in [0, trials] with trials=")
 
 
-class _CountLoss(LinearLoss):
+class _LogMean(LinearLoss):
+    """A loss whose predictor is the log mean."""
+
+    def response(self, u: Array) -> Array:
+        return _exp(u)
+
+    def response_slope(self, u: Array) -> Array:
+        return _exp(u)
+
+
+class _CountLoss(_LogMean):
     """A loss of counts whose predictor is the log mean."""
 
     unit_free = True
@@ -108,7 +124,7 @@ class Poisson(_CountLoss):
 
 
 @dataclass(frozen=True)
-class Gamma(LinearLoss):
+class Gamma(_LogMean):
     r"""Gamma regression: minus the log-likelihood with log link, :math:`ye^{-u} + u`.
 
     For responses above zero, of log mean :math:`u`. The shape is one: another would multiply the
