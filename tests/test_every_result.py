@@ -75,6 +75,11 @@ CALLS = {
     "cluster_table": lambda r, folder: r.cluster_table(),
     "group_effects": lambda r, folder: r.group_effects(),
     "of": lambda r, folder: r.of(lambda t: t[r.names[0]]).interval(),
+    "predict": lambda r, folder: (r.predict(), r.predict(kind="wald")),
+    "average_predictions": lambda r, folder: r.average_predictions(),
+    "comparisons": lambda r, folder: r.comparisons(),
+    "slopes": lambda r, folder: r.slopes(),
+    "tic": lambda r, folder: r.tic(),
     "diagnostics": lambda r, folder: r.diagnostics(),
     "flags": lambda r, folder: r.flags(),
     "paper": lambda r, folder: r.paper(),
@@ -94,6 +99,11 @@ NEEDS_CRITERION = (
     "corrections",
     "coverage_check",
     "cluster_table",
+    "predict",
+    "average_predictions",
+    "comparisons",
+    "slopes",
+    "tic",
     "paper",
 )
 

@@ -226,3 +226,39 @@ def test_zeros_of_a_penalty_with_a_kink_predict_as_zeros() -> None:
     np.testing.assert_allclose(
         result.predict(X)["estimate"], X.to_numpy() @ ef.minimise(criterion).theta
     )
+
+
+def test_takeuchi_s_criterion_is_what_leaving_out_one_row_finds() -> None:
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((150, 3))
+    wide = x[:, 0] + (1 + np.abs(x[:, 0])) * rng.standard_t(5, 150)
+    for loss, y in (
+        (ef.losses.Squared(), wide),
+        (ef.losses.Huber(1.0, scale=1.0), wide),
+        (ef.losses.Logistic(), (wide > 0).astype(float)),
+    ):
+        criterion = ef.Criterion(loss, (x, y), penalty=ef.penalties.Ridge(0.05))
+        posterior = ef.GeneralizedPosterior(criterion, 1.0)
+        draws = ef.sample(posterior, 500, seed=1)
+        made = ef.calibrate(draws, posterior, correction="HC0").tic()
+        left_out = 0.0
+        for i in range(150):
+            kept = np.arange(150) != i
+            fit = ef.minimise(criterion.subset(np.flatnonzero(kept)))
+            left_out += float(loss.values(x[i] @ fit.theta, y[i : i + 1])[0])
+        assert made.value == pytest.approx(2 * (made.loss + made.parameters))
+        assert left_out - made.loss == pytest.approx(made.parameters, rel=0.12)
+    plain = ef.calibrate(rng.standard_normal((500, 1)), center=[0.0], covariance=np.eye(1))
+    refused("tic", "calibrate an ef.Criterion", plain.tic)
+    pairs = ef.Criterion(ef.Wilcoxon(), (x, wide))
+    result = ef.calibrate(0.1 * rng.standard_normal((500, 3)), pairs)
+    refused("tic", "", result.tic)
+
+
+def test_takeuchi_s_criterion_is_akaike_s_for_a_model_that_is_right() -> None:
+    rng = np.random.default_rng(5)
+    x = np.column_stack([np.ones(20_000), rng.standard_normal((20_000, 2))])
+    y = rng.poisson(np.exp(x @ [0.5, 0.2, -0.1]))
+    posterior = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Poisson(), (x, y)), 1.0)
+    made = ef.calibrate(ef.sample(posterior, 500, seed=1), posterior).tic()
+    assert made.parameters == pytest.approx(3.0, rel=0.05)

@@ -39,6 +39,30 @@ BLOCK, RESAMPLED = 4_000_000, 1 << 18
 
 
 @dataclass(frozen=True)
+class Takeuchi:
+    r"""Takeuchi's information criterion, :math:`2M(\hat\theta)+2\,\mathrm{tr}(A^{-1}B)`.
+
+    Attributes
+    ----------
+    value : float
+        The criterion; lower is better.
+    loss : float
+        :math:`M(\hat\theta)`, the total loss without its penalty.
+    parameters : float
+        :math:`\mathrm{tr}(A^{-1}B)`: p if the loss is the negative log-likelihood of a right model,
+        more where scores vary more than curvature says.
+
+    See Also
+    --------
+    etafree.Calibration.tic : What returns it.
+    """
+
+    value: float
+    loss: float
+    parameters: float
+
+
+@dataclass(frozen=True)
 class WildBootstrap:
     """Interval and p-value of one contrast by the wild cluster bootstrap with Webb's weights.
 

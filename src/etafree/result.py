@@ -48,7 +48,7 @@ from etafree.foundation.arguments import Array, as_bool, as_choice, as_count, as
 from etafree.foundation.check import VERDICTS, Check
 from etafree.foundation.storage import damaged, load_arrays, save_arrays, whole_file, writable
 from etafree.foundation.terminal import counted, plain
-from etafree.inference import Functional, Region, WaldTest, WildBootstrap
+from etafree.inference import Functional, Region, Takeuchi, WaldTest, WildBootstrap
 from etafree.map import (
     LocationScaleMap,
     Map,
@@ -886,8 +886,8 @@ class Calibration:
         >>> result = ef.calibrate(ef.sample(posterior, seed=1), posterior)
         >>> result.predict(pd.DataFrame({"x": [0.0, 30.0]}), kind="wald").round(2)
            estimate    se  lower  upper
-        0      0.96  0.39   0.14   1.79
-        1      3.93  0.44   3.01   4.84
+        0      0.90  0.39   0.05   1.75
+        1      4.06  0.73   2.51   5.60
         """
         grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
         return self._predicted(grid, grid.each(), kind, level)
@@ -1004,6 +1004,49 @@ class Calibration:
         draws = self.draws
         known = predictions.Coefficients.of(self.target, draws.names, grid.criterion, draws.array)
         return predictions.table_of(sums, self.target, known, kind, self._level(level), tests=tests)
+
+    def tic(self) -> Takeuchi:
+        r"""Return Takeuchi's information criterion, for comparing fits of the same responses.
+
+        :math:`2M(\hat\theta)+2\,\mathrm{tr}(A^{-1}B)` estimates twice the total loss in new data of
+        the same size, as leaving out one row (or cluster) at a time does. For the negative
+        log-likelihood of a model that is right it is Akaike's criterion; under clustering, or where
+        the model is wrong, the trace counts what parameters really cost. Leave-one-out of
+        calibrated draws (`arviz.loo`) means nothing: they are no posterior draws.
+
+        Returns
+        -------
+        Takeuchi
+            ``value``, ``loss`` and the trace, ``parameters``. An `InputError` without a criterion.
+            Compare values of the same loss (the same scale of it too) on the same rows.
+
+        References
+        ----------
+        Takeuchi, K. (1976). Distribution of informational statistics and a criterion of model
+        fitting. Suri-Kagaku 153, 12-18. Shibata, R. (1989). Statistical aspects of model selection.
+        In From Data to Model, 215-240, Springer: with a penalty.
+
+        Examples
+        --------
+        >>> import etafree as ef
+        >>> x = np.arange(40.0)
+        >>> X, y = np.column_stack([np.ones(40), x, x % 5]), 0.1 * x + np.sin(x)
+        >>> for columns in (2, 3):
+        ...     criterion = ef.Criterion(ef.losses.Squared(), (X[:, :columns], y))
+        ...     posterior = ef.GeneralizedPosterior(criterion, 1.0)
+        ...     made = ef.calibrate(ef.sample(posterior, 500), posterior, correction="HC0")
+        ...     print(round(made.tic().value, 1), round(made.tic().parameters, 1))
+        21.8 1.0
+        22.0 1.4
+        """
+        t = self.target
+        if t.criterion is None or t.hessian is None:
+            problem = "needs all coefficients of a criterion, and its loss"
+            raise InputError("tic", problem, "calibrate an ef.Criterion, or a fit with its model=")
+        require(t.criterion.total, "rows", "tic")
+        loss = float(t.criterion.total.derivatives(t.center).value)
+        parameters = float(np.sum(t.hessian * t.covariance))
+        return Takeuchi(2 * (loss + parameters), loss, parameters)
 
     def report(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
         """Write a self-contained HTML page about this calibration.
