@@ -1,4 +1,4 @@
-"""``python -m studies coverage``, ``record``, ``compare``, ``tournament``, in a checkout's root."""
+"""``python -m studies coverage``, ``record``, ``tournament``, ``effects``, in a checkout's root."""
 
 from __future__ import annotations
 
@@ -117,6 +117,28 @@ def compare(
         workers=workers,
         scheduler=scheduler,
     )
+
+
+@app.command()
+def effects(
+    out: Folder,
+    replicates: Annotated[int, typer.Option(help="Data sets per design.")] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of data and draws.")] = 1,
+    only: Annotated[str | None, typer.Option(help="Designs whose name contains this.")] = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+) -> None:
+    """Measure how often draws of group effects cover the groups' own values.
+
+    Example: python -m studies effects --out build/effects --replicates 2
+    """
+    from etafree.foundation.terminal import say
+    from studies.effects import effects_markdown, run_effects
+
+    table = run_effects(
+        out, replicates=replicates, seed=seed, only=only, workers=workers, scheduler=scheduler
+    )
+    say(effects_markdown(table))
 
 
 if __name__ == "__main__":

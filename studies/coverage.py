@@ -80,10 +80,10 @@ def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) ->
         sampler = "auto" if has_design(criterion.total) else "importance"
         posterior = GeneralizedPosterior(criterion, eta)
         draws = sample(posterior, draws=DRAWS, seed=rng, sampler=sampler)
-        result = calibrate(draws, goal, seed=rng)
+        chosen = draws.select(goal.names)
+        result = calibrate(chosen, goal, seed=rng)
     except EtafreeError as error:
         return np.full((len(METHODS), 2, criterion.p), np.nan), type(error).__name__
-    chosen = draws.select(goal.names)
     plain = replace(chosen, source=None)
     open_faced = calibrate(plain, goal, map=Map(kind="scale"), seed=rng).draws
     limits = [
@@ -112,10 +112,10 @@ def _limits(limits: Array, names: tuple[str, ...], every: tuple[str, ...]) -> Ar
 
 def _textbook(problem: Problem) -> Target:
     """Return the target of a textbook: no small-sample correction, normal quantiles."""
-    if not problem.options:
-        return target(problem.criterion, correction="HC0")
     if "clusters" in problem.options:
         return target(problem.criterion, correction="CR0", **problem.options)
+    if "dependence" not in problem.options:
+        return target(problem.criterion, correction="HC0", **problem.options)
     if isinstance(problem.options["dependence"], Survey | ReplicateWeights):
         return target(problem.criterion, dof=np.inf, **problem.options)
     lagged = "DK" if isinstance(problem.options["dependence"], Panel) else "Bartlett"
