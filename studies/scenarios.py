@@ -128,7 +128,8 @@ def fixed_effects(rng: np.random.Generator, units: int, periods: int) -> Problem
     rivals: dict[str, dict[str, Any]] = {
         n: {"clusters": clusters, "correction": n, "var_names": "slope"} for n in corrections
     }
-    return Problem(criterion, {"clusters": clusters}, np.full(X.shape[1], 0.5), rivals)
+    truth = np.append(0.5, np.zeros(X.shape[1] - 1))  # of the slope; dummies have no interval
+    return Problem(criterion, {"clusters": clusters}, truth, rivals)
 
 
 def autoregressive(rng: np.random.Generator, phi: float, periods: int) -> Problem:
