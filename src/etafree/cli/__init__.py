@@ -28,18 +28,23 @@ def _exit_code(result: object, **_: object) -> None:
         raise typer.Exit(FAILED)
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    result_callback=_exit_code,
-)
+def _print_version(asked: bool) -> None:
+    if asked:
+        say(__version__)
+        raise typer.Exit
+
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, result_callback=_exit_code)
 app.command("calibrate")(calibrate_files)
 app.command("select")(select_file)
 
 
 @app.callback()
-def _root() -> None:
+def _root(
+    _: Annotated[
+        bool, Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
     """Calibrate posterior draws: intervals that do not depend on the learning rate.
 
     Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc
@@ -74,15 +79,6 @@ def figure1(
         workers=workers,
         scheduler=scheduler,
     )
-
-
-@app.command()
-def version() -> None:
-    """Print the version.
-
-    Example: etafree version
-    """
-    say(__version__)
 
 
 def main() -> None:
