@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -253,23 +253,27 @@ def calibrate_files(
     stored = _read(fit, var, log_likelihood, eta, conditional, progress)
     result = calibrate(stored, dependence=dependence, correction=correction, level=level)
     say(result)
-    for path in filter(None, outputs.values()):
-        progress(f"writing {path}")
-    if out is not None:
-        tree, left = result.to_arviz(), {}
-        if not keep_all:
-            tree, left = without_rows(tree)
-        write_netcdf(tree, out)
-        if left:
-            sizes = ", ".join(f"{name} ({amount(size)})" for name, size in left.items())
-            progress(f"left out of {out}, as it is in the fit: {sizes}; --keep-all copies it")
-    if report is not None:
-        result.report(report, force=force)
-    if csv is not None:
-        write_csv(draws_table(result), csv)
-    if summary is not None:
-        write_csv(result.summary(level).reset_index(), summary)
+    write: dict[str, Callable[[Path], object]] = {
+        "out": lambda path: _write_tree(result, path, keep_all, progress),
+        "report": lambda path: result.report(path, force=force),
+        "csv": lambda path: write_csv(draws_table(result), path),
+        "summary": lambda path: write_csv(result.summary().reset_index(), path),
+    }
+    for option, path in outputs.items():
+        if path is not None:
+            progress(f"writing {path}")
+            write[option](path)
     return result
+
+
+def _write_tree(result: Calibration, path: Path, keep_all: bool, progress: _Progress) -> None:
+    """Write the calibrated draws; say what was left out."""
+    tree = result.to_arviz()
+    tree, left = (tree, {}) if keep_all else without_rows(tree)
+    write_netcdf(tree, path)
+    if left:
+        sizes = ", ".join(f"{name} ({amount(size)})" for name, size in left.items())
+        progress(f"left out of {path}, as it is in the fit: {sizes}; --keep-all copies it")
 
 
 def without_rows(tree: xr.DataTree) -> tuple[xr.DataTree, dict[str, int]]:
@@ -332,9 +336,9 @@ def check_files(
     Example: etafree check result.npz
     """
     if any(path.suffix == ".npz" for path in fit):
-        options = {"clusters": clusters, "strata": strata, "time": time, "units": units}
+        options: dict[str, object] = {"clusters": clusters, "strata": strata, "time": time}
         options |= {"correction": correction, "var": var, "log_likelihood": log_likelihood}
-        options |= {"eta": eta, "conditional": conditional}
+        options |= {"units": units, "eta": eta, "conditional": conditional}
         for option, value in {**options, "fit": fit[1:]}.items():
             if value not in (None, False, []):
                 problem = f"is given, and {str(fit[0])!r} is a result that has been calibrated"
