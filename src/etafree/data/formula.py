@@ -360,7 +360,11 @@ def design(
 
     data = as_pandas(data)
     if not isinstance(data, pd.DataFrame):
-        raise InputError("data", f"is a {type(data).__name__}", "pass a DataFrame")
+        raise InputError(
+            "data",
+            f"is a {type(data).__name__}",
+            "pass a pandas DataFrame, or one of polars or PyArrow",
+        )
     if not isinstance(formula, str) or "~" not in formula:
         raise InputError("formula", f"is {formula!r}", FORM)
     if not data.columns.is_unique:

@@ -23,12 +23,11 @@ def converted(value: Any) -> Any:
 
     Rows are counted from 0. A column has no index, since it had none. A lazy table is collected.
     """
-    from narwhals.stable import v1 as nw
+    from narwhals.stable import v2 as nw
 
-    try:  # narwhals knows tables in several chunks, single ones by their outlines only
-        single = hasattr(type(value), "__arrow_c_array__")
-        known = nw.from_native(_arrow(value) if single else value, allow_series=True)
-    except TypeError:
+    try:
+        known = nw.from_native(value, allow_series=True)
+    except TypeError:  # a batch, say, or a library that narwhals does not know
         known = nw.from_native(_arrow(value), allow_series=True)
     except ValueError as error:  # names that are there twice
         reason = " ".join(str(error).split())
@@ -49,22 +48,21 @@ def _arrow(value: Any) -> Any:
 def _frame(table: Any) -> pd.DataFrame:
     import pandas as pd
 
-    columns = {column.name: _column(column) for column in table.iter_columns()}
+    columns = {name: _column(table[name]) for name in table.columns}
     return pd.DataFrame(columns, index=pd.RangeIndex(len(table)))
 
 
 def _column(column: Any) -> Any:
     """Return a column as numpy has it, or pandas where numpy has no such type."""
     import pandas as pd
-    from narwhals.stable import v1 as nw
+    from narwhals.stable import v2 as nw
 
     kind = column.dtype
     if kind.is_integer() and column.null_count():
         whole = "Int64" if kind.is_signed_integer() else "UInt64"
         return pd.Series(column.to_list(), dtype=whole).array
     if isinstance(kind, nw.Enum):
-        order = column.cat.get_categories().to_list()
-        return pd.Categorical(column.to_list(), categories=order)
+        return pd.Categorical(column.to_list(), categories=list(kind.categories))
     if isinstance(kind, nw.Datetime) and kind.time_zone is not None:
         return pd.DatetimeIndex(column.to_numpy(), tz="UTC").tz_convert(kind.time_zone).array
     if isinstance(kind, nw.Date | nw.Struct):
