@@ -278,7 +278,7 @@ def test_a_study_on_a_full_disk_keeps_its_cells_and_resumes(
 def test_what_is_printed_onto_a_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-c", "from etafree.cli import main; main()", "version"],
+            [sys.executable, "-c", "from etafree.cli import main; main()", "--version"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -130,7 +130,7 @@ def test_bad_arguments_get_one_line_and_leave_nothing(tmp_path: Path, arguments:
 
 
 def test_version_and_help() -> None:
-    assert command("version").stdout.strip() == ef.__version__
+    assert command("--version").stdout.strip() == ef.__version__
     assert "figure1" in command("--help").stdout
     assert "Example" in command("figure1", "--help").stdout
 

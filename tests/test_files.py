@@ -11,6 +11,7 @@ import xarray as xr
 from arviz_base import from_dict
 from typer.testing import CliRunner
 
+import etafree as ef
 from etafree.cli import app, main
 
 
@@ -32,12 +33,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dims={"beta": ["term"]},
     )
     fit.to_netcdf(where / "fit.nc", engine="h5netcdf")
-    pd.DataFrame({"school": school, "name": [f"s{s}" for s in school]}).to_csv(where / "data.csv")
+    data = pd.DataFrame({"school": school, "name": [f"s{s}" for s in school], "x": X[:, 1], "y": y})
+    data.to_csv(where / "data.csv")
+    data.to_parquet(where / "data.parquet")
+    data.to_feather(where / "data.feather")
+    data.assign(name=data.name.astype("category")).to_parquet(where / "categories.pq")
+    data.sample(frac=1.0, random_state=0).to_parquet(where / "shuffled.parquet")
+    data.iloc[::-1].to_parquet(where / "reversed.parquet", index=False)
+    data.assign(name=data.name.mask(data.index == 3)).to_parquet(where / "gap.parquet")
     return where
 
 
-def run(*arguments: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["calibrate", *map(str, arguments)])
+def run(*arguments: object, code: int = 0, command: str = "calibrate") -> str:
+    done = CliRunner().invoke(app, [command, *map(str, arguments)])
     if code == 2:
         assert done.exception is not None
         return str(done.exception)
@@ -77,6 +85,103 @@ def test_files_in_and_files_out(folder: Path, tmp_path: Path) -> None:
     assert out.read_bytes() != before
 
 
+@pytest.mark.parametrize(
+    "name", ["data.parquet", "data.feather", "categories.pq", "shuffled.parquet"]
+)
+def test_labels_of_parquet_and_arrow_files(folder: Path, name: str) -> None:
+    """Those of a shuffled table that pandas wrote are lined up by its index, as in Python."""
+    expected = run(folder / "fit.nc", "--var", "beta", "--clusters", f"{folder / 'data.csv'}:name")
+    table = folder / name
+    assert run(folder / "fit.nc", "--var", "beta", "--clusters", f"{table}:name") == expected
+    both = ("--clusters", f"{table}:name", "--clusters", f"{table}:school")
+    assert "40 name x 40 school clusters" in run(folder / "fit.nc", "--var", "beta", *both)
+
+
+def test_rows_of_a_file_without_an_index_stand_in_the_order_of_the_fit(folder: Path) -> None:
+    """As lines of a CSV file do: reversed labels of equal clusters are the same clusters here."""
+    asked = (folder / "fit.nc", "--var", "beta", "--clusters")
+    expected = run(*asked, f"{folder / 'data.parquet'}:school")
+    assert run(*asked, f"{folder / 'reversed.parquet'}:school") == expected
+
+
+def test_select_reads_the_same_tables(folder: Path) -> None:
+    """The order of rows moves resampled clusters, but not the calibrated interval."""
+    asked = ("--formula", "y ~ x", "--clusters", "name", "--loss", "squared")
+    names = ("data.csv", "data.parquet", "shuffled.parquet")
+    csv, parquet, shuffled = (run(folder / name, *asked, command="select") for name in names)
+    assert parquet == csv
+    limits = []
+    for table in (csv, shuffled):
+        row = next(line for line in table.splitlines() if line.startswith("calibrated"))
+        limits.append([float(word) for word in row.split() if word[-1].isdigit()])
+    assert len(limits[0]) == 4
+    np.testing.assert_allclose(limits[1], limits[0], rtol=2e-3)
+
+
+def test_draws_and_table_as_r_and_a_spreadsheet_read_them(folder: Path, tmp_path: Path) -> None:
+    draws, table, out = tmp_path / "draws.csv", tmp_path / "table.csv", tmp_path / "out.nc"
+    asked = ("--var", "beta", "--level", "0.9", "--csv", draws, "--summary", table, "-o", out)
+    run(folder / "fit.nc", *asked)
+    read = pd.read_csv(draws)
+    assert list(read) == [".chain", ".iteration", ".draw", "beta[one]", "beta[x]"]
+    tree = xr.open_datatree(out, engine="h5netcdf")
+    calibrated = tree["posterior"]["beta"].values.reshape(-1, 2)
+    np.testing.assert_allclose(read[["beta[one]", "beta[x]"]], calibrated, rtol=1e-12)
+    assert read[[".chain", ".iteration", ".draw"]].iloc[[0, 500, -1]].to_numpy().tolist() == [
+        [1, 1, 1],
+        [2, 1, 501],
+        [4, 500, 2000],
+    ]
+    summary = pd.read_csv(table, index_col="parameter")
+    assert list(summary.index) == ["beta[one]", "beta[x]"]
+    lower, upper = np.quantile(calibrated, [0.05, 0.95], axis=0)
+    np.testing.assert_allclose(summary["lower"], lower, rtol=1e-9)
+    np.testing.assert_allclose(summary["upper"], upper, rtol=1e-9)
+    assert np.isinf(summary["dof"]).all()
+    tree.close()
+
+
+def test_what_belongs_to_single_rows_is_copied_only_if_asked_for(
+    folder: Path, tmp_path: Path
+) -> None:
+    out, whole = tmp_path / "out.nc", tmp_path / "whole.nc"
+    told = run(folder / "fit.nc", "--var", "beta", "-o", out)
+    assert f"left out of {out}, as it is in the fit: log_likelihood (6.4" in told
+    told = run(folder / "fit.nc", "--var", "beta", "-o", whole, "--keep-all")
+    assert "left out" not in told
+    groups = []
+    for path in (out, whole):
+        with xr.open_datatree(path, engine="h5netcdf") as tree:
+            groups.append(set(tree.children))
+    assert groups[1] - groups[0] == {"original_log_likelihood"}
+    assert {"posterior", "original_posterior"} <= groups[0]
+    assert out.stat().st_size < whole.stat().st_size / 20
+    assert "goes with --out" in run(folder / "fit.nc", "--keep-all", code=2)
+
+
+def test_checks_alone(folder: Path, tmp_path: Path) -> None:
+    """The table of a fit and of the saved result is the same; the exit code is calibrate's."""
+    labels = f"{folder / 'data.csv'}:name"
+    asked = (folder / "fit.nc", "--var", "beta")
+    told = run(*asked, "--clusters", labels, "--quiet", command="check")
+    school = np.repeat(np.arange(40), 10)
+    result = ef.calibrate(ef.from_arviz(folder / "fit.nc", var_names="beta"), clusters=school)
+    result.save(tmp_path / "result.npz")
+    assert run(tmp_path / "result.npz", command="check") == told
+    lines = told.splitlines()
+    assert [line.split()[0] for line in lines[2:-2]] == ["verdict"] + ["ok"] * 8
+    for check in result.checks:
+        assert f"{check.name} " in told
+    assert lines[-1] == "8 checks: 8 ok"
+    told = run(*asked, "--eta", "16", code=3, command="check")
+    assert "1 fail" in told
+    assert "was eta about" in told
+    told = run(tmp_path / "result.npz", "--eta", "2", code=2, command="check")
+    assert "pass the saved result alone" in told
+    assert "no file" in run(tmp_path / "gone.npz", code=2, command="check")
+    assert {p.name for p in tmp_path.iterdir()} == {"result.npz"}
+
+
 def test_tempered_fits_and_levels(folder: Path) -> None:
     told = run(
         folder / "fit.nc", "--var", "beta", "--eta", "0.5", "--level", "0.9", "--correction", "HC0"
@@ -99,6 +204,17 @@ def test_a_diagnostic_that_fails_is_exit_code_3_and_the_files_are_there(
     ("arguments", "told"),
     [
         (["nothing.nc"], "no such file"),
+        (["fit.nc", "--clusters", "data.parquet:pupil"], "no column 'pupil'"),
+        (["fit.nc", "--clusters", "gone.feather:pupil"], "no file"),
+        (["fit.nc", "--clusters", "gap.parquet:name"], "1 empty labels, the first in row 3"),
+        (["fit.nc", "--clusters", "cut.parquet:name"], "cannot be read"),
+        (["fit.nc", "--clusters", "csv.parquet:name"], "cannot be read"),
+        (
+            ["fit.nc", "--clusters", "data.csv:name", "--csv", "data.csv", "--force"],
+            "one file twice",
+        ),
+        (["fit.nc", "--csv", "a.csv", "--summary", "a.csv"], "one file twice"),
+        (["fit.nc", "--csv", "data.csv"], "exists"),
         (["data.csv"], "csv"),
         (["fit.nc", "--clusters", "data.csv:pupil"], "no column 'pupil'"),
         (["fit.nc", "--clusters", "gone.csv:pupil"], "no file"),
@@ -120,9 +236,11 @@ def test_a_diagnostic_that_fails_is_exit_code_3_and_the_files_are_there(
 def test_mistakes_are_one_line_and_write_nothing(
     folder: Path, arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("fit.nc", "data.csv"):
+    for name in ("fit.nc", "data.csv", "data.parquet", "gap.parquet"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     (tmp_path / "short.csv").write_text("school\n1\n2\n")
+    (tmp_path / "csv.parquet").write_bytes((folder / "data.csv").read_bytes())
+    (tmp_path / "cut.parquet").write_bytes((folder / "data.parquet").read_bytes()[:-50])
     (tmp_path / "empty.nc").write_bytes(b"")
     (tmp_path / "truncated.nc").write_bytes((folder / "fit.nc").read_bytes()[:3000])
     monkeypatch.chdir(tmp_path)

@@ -220,7 +220,7 @@ def test_an_installed_wheel_works_and_says_what_is_missing(clean: Path, tmp_path
         for line in told
     )
     command = clean.parent / "etafree"
-    assert run(command, "version").strip() == ef.__version__
+    assert run(command, "--version").strip() == ef.__version__
     files = ("-o", "new.nc", "--report", "new.html")
     assert "40 clusters" in run(
         command, "calibrate", "fit.nc", "--clusters", "data.csv:group", *files, cwd=tmp_path

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 COMMANDS = {
-    "version": ["version"],
+    "version": ["--version"],
     "help": ["select", "--help"],
     "select": ["select", "data.csv", "--formula", "y ~ x + C(g)"],
     "calibrate": ["calibrate", "fit.nc", "-o", "out.nc", "--force"],
@@ -200,3 +200,32 @@ def test_text_without_control_characters_is_printed_as_it_is() -> None:
         assert plain(text) == text
     for code in (*range(9), *range(11, 32), *range(127, 160), 0x202E, 0x2066, 0xD800):
         assert plain(chr(code)).isprintable()
+
+
+NAMED = [sys.executable, "-c", "import sys; sys.argv[0] = 'etafree'; " + COMMAND[2]]
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("etafree cal", "calibrate"), ("etafree select --bandw", "--bandwidth")],
+)
+def test_the_shell_completes_commands_and_options(words: str, completed: str) -> None:
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    environment = {**os.environ, **asked, "_ETAFREE_COMPLETE": "complete_bash"}
+    done = subprocess.run(NAMED, capture_output=True, text=True, check=False, env=environment)
+    assert (done.stdout.split(), done.stderr) == ([completed], "")
+
+
+def test_the_completion_can_be_installed() -> None:
+    environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    asked = [*NAMED, "--show-completion", "bash"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True, env=environment)
+    assert "_ETAFREE_COMPLETE=complete_bash" in done.stdout
+    assert done.stdout.rstrip().endswith("etafree")
+
+
+def test_help_imports_nothing_that_it_does_not_need() -> None:
+    """A shell that completes a word waits for it."""
+    heavy = "{'pandas', 'xarray', 'jax', 'formulaic', 'narwhals', 'pyarrow', 'matplotlib'}"
+    script = f"import sys, etafree.cli; assert not {heavy} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", script], check=True)

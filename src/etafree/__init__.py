@@ -15,6 +15,7 @@ from etafree.paper.random_effects import RandomEffects
 from etafree.paper.random_intercept import RandomIntercept
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.q_posterior import q_posterior
+from etafree.report.table import ResultTable, table
 from etafree.result import Calibration
 from etafree.samplers import sample
 from etafree.sandwich import target
@@ -46,6 +47,7 @@ __all__ = [
     "RandomEffects",
     "RandomIntercept",
     "ReplicateWeights",
+    "ResultTable",
     "Survey",
     "Target",
     "TimeSeries",
@@ -67,6 +69,7 @@ __all__ = [
     "q_posterior",
     "sample",
     "select",
+    "table",
     "target",
 ]
 

@@ -29,6 +29,7 @@ from etafree.foundation.arguments import (
     as_mapping,
     as_names,
     as_number,
+    as_pandas,
     in_order,
     owned,
     refuse_masked,
@@ -56,9 +57,10 @@ class Criterion:
         For example ``ef.losses.Huber(1.345)``, or one of your own: ``ef.JaxLoss(f)``.
     data : (X, y), or what the loss takes
         Design matrix (n, p), array or DataFrame (its columns name the parameters), and response
-        (n,). No intercept is added. Losses of your own and losses over pairs say what they take.
-        Arrays of numbers are not copied: do not write into them while the criterion, or a result
-        made with it, is in use. Everything else that is passed is copied.
+        (n,); tables and columns may be pandas's, polars's or PyArrow's. No intercept is added.
+        Losses of your own and losses over pairs say what they take. Arrays of numbers are not
+        copied: do not write into them while the criterion, or a result made with it, is in use.
+        Everything else that is passed is copied.
     penalty : Penalty, optional
         For example ``ef.penalties.Ridge(0.5)``. None means no penalty.
     weights : (n,) array, optional
@@ -133,6 +135,7 @@ class Criterion:
         if self.total is None:
             check_penalty(self.penalty)
             bind = _bind_general if isinstance(self.loss, GeneralLoss) else _bind_linear
+            data = tuple(map(as_pandas, data)) if isinstance(data, tuple) else as_pandas(data)
             bound = bind(self, data, weights, weight_kind, offset, trials)
             for name, value in bound.items():
                 object.__setattr__(self, name, value)
@@ -167,7 +170,7 @@ class Criterion:
         formula : str
             Response and terms; an intercept is added unless the formula has ``- 1``.
         data : DataFrame
-            With a row per observation.
+            Of pandas, polars or PyArrow, with a row per observation.
         loss : LinearLoss or Cox
             For example ``ef.losses.Huber(1.345)``. `Cox` takes ``Surv(time, event) ~ x``.
         penalty : Penalty, optional

@@ -1,4 +1,4 @@
-"""The command line: ``etafree calibrate``, ``select``, and the paper's ``figure1``."""
+"""The command line: ``etafree calibrate``, ``check``, ``select``, and the paper's ``figure1``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from typer import Option
 
 from etafree._version import __version__
-from etafree.cli.commands import calibrate_files, select_file
+from etafree.cli.commands import calibrate_files, check_files, select_file
 from etafree.errors import EtafreeError
 from etafree.foundation.terminal import say, silence, stand_in
 from etafree.result import Calibration
@@ -28,23 +28,29 @@ def _exit_code(result: object, **_: object) -> None:
         raise typer.Exit(FAILED)
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    result_callback=_exit_code,
-)
+def _print_version(asked: bool) -> None:
+    if asked:
+        say(__version__)
+        raise typer.Exit
+
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, result_callback=_exit_code)
 app.command("calibrate")(calibrate_files)
+app.command("check")(check_files)
 app.command("select")(select_file)
 
 
 @app.callback()
-def _root() -> None:
+def _root(
+    _: Annotated[
+        bool, Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
     """Calibrate posterior draws: intervals that do not depend on the learning rate.
 
     Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc
 
-    Your own fit or data: calibrate, select. The paper's experiment: figure1.
+    Your own fit or data: calibrate, check, select. The paper's experiment: figure1.
     Every command has a --help of its own. In Python: help("etafree.calibrate").
     """
 
@@ -74,15 +80,6 @@ def figure1(
         workers=workers,
         scheduler=scheduler,
     )
-
-
-@app.command()
-def version() -> None:
-    """Print the version.
-
-    Example: etafree version
-    """
-    say(__version__)
 
 
 def main() -> None:

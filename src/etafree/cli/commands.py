@@ -1,35 +1,42 @@
-"""What ``etafree calibrate`` and ``etafree select`` do: files in, tables and files out."""
+"""What ``etafree calibrate``, ``check`` and ``select`` do: files in, tables and files out."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from typer import Argument, Option
 
-from etafree import losses
+from etafree import fits, losses
 from etafree.calibrate import calibrate
-from etafree.cli.csv_table import CsvTable
+from etafree.cli.arrow_table import table_of
 from etafree.criterion import Criterion
 from etafree.data.formula import screened
 from etafree.dependence import Clusters, Panel, Survey, TimeSeries
 from etafree.dependence.base import Structure
 from etafree.errors import EtafreeError, InputError
-from etafree.fits import from_arviz
 from etafree.fits.stan import read_stan_csv
 from etafree.fits.trees import read_tree, write_netcdf
 from etafree.foundation.arguments import Array, as_choice, as_level, as_positive, as_seeds
-from etafree.foundation.storage import made_with, writable
+from etafree.foundation.check import VERDICTS, Check
+from etafree.foundation.storage import amount, made_with, whole_file, writable
 from etafree.foundation.terminal import say
 from etafree.learning_rates import METHODS, select
 from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.result import Calibration
 from etafree.samplers import sample
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
 
 #: Losses by the name on the command line.
 LOSSES: dict[str, losses.LinearLoss] = {
@@ -41,12 +48,14 @@ LOSSES: dict[str, losses.LinearLoss] = {
     "poisson": losses.Poisson(),
     "gamma": losses.Gamma(),
 }
+#: Groups of the original draws that are written beside the calibrated ones.
+STAY = ("original_posterior", "original_sample_stats")
 #: Draws of each posterior.
 DRAWS = 4000
 
 
 def select_file(
-    data: Annotated[Path, Argument(help="CSV file with a header.")],
+    data: Annotated[Path, Argument(help="CSV file with a header, Parquet or Arrow file.")],
     formula: Annotated[str, Option(help='For example "y ~ x + C(region)".')],
     loss: Annotated[
         str,
@@ -79,7 +88,7 @@ def select_file(
         advice = "pass one in units of the response, about a tenth of its spread"
         raise InputError("bandwidth", "goes with the median, and the median needs one", advice)
     chosen = LOSSES[loss] if bandwidth is None else losses.Quantile(0.5, bandwidth)
-    file = CsvTable.read(data, "data")
+    file = table_of(data, "data")
     frame = file.frame(screened(formula, file.names))
     criterion = Criterion.from_formula(formula, frame, chosen)
     labels = None if clusters is None else file.labels(clusters, "clusters", criterion.rows.kept)
@@ -139,48 +148,64 @@ def _intervals(names: tuple[str, ...], limits: Array) -> dict[str, str]:
     }
 
 
+Fit = Annotated[
+    list[Path],
+    Argument(help="netCDF file, zarr store, or CmdStan CSVs, with every row's log-likelihood."),
+]
+ClusterLabels = Annotated[
+    list[str],
+    Option(
+        help="Labels of rows that may depend on each other: file:column of a CSV, Parquet or Arrow "
+        "file with a row per observation, or a name in the fit; repeat for crossed clusters."
+    ),
+]
+StrataLabels = Annotated[
+    str | None,
+    Option(help="Strata of a survey, written like clusters; clusters are then its PSUs."),
+]
+Times = Annotated[
+    str | None, Option(help="Times of a series, written like clusters, and instead of them.")
+]
+Units = Annotated[str | None, Option(help="Units of a panel, written like clusters; with --time.")]
+Correction = Annotated[
+    str | None,
+    Option(
+        help="Independent rows: HC0, HC1 (default). Clusters: CR0, CR1 (default), CR1S "
+        "(default if crossed). Time: EWC (default), Bartlett; DK for panels."
+    ),
+]
+Variables = Annotated[
+    list[str],
+    Option(help="Parameter to report, by name or regular expression; repeatable. Default: all."),
+]
+LogLikelihood = Annotated[
+    list[str],
+    Option(help='Which one, if the fit stores several; repeat to add some up, "sum" adds all.'),
+]
+Eta = Annotated[
+    float | None, Option(help="Learning rate of the fit, if it was tempered; default 1.")
+]
+Conditional = Annotated[
+    bool,
+    Option(
+        "--conditional",
+        help="Accept a log-likelihood that is conditional on group effects; refused "
+        "otherwise, because intervals come out too narrow.",
+    ),
+]
+Quiet = Annotated[bool, Option("--quiet", help="No progress on stderr.")]
+
+
 def calibrate_files(
-    fit: Annotated[
-        list[Path],
-        Argument(help="netCDF file, zarr store, or CmdStan CSVs, with every row's log-likelihood."),
-    ],
-    clusters: Annotated[
-        list[str],
-        Option(
-            help="Labels of rows that may depend on each other: file.csv:column (a row per "
-            "observation), or a name in the fit; repeat for crossed clusters."
-        ),
-    ] = [],  # noqa: B006
-    strata: Annotated[
-        str | None,
-        Option(help="Strata of a survey, written like clusters; clusters are then its PSUs."),
-    ] = None,
-    time: Annotated[
-        str | None, Option(help="Times of a series, written like clusters, and instead of them.")
-    ] = None,
-    units: Annotated[
-        str | None, Option(help="Units of a panel, written like clusters; with --time.")
-    ] = None,
-    correction: Annotated[
-        str | None,
-        Option(
-            help="Independent rows: HC0, HC1 (default). Clusters: CR0, CR1 (default), CR1S "
-            "(default if crossed). Time: EWC (default), Bartlett; DK for panels."
-        ),
-    ] = None,
-    var: Annotated[
-        list[str],
-        Option(
-            help="Parameter to report, by name or regular expression; repeatable. Default: all."
-        ),
-    ] = [],  # noqa: B006
-    log_likelihood: Annotated[
-        list[str],
-        Option(help='Which one, if the fit stores several; repeat to add some up, "sum" adds all.'),
-    ] = [],  # noqa: B006
-    eta: Annotated[
-        float | None, Option(help="Learning rate of the fit, if it was tempered; default 1.")
-    ] = None,
+    fit: Fit,
+    clusters: ClusterLabels = [],  # noqa: B006
+    strata: StrataLabels = None,
+    time: Times = None,
+    units: Units = None,
+    correction: Correction = None,
+    var: Variables = [],  # noqa: B006
+    log_likelihood: LogLikelihood = [],  # noqa: B006
+    eta: Eta = None,
     level: Annotated[float, Option(help="Level of the intervals.")] = 0.95,
     out: Annotated[
         Path | None, Option("--out", "-o", help="netCDF file to write, with the calibrated draws.")
@@ -188,16 +213,24 @@ def calibrate_files(
     report: Annotated[
         Path | None, Option(help="HTML page to write, with pictures and diagnostics.")
     ] = None,
-    force: Annotated[bool, Option("--force", help="Overwrite existing files.")] = False,
-    conditional: Annotated[
+    csv: Annotated[
+        Path | None,
+        Option(help="CSV file of the calibrated draws, a column per parameter, as R reads them."),
+    ] = None,
+    summary: Annotated[
+        Path | None, Option(help="CSV file of the table: estimates, standard errors, limits.")
+    ] = None,
+    keep_all: Annotated[
         bool,
         Option(
-            "--conditional",
-            help="Accept a log-likelihood that is conditional on group effects; refused "
-            "otherwise, because intervals come out too narrow.",
+            "--keep-all",
+            help="Copy into --out what the fit has per draw and observation too, such as its "
+            "log-likelihood.",
         ),
     ] = False,
-    quiet: Annotated[bool, Option("--quiet", help="No progress on stderr.")] = False,
+    force: Annotated[bool, Option("--force", help="Overwrite existing files.")] = False,
+    conditional: Conditional = False,
+    quiet: Quiet = False,
 ) -> Calibration:
     """Calibrate a stored fit: print its intervals before and after, write the calibrated draws.
 
@@ -208,20 +241,177 @@ def calibrate_files(
 
     Example: etafree calibrate chain-1.csv chain-2.csv --report page.html
     """
-    _check_outputs(fit, {"out": out, "report": report}, force)
+    outputs = {"out": out, "report": report, "csv": csv, "summary": summary}
+    labels = [*clusters, *filter(None, (strata, time, units))]
+    tables = (Path(name.rpartition(":")[0]) for name in labels)
+    sources = {table.resolve() for table in tables if table.is_file()}
+    _check_outputs([*fit, *sources], outputs, force)
+    if keep_all and out is None:
+        raise InputError("keep_all", "goes with --out", "name the file to write")
+    progress = _Progress(quiet)
+    dependence = structure_of(clusters, strata, time, units)
+    stored = _read(fit, var, log_likelihood, eta, conditional, progress)
+    result = calibrate(stored, dependence=dependence, correction=correction, level=level)
+    say(result)
+    write: dict[str, Callable[[Path], object]] = {
+        "out": lambda path: _write_tree(result, path, keep_all, progress),
+        "report": lambda path: result.report(path, force=force),
+        "csv": lambda path: write_csv(draws_table(result), path),
+        "summary": lambda path: write_csv(result.summary().reset_index(), path),
+    }
+    for option, path in outputs.items():
+        if path is not None:
+            progress(f"writing {path}")
+            write[option](path)
+    return result
 
-    def progress(text: str) -> None:
-        if not quiet:
+
+def _write_tree(result: Calibration, path: Path, keep_all: bool, progress: _Progress) -> None:
+    """Write the calibrated draws; say what was left out."""
+    tree = result.to_arviz()
+    tree, left = (tree, {}) if keep_all else without_rows(tree)
+    write_netcdf(tree, path)
+    if left:
+        sizes = ", ".join(f"{name} ({amount(size)})" for name, size in left.items())
+        progress(f"left out of {path}, as it is in the fit: {sizes}; --keep-all copies it")
+
+
+def without_rows(tree: xr.DataTree) -> tuple[xr.DataTree, dict[str, int]]:
+    """Return a tree without what belongs to single rows, and the bytes of what was left out.
+
+    Of the groups that were made with the original draws the posterior and the sampler's statistics
+    stay; log-likelihoods and predictions have a number per draw and observation.
+    """
+    left = {
+        name: tree[name].nbytes
+        for name in map(str, tree.children)
+        if name.startswith("original_") and name not in STAY
+    }
+    fewer = tree.drop_nodes(list(left))
+    return fewer, {name.removeprefix("original_"): size for name, size in left.items()}
+
+
+def draws_table(result: Calibration) -> pd.DataFrame:
+    """Return the calibrated draws with the columns by which R's posterior package knows draws."""
+    import pandas as pd
+
+    chains, length = result.draws.values.shape[:2]
+    count = np.arange(chains * length)
+    numbers = {".chain": count // length, ".iteration": count % length, ".draw": count}
+    table = pd.DataFrame({name: values + 1 for name, values in numbers.items()})
+    return table.join(pd.DataFrame(result.shown.after, columns=list(result.shown.names)))
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as UTF-8 with a header, whole or not at all."""
+    with whole_file(path) as file:
+        file.write(table.to_csv(index=False).encode())
+
+
+def check_files(
+    fit: Annotated[
+        list[Path],
+        Argument(
+            help="A fit as for calibrate, or a result that was saved (.npz) and nothing else."
+        ),
+    ],
+    clusters: ClusterLabels = [],  # noqa: B006
+    strata: StrataLabels = None,
+    time: Times = None,
+    units: Units = None,
+    correction: Correction = None,
+    var: Variables = [],  # noqa: B006
+    log_likelihood: LogLikelihood = [],  # noqa: B006
+    eta: Eta = None,
+    conditional: Conditional = False,
+    quiet: Quiet = False,
+) -> Calibration:
+    """Print every check of a fit or of a saved result: value, verdict, and what to do about it.
+
+    Nothing is written. Exit code 0: no check failed, though some may warn; 2: nothing was checked,
+    the message says why; 3: a check failed.
+
+    Example: etafree check fit.nc --clusters data.csv:school
+
+    Example: etafree check result.npz
+    """
+    if any(path.suffix == ".npz" for path in fit):
+        options: dict[str, object] = {"clusters": clusters, "strata": strata, "time": time}
+        options |= {"correction": correction, "var": var, "log_likelihood": log_likelihood}
+        options |= {"units": units, "eta": eta, "conditional": conditional}
+        for option, value in {**options, "fit": fit[1:]}.items():
+            if value not in (None, False, []):
+                problem = f"is given, and {str(fit[0])!r} is a result that has been calibrated"
+                raise InputError(option, problem, "pass the saved result alone")
+        result = Calibration.load(fit[0])
+    else:
+        dependence = structure_of(clusters, strata, time, units)
+        stored = _read(fit, var, log_likelihood, eta, conditional, _Progress(quiet))
+        result = calibrate(stored, dependence=dependence, correction=correction)
+    say("\n".join([result.target.describe(), "", *check_lines(result.checks)]))
+    return result
+
+
+def check_lines(checks: Sequence[Check]) -> list[str]:
+    """Return a table of checks as lines: verdict, name, value, threshold, and advice below.
+
+    Examples
+    --------
+    >>> for line in check_lines([Check("shape", 0.02, 0.01, "above", "warn", "draws are skewed")]):
+    ...     print(line)
+    verdict  check  value  threshold
+    warn     shape  0.02   at most 0.01
+               draws are skewed
+    <BLANKLINE>
+    1 check: 1 warn
+    """
+    sides = {"above": "at most", "below": "at least"}
+    rows = [("verdict", "check", "value", "threshold"), *(_cells(c, sides) for c in checks)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for row, advice in zip(rows, ["", *(c.advice for c in checks)], strict=True):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(cells).rstrip())
+        lines += textwrap.wrap(advice, 90, initial_indent=" " * 11, subsequent_indent=" " * 11)
+    verdicts = Counter(c.verdict for c in checks)
+    counts = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
+    return [*lines, "", f"{len(checks)} check{'s' * (len(checks) != 1)}: {counts}"]
+
+
+def _cells(check: Check, sides: Mapping[str, str]) -> tuple[str, str, str, str]:
+    known = np.isfinite(check.threshold)
+    limit = f"{sides[check.warns]} {check.threshold:.4g}" if known else ""
+    value = f"{check.value:.4g}" if np.isfinite(check.value) else "-"
+    return check.verdict, check.name, value, limit
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """Says on stderr what is being done, unless it is to be quiet."""
+
+    quiet: bool
+
+    def __call__(self, text: str) -> None:
+        if not self.quiet:
             say(text, error=True)
 
-    dependence = structure_of(clusters, strata, time, units)
+
+def _read(
+    fit: Sequence[Path],
+    var: Sequence[str],
+    log_likelihood: Sequence[str],
+    eta: float | None,
+    conditional: bool,
+    progress: _Progress,
+) -> fits.Fit:
+    """Return a stored fit with what the options say of it."""
     csv = all(path.suffix == ".csv" for path in fit)
     if len(fit) > 1 and not csv:
         raise InputError("fit", f"is {len(fit)} files", "only CSV files of CmdStan come as several")
     progress(f"reading {', '.join(map(str, fit))}")
     source = read_stan_csv([str(path) for path in fit]) if csv else read_tree(fit[0])
     progress("calibrating")
-    stored = from_arviz(
+    return fits.from_arviz(
         source,
         eta=eta,
         latent=None if conditional else "auto",
@@ -229,15 +419,6 @@ def calibrate_files(
         var_names=matching(var, list(source.children["posterior"].data_vars)) if var else None,
         log_likelihood=list(log_likelihood) or None,
     )
-    result = calibrate(stored, dependence=dependence, correction=correction, level=level)
-    say(result)
-    if out is not None:
-        progress(f"writing {out}")
-        write_netcdf(result.to_arviz(), out)
-    if report is not None:
-        progress(f"writing {report}")
-        result.report(report, force=force)
-    return result
 
 
 def _check_outputs(fit: Sequence[Path], outputs: Mapping[str, Path | None], force: bool) -> None:
@@ -247,7 +428,7 @@ def _check_outputs(fit: Sequence[Path], outputs: Mapping[str, Path | None], forc
         if writable(path, argument=option).exists() and not force:
             raise InputError(option, f"{str(path)!r} exists", "pass --force to overwrite it")
     if len({path.resolve() for path in (*fit, *places.values())}) < len(fit) + len(places):
-        advice = "fit, --out and --report are different files"
+        advice = "what is read and what is written are different files"
         raise InputError(next(iter(places), "fit"), "names one file twice", advice)
 
 
@@ -280,23 +461,26 @@ def structure_of(
     return Survey(labels, column(strata, "strata"))
 
 
-def column(name: str, option: str) -> str | NDArray[np.generic]:
+def column(name: str, option: str) -> str | pd.Series[Any] | NDArray[np.generic]:
     """Return a column ``file.csv:column`` as written, or a bare name for the fit to look up.
 
-    Lines of a file stand in the order of the observations: their numbers are no index to go by.
-    Times are numbers where they are written as numbers.
+    Rows of a file stand in the order of the observations: their numbers are no index to go by,
+    but an index that pandas stored is. Times are numbers where they are written as numbers.
 
     Examples
     --------
     >>> column("school", "clusters")
     'school'
     """
+    import pandas as pd
+
     file, colon, label = name.rpartition(":")
     if not colon:
         return name
-    table = CsvTable.read(Path(file), option)
+    table = table_of(Path(file), option)
     labels = table.times(label, option) if option == "time" else table.labels(label, option)
-    return labels.to_numpy()
+    counted = labels.index.equals(pd.RangeIndex(len(labels)))
+    return labels.to_numpy() if counted else labels
 
 
 def matching(patterns: Sequence[str], names: Sequence[Hashable]) -> list[str]:

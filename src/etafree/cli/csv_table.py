@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,17 +169,7 @@ class CsvTable:
 
     def dropped(self, frame: pd.DataFrame, kept: NDArray[np.intp] | None) -> str:
         """Return how many rows of a `frame` were not `kept`, and why, as a line; "" for none."""
-        if kept is None:
-            return ""
-        out = np.setdiff1d(np.arange(len(self)), kept)
-        holes = frame.iloc[out].isna()
-        reasons = [f"no {name} in {int(many)}" for name, many in holes.sum().items() if many]
-        whole = int((~holes.any(axis=1)).sum())
-        reasons += [f"no value of the formula in {whole}"] if whole else []
-        return (
-            f"{len(out)} of {len(self)} rows dropped ({', '.join(reasons)}), the first on line "
-            f"{self.lines[out[0]]}"
-        )
+        return dropped_rows(frame, kept, lambda row: f"on line {self.lines[row]}")
 
     def _check_apart(self, name: str, values: Array) -> None:
         """Refuse a column that is used as numbers and as labels, if two labels are one number."""
@@ -191,6 +182,23 @@ class CsvTable:
                 )
                 advice = "store the labels as a column of their own"
                 raise InputError("formula", f"{problem} are one number", advice)
+
+
+def dropped_rows(
+    frame: pd.DataFrame, kept: NDArray[np.intp] | None, place: Callable[[int], str]
+) -> str:
+    """Return how many rows of a `frame` were not `kept`, and why; `place` says where one stands."""
+    if kept is None:
+        return ""
+    out = np.setdiff1d(np.arange(len(frame)), kept)
+    holes = frame.iloc[out].isna()
+    reasons = [f"no {name} in {int(many)}" for name, many in holes.sum().items() if many]
+    whole = int((~holes.any(axis=1)).sum())
+    reasons += [f"no value of the formula in {whole}"] if whole else []
+    return (
+        f"{len(out)} of {len(frame)} rows dropped ({', '.join(reasons)}), the first "
+        f"{place(int(out[0]))}"
+    )
 
 
 def _records(

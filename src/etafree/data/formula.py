@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from etafree.data.labels import Chunk, Columns, Kept, as_frame, numbers
 from etafree.data.rows import Rows
 from etafree.errors import InputError
-from etafree.foundation.arguments import Array, as_mapping, check_finite
+from etafree.foundation.arguments import Array, as_mapping, as_pandas, check_finite
 from etafree.foundation.storage import memory
 
 if TYPE_CHECKING:
@@ -416,8 +416,13 @@ def design(
     """
     import pandas as pd
 
+    data = as_pandas(data)
     if not isinstance(data, pd.DataFrame):
-        raise InputError("data", f"is a {type(data).__name__}", "pass a pandas DataFrame")
+        raise InputError(
+            "data",
+            f"is a {type(data).__name__}",
+            "pass a pandas DataFrame, or one of polars or PyArrow",
+        )
     if not isinstance(formula, str) or "~" not in formula:
         raise InputError("formula", f"is {formula!r}", FORM)
     if not data.columns.is_unique:

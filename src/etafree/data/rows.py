@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from etafree.data.groups import Groups
 from etafree.errors import InputError
-from etafree.foundation.arguments import Array, Labels, as_array, as_choice, owned, refuse_masked
+from etafree.foundation.arguments import (
+    Array,
+    Labels,
+    as_array,
+    as_choice,
+    as_pandas,
+    owned,
+    refuse_masked,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,6 +80,8 @@ class Rows:
         """
         if isinstance(values, str) and self.table is not None:
             values = self._column(values, argument)
+        if not isinstance(values, np.ndarray):
+            values = as_pandas(values)
         label_index = _index_of(values)
         if label_index is not None and not (self.index is None or label_index.equals(self.index)):
             return self._by_label(values, label_index, argument)

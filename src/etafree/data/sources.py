@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from etafree.data.labels import SMALL, Chunk, as_plain, column_names, plain_type, together, unified
 from etafree.errors import InputError, MissingExtraError
+from etafree.foundation.arguments import as_pandas
 from etafree.foundation.machines import PATIENCE, check_workers, connected, in_order
 from etafree.foundation.storage import check_claim, refuse_special
 
@@ -283,6 +284,11 @@ class Source(ABC):
         yield work(0, self.chunks(columns))
 
 
+def _part(table: object) -> object:
+    """Return a table as pandas's, unless it is Arrow's."""
+    return table if type(table).__module__.startswith("pyarrow") else as_pandas(table)
+
+
 @dataclass(frozen=True, eq=False)
 class Frames(Source):
     """DataFrames or Arrow tables, made anew whenever they are asked for."""
@@ -297,11 +303,11 @@ class Frames(Source):
         if not isinstance(tables, Iterable):
             raise InputError("data", f"returns a {type(tables).__name__}", "return DataFrames")
         for table in tables:
-            return cls(make, column_names(table))
+            return cls(make, column_names(_part(table)))
         raise InputError("data", "yields nothing", "pass at least one DataFrame")
 
     def chunks(self, columns: Sequence[str]) -> Iterator[Chunk]:
-        for table in self.make():
+        for table in map(_part, self.make()):
             missing = sorted(set(columns) - set(column_names(table)))
             if missing:
                 problem = f"has a part without the columns {missing}"
@@ -549,6 +555,7 @@ def as_source(data: object, batch: int = BATCH, scheduler: object = None) -> Sou
         return Arrow.of(files_of(dataset), declared, batch, _cluster(scheduler))
     if home == "dask" and hasattr(data, "to_delayed") and hasattr(data, "columns"):
         return Dask(data, _cluster(scheduler, active=True), column_names(data))
+    data = as_pandas(data)
     if scheduler is not None:
         raise InputError("scheduler", "is for Parquet files and Dask DataFrames", "leave it out")
     if hasattr(data, "columns") and hasattr(data, "iloc"):

@@ -54,7 +54,7 @@ from etafree.dependence.base import (
 )
 from etafree.errors import InputError
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array
+from etafree.foundation.arguments import Array, as_pandas
 from etafree.target import (
     Law,
     Laws,
@@ -151,9 +151,10 @@ class Clusters(Structure):
         """Return it bound to rows, as clusters in one way or in several."""
         from etafree.dependence.ways import Ways  # which are made of clusters in one way
 
-        named = _named_ways(self.labels, rows)
+        labels = self.labels if isinstance(self.labels, np.ndarray) else as_pandas(self.labels)
+        named = _named_ways(labels, rows)
         if named is None:
-            return OneWay(rows.groups(self.labels, "clusters"))
+            return OneWay(rows.groups(labels, "clusters"))
         ways = {name: rows.groups(way, f"clusters[{name!r}]") for name, way in named.items()}
         for name, groups in ways.items():
             if len(groups) < 2:

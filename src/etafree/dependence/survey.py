@@ -50,7 +50,15 @@ from etafree.dependence.replicates import (
 )
 from etafree.errors import InputError
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array, as_array, as_choice, as_count, as_rng, owned
+from etafree.foundation.arguments import (
+    Array,
+    as_array,
+    as_choice,
+    as_count,
+    as_pandas,
+    as_rng,
+    owned,
+)
 from etafree.totals.base import require
 from etafree.totals.nuisance import Stacked
 
@@ -503,6 +511,7 @@ def _pair(value: object) -> tuple[object, object]:
 
 def _auxiliaries(rows: Rows, values: object) -> Array:
     """Return auxiliary variables (n, k), an indicator for each category of what is no number."""
+    values = as_pandas(values)
     columns: list[object] = [values]
     if hasattr(values, "columns"):  # as of a DataFrame
         columns = [values[name] for name in values.columns]  # type: ignore[index]

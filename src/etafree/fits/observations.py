@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from etafree.data.rows import Rows
 from etafree.errors import InputError
 from etafree.fits.trees import SAMPLE_DIMS, loaded
-from etafree.foundation.arguments import Array
+from etafree.foundation.arguments import Array, as_pandas
 from etafree.foundation.check import Finding
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Observations:
         import pandas as pd
         import xarray as xr
 
+        labels = as_pandas(labels)
         if isinstance(labels, Mapping):
             return {name: self.flat(each, argument) for name, each in labels.items()}
         named = (xr.DataArray, pd.Series, pd.DataFrame)

@@ -25,6 +25,8 @@ T = TypeVar("T", bound=np.generic)
 #: Largest count of draws and the like, and largest number whose square is one too.
 MOST, FAR = 10**9, 1e150
 
+#: Attributes by which tables and columns say that others can read them, and those of lazy tables.
+PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "collect_schema")
 #: Half a character.
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -269,6 +271,30 @@ def as_rng(seed: object) -> np.random.Generator:
         raise InputError("seed", f"is {seed!r}", advice) from None
 
 
+def as_pandas(value: Any) -> Any:
+    """Return a table of polars, PyArrow and the like as a DataFrame, a column as an array.
+
+    Anything else is returned as it is, and nothing is imported for it.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> as_pandas(pa.table({"x": [1.0, None], "s": ["a", "b"]}))
+         x  s
+    0  1.0  a
+    1  NaN  b
+    >>> as_pandas(pa.chunked_array([[1, 2]])), as_pandas("x")
+    (array([1, 2]), 'x')
+    """
+    kind = type(value)
+    known = hasattr(kind, "iloc") or hasattr(kind, "dims")  # pandas and xarray
+    if known or not any(hasattr(kind, name) for name in PROTOCOLS):
+        return value
+    from etafree.foundation.tables import converted
+
+    return converted(value)
+
+
 def axis_names(value: object, axis: int = -1) -> tuple[str, ...] | None:
     """Return the names along an axis of a pandas or xarray object, None if it has none.
 
@@ -313,7 +339,7 @@ def in_order(
     """
     if type(value) is np.ndarray:  # at every step of a minimiser
         return value
-    wanted = tuple(names)
+    value, wanted = as_pandas(value), tuple(names)
     labels = [axis_names(value, axis) for axis in axes]
     known = next((own for own in labels if own is not None), None)
     default = wanted == as_names(None, len(wanted))
@@ -368,6 +394,7 @@ def renamed(
     value: object, names: Sequence[str] | None, argument: str
 ) -> tuple[Any, Sequence[str] | None]:
     """Return a value and its names: those given are new ones, or the order of those it has."""
+    value = as_pandas(value)
     own = axis_names(value)
     if names is None or own is None:
         return value, own if names is None else names
