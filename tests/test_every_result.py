@@ -65,6 +65,8 @@ RESULTS = {
 CALLS = {
     "summary": lambda r, folder: r.summary(),
     "interval": lambda r, folder: (r.interval(), r.interval(0.5, "wald")),
+    "conf_int": lambda r, folder: r.conf_int(0.1),
+    "cov_params": lambda r, folder: r.cov_params(),
     "region": lambda r, folder: r.region().contains(r.center),
     "test": lambda r, folder: r.test([r.target.names[0]]),
     "wild_bootstrap": lambda r, folder: r.wild_bootstrap(r.target.names[0], draws=99),

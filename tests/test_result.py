@@ -377,3 +377,68 @@ def test_small_conveniences(robust: Case, tmp_path: Path) -> None:
     assert list(made.draws.to_frame().columns) == list(criterion.names)
     own = ef.calibrate(draws, criterion, covariance=np.eye(3))
     assert own.target.center_kind == "map"
+
+
+class TestAsInStatsmodels:
+    """What a fit of statsmodels has under the same names."""
+
+    NAMES = ("Intercept", "x", "z")
+
+    def pair(self, correction: str) -> tuple[ef.Calibration, object]:
+        import statsmodels.api as sm
+
+        case, groups = make_case("squared"), np.arange(120) // 6
+        X = pd.DataFrame(case.X, columns=list(self.NAMES))
+        criterion = ef.Criterion(ef.losses.Squared(), (X, case.y))
+        draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=200, seed=3)
+        ols = sm.OLS(case.y, X)
+        if correction == "HC1":
+            ours = ef.calibrate(draws, criterion, correction="HC1")
+            return ours, ols.fit(cov_type="HC1", use_t=False)
+        fit = ols.fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
+        return ef.calibrate(draws, criterion, clusters=groups, correction=correction), fit
+
+    @pytest.mark.parametrize("correction", ["HC1", "CR1S"])
+    def test_the_numbers_are_those_of_least_squares(self, correction: str) -> None:
+        ours, theirs = self.pair(correction)
+        for name in ("params", "bse", "tvalues", "pvalues"):
+            one, other = getattr(ours, name), getattr(theirs, name)
+            assert isinstance(one, pd.Series)
+            pd.testing.assert_series_equal(one, other, check_names=False, rtol=1e-8, atol=1e-14)
+        pd.testing.assert_frame_equal(ours.cov_params(), theirs.cov_params(), rtol=1e-8)
+        for alpha in (0.05, 0.3):
+            limits = ours.conf_int(alpha)
+            assert list(limits.columns) == ["lower", "upper"]
+            np.testing.assert_allclose(limits, theirs.conf_int(alpha), rtol=1e-7)
+
+    @pytest.mark.parametrize("correction", ["CR1", "CR2", "CR3"])
+    def test_p_values_are_those_of_tests_and_of_limits(self, correction: str) -> None:
+        ours, _ = self.pair(correction)
+        for name, p_value in ours.pvalues.items():
+            assert p_value == pytest.approx(ours.test(f"{name} = 0").p_value, rel=1e-8)
+            limits = ours.conf_int(p_value).loc[name]
+            assert np.abs(limits).min() == pytest.approx(0.0, abs=1e-8)
+        np.testing.assert_array_equal(ours.tvalues, ours.params / ours.bse)
+        table = ours.summary(kind="wald")
+        np.testing.assert_array_equal(table[["lower", "upper"]], ours.conf_int())
+        for column, values in (("t", ours.tvalues), ("p", ours.pvalues), ("se", ours.bse)):
+            np.testing.assert_array_equal(table[column], values)
+
+    def test_a_coefficient_at_zero_has_an_estimate_and_nothing_else(self) -> None:
+        case = make_case("squared")
+        X = np.column_stack([case.X, np.random.default_rng(0).standard_normal(120)])
+        names = [*self.NAMES, "noise"]
+        criterion = ef.Criterion(
+            ef.losses.Squared(), (X, case.y), ef.penalties.L1(0.5), names=names
+        )
+        draws = np.random.default_rng(1).standard_normal((500, 4))
+        ours = ef.calibrate(ef.Draws.of(draws, names), criterion)
+        assert "noise" in ours.inactive
+        assert ours.params["noise"] == 0.0
+        for values in (ours.bse, ours.tvalues, ours.pvalues, ours.conf_int(), ours.cov_params()):
+            assert list(values.index) == names
+            assert np.isnan(values.loc["noise"]).all()
+
+    def test_alpha_is_refused_by_name(self) -> None:
+        with pytest.raises(InputError, match="alpha: "):
+            self.pair("HC1")[0].conf_int(1.5)

@@ -238,6 +238,12 @@ class Functional:
         return equal_tails(self.draws, as_level(self.level if level is None else level))
 
 
+def two_sided(law: Law, ratios: Array) -> Array:
+    """Return the probabilities (k,) of t ratios farther from zero than these (k,)."""
+    p_values: Array = 2 * law.tail(np.abs(ratios))
+    return p_values
+
+
 def equal_tails(draws: Array, level: float) -> Array:
     """Return the quantiles (2, ...) of draws (draw, ...) that leave out equal tails."""
     tail = 0.5 * (1 - level)

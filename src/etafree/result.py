@@ -74,7 +74,8 @@ if TYPE_CHECKING:
 class Calibration:
     """Calibrated draws, with the target and the map that made them.
 
-    Numbers: `summary`, `interval`, `region`, `test`, `wild_bootstrap`, `bootstrap_t` with its
+    Numbers: `summary`, `params`, `bse`, `tvalues`, `pvalues`, `conf_int` and `cov_params` as of a
+    fit of statsmodels, `interval`, `region`, `test`, `wild_bootstrap`, `bootstrap_t` with its
     `skewed_draws`, `of` for functions of the parameters, `group_effects` given them. How far to
     trust them: `diagnostics`, `flags`, `corrections`, `coverage_check`, `cluster_table`. To keep or
     show: `plot`, `report`, `to_arviz`, `save`. Printing it tells what was done and what it covers.
@@ -121,6 +122,16 @@ class Calibration:
     parameter
     a              0.87  0.24   2.61
     b              2.47  0.21   2.17
+    >>> result.pvalues.round(4).to_dict(), result.tvalues.equals(result.params / result.bse)
+    ({'a': 0.0053, 'b': 0.0}, True)
+    >>> result.conf_int(alpha=0.1).round(2)
+       lower  upper
+    a   0.45   1.29
+    b   2.11   2.83
+    >>> result.cov_params().round(3)
+           a      b
+    a  0.059 -0.022
+    b -0.022  0.046
     >>> result.flags(), result.diagnostics().loc["implied coverage", "verdict"]
     ('all ok', 'ok')
     >>> result.cluster_table().head(2).round(2)
@@ -204,6 +215,68 @@ class Calibration:
         after = self.draws.select(t.names).array
         return Shown(t.names, self.map.offset, t.se, t.law(), self._before.array, after, t.se_error)
 
+    def _by_name(self, values: Array, zero: float = np.nan) -> pd.Series:
+        """Return values of what is shown as a Series; `zero` is what parameters at zero have."""
+        import pandas as pd
+
+        series = pd.Series(values, index=pd.Index(self.shown.names))
+        return series.reindex(list(self.names), fill_value=zero) if self.inactive else series
+
+    @property
+    def params(self) -> pd.Series:
+        """Estimates by name, as of a fit of statsmodels; zero of those a penalty sets to zero."""
+        return self._by_name(self.shown.estimate, 0.0)
+
+    @property
+    def bse(self) -> pd.Series:
+        """Standard errors of `params`, the roots of the diagonal of `cov_params`."""
+        return self._by_name(self.shown.se)
+
+    @property
+    def tvalues(self) -> pd.Series:
+        """The ratios of `params` to `bse`, NaN of variables that a model transforms."""
+        return self._by_name(self.shown.t_ratios)
+
+    @property
+    def pvalues(self) -> pd.Series:
+        r"""Two-sided p-values of no effect, those of `test`.
+
+        A ratio of `tvalues` has the law of :math:`t_\nu/\sqrt\kappa`, with the degrees of freedom
+        :math:`\nu` in `summary` and the factor :math:`\kappa` in ``target.inflation`` by which HC3
+        and CR3 make variances too large, one for the others. NaN of variables that a model
+        transforms: zero is no value of a scale.
+        """
+        return self._by_name(self.shown.p_values)
+
+    def conf_int(self, alpha: float = 0.05) -> pd.DataFrame:
+        """Return confidence limits by standard errors, ``interval(1 - alpha, kind="wald")``.
+
+        Parameters
+        ----------
+        alpha : float
+            One minus the level.
+
+        Returns
+        -------
+        DataFrame
+            With columns lower and upper, which statsmodels calls 0 and 1.
+        """
+        return self.interval(1.0 - arguments.as_level(alpha, "alpha"), kind="wald")
+
+    def cov_params(self) -> pd.DataFrame:
+        """Return the covariance of `params`, (k, k) by name.
+
+        That of the target, or by the delta method for the variables of a model.
+        """
+        import pandas as pd
+
+        slope, names = self.shown.slope, list(self.shown.names)
+        covariance = self.target.covariance
+        covariance = covariance.copy() if slope is None else slope @ covariance @ slope.T
+        table = pd.DataFrame(covariance, index=names, columns=names)
+        every = list(self.names)
+        return table.reindex(index=every, columns=every) if self.inactive else table
+
     def _level(self, level: float | None) -> float:
         return as_level(self.settings["level"] if level is None else level)
 
@@ -232,7 +305,7 @@ class Calibration:
         return table.reindex(list(self.names)) if self.inactive else table
 
     def summary(self, level: float | None = None, kind: str = "draws") -> pd.DataFrame:
-        """Return a table: estimate, se, interval and t degrees of freedom, before and after.
+        """Return a table: estimate, se, t, p, interval and degrees of freedom, before and after.
 
         Parameters
         ----------
@@ -244,8 +317,9 @@ class Calibration:
         Returns
         -------
         DataFrame
-            A row per parameter: estimate, se, lower, upper, dof, and of the original draws
-            mean_before, sd_before, lower_before, upper_before. ``ratio`` is the calibrated
+            A row per parameter: estimate, se, t, p, lower, upper, dof, and of the original draws
+            mean_before, sd_before, lower_before, upper_before. ``t`` and ``p`` are `tvalues` and
+            `pvalues`, NaN of variables that a model transforms. ``ratio`` is the calibrated
             interval's width over the original's: above one, the posterior was overconfident.
             ``se_error`` is the relative Monte Carlo error of a standard error that draws made.
             Under a penalty with a kink, ``status`` says which parameters are exactly zero and have
@@ -554,7 +628,7 @@ class Calibration:
                 laws[f"{correction}, {'normal' if np.isinf(count) else 't(G - 1)'}"] = plain
             for label, law in laws.items():
                 half = law.quantile(0.5 + 0.5 * level) * t.se
-                p_value = 2 * law.tail(np.abs(t.center) / t.se)
+                p_value = inference.two_sided(law, t.center / t.se)
                 columns = np.array([t.se, law.dof, t.center - half, t.center + half, p_value])
                 rows |= {(n, label): row for n, row in zip(t.names, columns.T, strict=True)}
         for n in () if dependence.clusters is None else own.names:

@@ -170,8 +170,9 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
             "Numbers",
             [
                 "estimate: the centre. se: its standard error (se error: its relative Monte Carlo "
-                f"error, where draws made it). lower, upper: the calibrated {level} interval. dof: "
-                "degrees of freedom of its t quantiles. before: of the draws as they came. ratio: "
+                "error, where draws made it). t: estimate over se. p: of no effect, two-sided. "
+                f"lower, upper: the calibrated {level} interval. dof: degrees of freedom of its t "
+                "quantiles. before: of the draws before calibration. ratio: "
                 "width of the calibrated interval over theirs; above one, the posterior was "
                 "overconfident."
             ],
@@ -309,7 +310,7 @@ def _numbers(table: pd.DataFrame) -> pd.DataFrame:
             return value
         if not np.isfinite(value):
             return "normal" if value == np.inf and column == "dof" else "–"
-        unitless = column in ("se_error", "dof", "ratio")
+        unitless = column in ("se_error", "t", "p", "dof", "ratio")
         return f"{value:.3g}" if unitless else shown(value, _unit(row))
 
     texts = table.astype(object)

@@ -3,7 +3,8 @@ r"""What a result shows: estimates, errors and draws before and after, of the va
 A model's fit is calibrated on the unconstrained scale and shown on its own: the estimate is the
 image of the centre, limits are quantiles of the image of the draws, and the standard error comes
 from the delta method, :math:`\{\mathrm{diag}(DVD^\top)\}^{1/2}` with D the derivative of the
-variables at the centre.
+variables at the centre. Variables that are linear in the parameters have t ratios; of one that is
+transformed, as a scale, zero is no hypothesis, and it has none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from etafree.errors import InputError
 from etafree.fits import Fit
 from etafree.fits.trees import flat_names
 from etafree.foundation.arguments import Array, as_choice, as_names
-from etafree.inference import equal_tails
+from etafree.inference import equal_tails, two_sided
 from etafree.target import Law, Target
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
     from etafree.result import Calibration
 
-#: Step of the derivative in standard errors.
-STEP = 1e-3
+#: Step of the derivative in standard errors, and how far in them linear variables may be off it.
+STEP, LINEAR = 1e-3, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,18 @@ class Shown:
     after: Array
     se_error: Array | None = None
     slope: Array | None = None  #: Derivative of the variables at the centre (k, p).
+    linear: Array | None = None  #: Which are linear in the parameters (k,), all for None.
+
+    @property
+    def t_ratios(self) -> Array:
+        """Return estimates over their standard errors (k,), NaN of transformed variables."""
+        ratios = self.estimate / self.se
+        return ratios if self.linear is None else np.where(self.linear, ratios, np.nan)
+
+    @property
+    def p_values(self) -> Array:
+        """Return two-sided p-values (k,) of no effect by the law of the t ratios."""
+        return two_sided(self.law, self.t_ratios)
 
     def limits(self, level: float, kind: str) -> tuple[Array, Array]:
         """Return equal-tailed limits, quantiles of the "draws" or "wald"."""
@@ -71,7 +84,7 @@ class Shown:
 
 
 def summary_table(shown: Shown, level: float, kind: str) -> pd.DataFrame:
-    """Return a row per variable: estimate, se, limits and what they were before."""
+    """Return a row per variable: estimate, se, t, p, limits and what they were before."""
     import pandas as pd
 
     before, (lower, upper) = shown.before, shown.limits(level, kind)
@@ -80,6 +93,8 @@ def summary_table(shown: Shown, level: float, kind: str) -> pd.DataFrame:
         "estimate": shown.estimate,
         "se": shown.se,
         **({} if shown.se_error is None else {"se_error": shown.se_error}),
+        "t": shown.t_ratios,
+        "p": shown.p_values,
         "lower": lower,
         "upper": upper,
         "dof": shown.law.dof,
@@ -137,8 +152,10 @@ def constrained(fit: Fit, center: Array, target: Target, before: Array, after: A
     kept = tuple(names[j] for j in moving)
     scaled = np.where(np.abs(slope) * target.se > 1e-6 * se[:, None], slope, 0.0)[moving]
     law = target.law(scaled)
+    off = old - estimate[0] - (before - center) @ slope.T
+    linear = (np.abs(off).max(axis=0) <= LINEAR * se)[moving]
     shown = estimate[0][moving], se[moving], law, old[:, moving], new[:, moving]
-    return Shown(kept, *shown, error, slope[moving])
+    return Shown(kept, *shown, error, slope[moving], linear)
 
 
 def headline(result: Calibration) -> list[str]:
