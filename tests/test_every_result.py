@@ -76,7 +76,7 @@ CALLS = {
     "coverage_check": lambda r, folder: r.coverage_check(50),
     "cluster_table": lambda r, folder: r.cluster_table(),
     "group_effects": lambda r, folder: r.group_effects(),
-    "of": lambda r, folder: r.of(lambda t: t[r.names[0]]).interval(),
+    "of": lambda r, folder: (f := r.of(lambda t: t[r.names[0]])).interval() + f.test().p_value,
     "diagnostics": lambda r, folder: r.diagnostics(),
     "flags": lambda r, folder: r.flags(),
     "paper": lambda r, folder: r.paper(),

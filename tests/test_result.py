@@ -442,3 +442,147 @@ class TestAsInStatsmodels:
     def test_alpha_is_refused_by_name(self) -> None:
         with pytest.raises(InputError, match="alpha: "):
             self.pair("HC1")[0].conf_int(1.5)
+
+
+class TestHypotheses:
+    """Texts become rows whatever characters names have; alternatives have sides."""
+
+    NAMES = ("x", "z", "x:z", "C(g)[T.b]", "theta[0]", "a b", "x.1", "2")
+
+    def result(self, dof: float = 9.0) -> ef.Calibration:
+        p = len(self.NAMES)
+        root = np.random.default_rng(0).standard_normal((p, p))
+        target = ef.Target(np.arange(1.0, p + 1), root @ root.T, self.NAMES, dof=dof)
+        return ef.calibrate(np.random.default_rng(1).standard_normal((50, p)), target)
+
+    @pytest.mark.parametrize(
+        ("texts", "rows", "right"),
+        [
+            ("x:z = 0", [{2: 1}], [0]),
+            ("x + x:z = 2*z", [{0: 1, 2: 1, 1: -2}], [0]),
+            ("C(g)[T.b] = theta[0]", [{3: 1, 4: -1}], [0]),
+            ("2*x + z = 1", [{0: 2, 1: 1}], [1]),
+            ("-(x - z)/2 = 3 - 2*z", [{0: -0.5, 1: 2.5}], [3]),
+            ("a b = .5", [{5: 1}], [0.5]),
+            ("x.1 - 1e1*theta[0]=0", [{6: 1, 4: -10}], [0]),
+            ("`2` = 2", [{7: 1}], [2]),
+            ("x = z, x:z = 1", [{0: 1, 1: -1}, {2: 1}], [0, 1]),
+            (["x = 0", "z = 0"], [{0: 1}, {1: 1}], [0, 0]),
+            (["x", "z = 3"], [{0: 1}, {1: 1}], [0, 3]),
+            ("x - 3", [{0: 1}], [3]),
+        ],
+    )
+    def test_equations_are_read(
+        self, texts: object, rows: list[dict[int, float]], right: list[float]
+    ) -> None:
+        matrix = np.zeros((len(rows), len(self.NAMES)))
+        for row, weights in zip(matrix, rows, strict=True):
+            row[list(weights)] = list(weights.values())
+        ours, theirs = self.result().test(texts), self.result().test(matrix, right)
+        np.testing.assert_allclose(ours.estimate, theirs.estimate, rtol=1e-12)
+        assert ours.p_value == pytest.approx(theirs.p_value, rel=1e-9)
+        assert ours.dof == theirs.dof
+
+    @pytest.mark.parametrize(
+        ("text", "problem"),
+        [
+            ("x:w = 0", "cannot be read"),
+            ("w:x = 0", "cannot be read"),
+            ("w = x", "names 'w'"),
+            ("xx = 0", "names 'xx'"),
+            ("theta[1] = 0", "cannot be read"),
+            ("`w` = 0", "names 'w'"),
+            ("x = z = 0", "two equal signs"),
+            ("x * z = 0", "cannot be read"),
+            ("x / z = 1", "cannot be read"),
+            ("x / 0 = 1", "cannot be read"),
+            ("x ** 2 = 1", "cannot be read"),
+            ("x = 1e999", "finite"),
+            ("x =", "cannot be read"),
+            ("(" * 500, "cannot be read"),
+            ("x = True", "cannot be read"),
+            ("__import__('os')", "cannot be read"),
+        ],
+    )
+    def test_what_is_no_linear_equation_is_refused(self, text: str, problem: str) -> None:
+        with pytest.raises(InputError, match=problem):
+            self.result().test(text)
+
+    @pytest.mark.parametrize("dof", [9.0, np.inf])
+    def test_one_sided_p_values_are_those_of_the_t_ratio(self, dof: float) -> None:
+        from scipy.stats import norm, t
+
+        made, law = self.result(dof), norm if np.isinf(dof) else t(dof)
+        for value in (0.0, 9.0):
+            both = made.test("z", value)
+            assert both.t == pytest.approx((2.0 - value) / made.bse["z"])
+            assert both.p_value == pytest.approx(2 * law.sf(abs(both.t[0])), rel=1e-9)
+            for side, expected in (("greater", law.sf), ("less", law.cdf)):
+                one = made.test("z", value, alternative=side)
+                assert one.p_value == pytest.approx(expected(both.t[0]), rel=1e-9)
+                assert repr(one).endswith(f"{side})")
+        with pytest.raises(InputError, match="one at a time"):
+            made.test(["x", "z"], alternative="less")
+        with pytest.raises(InputError, match="'two-sided', 'greater', 'less'"):
+            made.test("x", alternative="larger")
+
+    def test_several_hypotheses_are_those_of_statsmodels(self) -> None:
+        ours, theirs = TestAsInStatsmodels().pair("CR1S")
+        for text, q in (("x = 0, z = 0", 2), ("x = z", 1), ("2*x + z = 1", 1)):
+            one, other = ours.test(text), theirs.wald_test(text, use_f=True, scalar=True)
+            hotelling = (19 - q + 1) / 19  # which statsmodels leaves out
+            assert one.statistic == pytest.approx(hotelling * float(other.statistic), rel=1e-8)
+            if q == 1:
+                assert one.p_value == pytest.approx(float(other.pvalue), rel=1e-8)
+        assert ours.test("2*x + z = 1").p_value == pytest.approx(
+            float(theirs.t_test("2*x + z = 1").pvalue), rel=1e-8
+        )
+
+
+class TestFunctionals:
+    """The delta method is exact for what is linear, and the draws agree with it."""
+
+    def test_a_linear_function_has_the_test_of_its_contrast(self, result: ef.Calibration) -> None:
+        difference = result.of(lambda t: t["dose"] - t["age"])
+        for value, side in ((0.0, "two-sided"), (0.25, "greater")):
+            one = difference.test(value, side)
+            other = result.test("dose - age", value, side)
+            assert one.p_value == pytest.approx(other.p_value, rel=1e-7)
+            assert one.se == pytest.approx(other.se, rel=1e-9)
+        several = result.of(lambda t: np.stack([t["dose"], t["age"]], axis=-1))
+        joint = several.test([0.1, 0.2])
+        assert joint.p_value == pytest.approx(
+            result.test(["dose = 0.1", "age = 0.2"]).p_value, rel=1e-7, abs=1e-14
+        )
+        np.testing.assert_allclose(several.se, result.bse[["dose", "age"]], rtol=1e-9)
+        wald = result.interval(0.9, kind="wald").loc[["dose", "age"]].to_numpy().T
+        np.testing.assert_allclose(several.interval(0.9, kind="wald"), wald, rtol=1e-8)
+
+    def test_the_delta_method_has_the_derivative(self, result: ef.Calibration) -> None:
+        ratio = result.of(lambda t: t["dose"] / t["age"], "dose / age")
+        _, dose, age = result.center
+        slope = np.array([0.0, 1 / age, -dose / age**2])
+        np.testing.assert_allclose(ratio.slope, slope, rtol=1e-5, atol=1e-8)
+        assert ratio.se == pytest.approx(
+            np.sqrt(slope @ result.target.covariance @ slope), rel=1e-5
+        )
+        assert repr(ratio).startswith("Functional(dose / age: estimate ")
+
+    def test_p_values_of_draws_go_with_their_limits(self, result: ef.Calibration) -> None:
+        ratio = result.of(lambda t: t["dose"] / t["age"])
+        low, high = ratio.interval(0.9)
+        assert ratio.p_value(low) == pytest.approx(0.1, abs=0.002)
+        assert ratio.p_value(high, "less") == pytest.approx(0.05, abs=0.001)
+        assert ratio.p_value(high, "greater") == pytest.approx(0.95, abs=0.001)
+        assert ratio.p_value(1e9) == pytest.approx(2 / 2001)
+        near = ratio.estimate + 2 * ratio.se
+        assert abs(ratio.p_value(near) - ratio.test(near).p_value) < 0.04
+        with pytest.raises(InputError, match="row of zeros"):
+            result.of(lambda t: 0.0 * t["dose"]).test()
+        with pytest.raises(InputError, match="one per value"):
+            ratio.test([1.0, 2.0])
+
+    def test_what_a_file_holds_is_enough(self, result: ef.Calibration, tmp_path: Path) -> None:
+        back = ef.Calibration.load(result.save(tmp_path / "result.npz"))
+        one, other = (r.of(lambda t: t["dose"] / t["age"]).test(1.0) for r in (result, back))
+        assert one.p_value == pytest.approx(other.p_value, rel=1e-12)

@@ -145,6 +145,8 @@ class Calibration:
     b   2.03   2.91
     >>> result.test("b - a = 1"), result.region().contains([1.0, 2.0])
     (WaldTest(F = 2.713 on F(1, 9.498), p = 0.1321), True)
+    >>> result.test(["a = 1", "b = 2*a"]), round(result.test("b", 2, "greater").p_value, 3)
+    (WaldTest(F = 2.523 on F(2, 7.852), p = 0.1425), 0.018)
     >>> result.wild_bootstrap("a", draws=999).p_value < 0.01
     True
     >>> float(result.of(lambda t: t["a"] + t["b"]).estimate.round(2)), result.paper().J.shape
@@ -186,6 +188,11 @@ class Calibration:
     def inactive(self) -> tuple[str, ...]:
         """Parameters that are exactly zero under a penalty with a kink: they have no interval."""
         return tuple(name for name in self.names if name not in self.target.names)
+
+    @property
+    def _active(self) -> list[int]:
+        """Places of the target's parameters among all."""
+        return [self.names.index(name) for name in self.target.names]
 
     @property
     def center(self) -> Array:
@@ -343,16 +350,23 @@ class Calibration:
         """
         return Region.of(self.map.offset, self.target, self._level(level))
 
-    def test(self, contrast: object, value: object = 0.0) -> WaldTest:
+    def test(
+        self, contrast: object, value: object = 0.0, alternative: str = "two-sided"
+    ) -> WaldTest:
         """Test linear hypotheses about the parameters, by an F test.
 
         Parameters
         ----------
         contrast : str, sequence of str, mapping or array
-            ``"x1 - x2 = 0"``, ``["x1", "x2"]`` (both zero), ``{"x1": 1, "x2": -1}``, or a matrix
-            (q, p).
+            ``"x1 = x2"``, ``"2*x1 + x2 = 1"``, ``["x1 = 0", "x2 = 0"]`` or ``["x1", "x2"]`` (both
+            zero), ``{"x1": 1, "x2": -1}``, or a matrix (q, p). Names are written as they are,
+            ``"x:z = 0"`` or ``"C(g)[T.b] = C(g)[T.c]"``; a name that is a number goes between
+            backticks.
         value : float or (q,) array
             Right-hand side for contrasts that are not equations.
+        alternative : {"two-sided", "greater", "less"}
+            For one hypothesis: "greater" says that the contrast is larger than the hypothesis has
+            it, as SciPy's tests do.
 
         Returns
         -------
@@ -360,7 +374,7 @@ class Calibration:
             Statistic, degrees of freedom, p-value, estimate and standard error; an `InputError` if
             a name is no parameter, rows depend on each other, or degrees of freedom are too few.
         """
-        return inference.wald_test(self.map.offset, self.target, contrast, value)
+        return inference.wald_test(self.map.offset, self.target, contrast, value, alternative)
 
     def wild_bootstrap(
         self,
@@ -780,13 +794,15 @@ class Calibration:
         Returns
         -------
         Functional
-            ``estimate``, ``draws`` and ``interval()`` of the function; an `InputError` if it asks
-            for other parameters, or does not return a value per draw.
+            ``estimate``, ``se``, ``draws``, ``interval()`` and ``test()`` of the function; an
+            `InputError` if it asks for other parameters, or does not return a value per draw.
         """
         label = str(getattr(function, "__name__", "functional") if name is None else name)
         arrays = self.center, self.draws.array, self.original.array
         at, after, before = (self._image(function, array) for array in arrays)
-        return Functional(label, at, after, before, self._level(None))
+        near = summaries.neighbours(self.center, self.target.se, self._active)
+        slope = summaries.derivative(self._image(function, near), self.target.se)
+        return Functional(label, at, after, before, self._level(None), slope, self.target)
 
     def _image(self, function: Callable[[Mapping[str, Array]], Array], array: Array) -> Array:
         if self.fit is None or self.fit.constrain is None:

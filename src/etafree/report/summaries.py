@@ -128,10 +128,24 @@ def is_shown(fit: Fit, name: str) -> bool:
     return len(flat_names(name, fit.tree["posterior"][name])) != fit.criterion.n
 
 
-def neighbours(center: Array, se: Array) -> Array:
-    """Return the centre, and points a step above and below it in every parameter (1 + 2p, p)."""
+def neighbours(center: Array, se: Array, places: Sequence[int] | None = None) -> Array:
+    """Return the centre, and points a step above and below it in every parameter (1 + 2p, all).
+
+    `places` are those of the p parameters among all of the centre, where these are more.
+    """
     step = STEP * np.diag(se)
+    if places is not None:
+        rows = np.zeros((len(se), len(center)))
+        rows[:, places] = step
+        step = rows
     return np.concatenate([center[None], center + step, center - step])
+
+
+def derivative(near: Array, se: Array) -> Array:
+    """Return the derivative (..., p) of a function from its values at `neighbours`."""
+    above, below = np.split(near[1:], 2)
+    slope: Array = np.moveaxis(above - below, 0, -1) / (2 * STEP * se)
+    return slope
 
 
 def constrained(fit: Fit, center: Array, target: Target, before: Array, after: Array) -> Shown:
@@ -141,8 +155,7 @@ def constrained(fit: Fit, center: Array, target: Target, before: Array, after: A
     """
     points = before, after, neighbours(center, target.se)
     (names, old, _), (_, new, _), (_, near, _) = (flat_variables(fit, theta) for theta in points)
-    estimate, above, below = np.split(near, [1, 1 + len(center)])
-    slope = (above - below).T / (2 * STEP * target.se)  # (k, p)
+    estimate, slope = near[0], derivative(near, target.se)
     variance = np.einsum("ki,ij,kj->k", slope, target.covariance, slope)
     moving = np.flatnonzero((np.ptp(old, axis=0) > 0) & (variance > 0))
     se, error = np.sqrt(variance), None
@@ -152,9 +165,9 @@ def constrained(fit: Fit, center: Array, target: Target, before: Array, after: A
     kept = tuple(names[j] for j in moving)
     scaled = np.where(np.abs(slope) * target.se > 1e-6 * se[:, None], slope, 0.0)[moving]
     law = target.law(scaled)
-    off = old - estimate[0] - (before - center) @ slope.T
+    off = old - estimate - (before - center) @ slope.T
     linear = (np.abs(off).max(axis=0) <= LINEAR * se)[moving]
-    shown = estimate[0][moving], se[moving], law, old[:, moving], new[:, moving]
+    shown = estimate[moving], se[moving], law, old[:, moving], new[:, moving]
     return Shown(kept, *shown, error, slope[moving], linear)
 
 
