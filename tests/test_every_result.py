@@ -77,6 +77,7 @@ CALLS = {
     "cluster_table": lambda r, folder: r.cluster_table(),
     "group_effects": lambda r, folder: r.group_effects(),
     "of": lambda r, folder: (f := r.of(lambda t: t[r.names[0]])).interval() + f.test().p_value,
+    "details": lambda r, folder: r.details().index("spread: "),
     "diagnostics": lambda r, folder: r.diagnostics(),
     "flags": lambda r, folder: r.flags(),
     "paper": lambda r, folder: r.paper(),

@@ -151,19 +151,28 @@ def test_functionals_map_centre_and_draws(result: ef.Calibration) -> None:
 
 
 def test_the_repr_names_the_estimand_the_target_and_the_plug_ins(result: ef.Calibration) -> None:
-    text = repr(result)
+    text, details = repr(result), repr(result.details())
     for part in (
+        "95 % intervals for 3 parameters, 50 clusters, t with 32.6 to 46.3 degrees of freedom",
+        "the posterior was ",
         "minimiser of the expected Huber loss plus the Ridge penalty",
         "not the parameter of the process",
+        "diagnostics:",
+        "dose",
+        "ratio",
+        "details()",
+    ):
+        assert part in text
+    for part in (
         "50 clusters, CR3, t with 32.6 to 46.3",
         "scale =",
         "eta = 0.5",
         "centre: map",
-        "diagnostics:",
-        "dose",
-        "ratio",
+        "map: location-scale, root affine, from the draws",
+        "effective scale: 300",
     ):
-        assert part in text
+        assert part in details
+        assert part not in text.splitlines()[0]
     page = result._repr_html_()
     assert "<table" in page
     assert "Huber" in page
@@ -217,7 +226,7 @@ def test_the_plot_shows_every_parameter_before_and_after(
     figure = result.plot()
     assert [ax.get_ylabel() for ax in figure.axes] == ["one", "dose", "age"]
     labels = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
-    assert labels == ["posterior as it came at η = 0.5", "calibrated"]
+    assert labels == ["before calibration at η = 0.5", "calibrated"]
     figure.savefig(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
     assert len(result.plot(names=["dose"]).axes) == 1

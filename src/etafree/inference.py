@@ -464,6 +464,11 @@ class Region:
         covariance = unbiased @ target.covariance @ unbiased.T
         return cls(center, covariance, radius, level, dof, target.names)
 
+    def __repr__(self) -> str:
+        names = ", ".join(self.names[:6]) + (", ..." if len(self.names) > 6 else "")
+        radius = f"radius squared {self.radius_squared:.4g}"
+        return f"Region({100 * self.level:g} %, {names}; {radius})"
+
     def contains(self, theta: object) -> bool:
         """Return whether a parameter value `theta`, (p,), lies inside; a Series goes by name."""
         point = in_order(theta, self.names, "theta")

@@ -78,12 +78,13 @@ class Calibration:
     fit of statsmodels, `interval`, `region`, `test`, `wild_bootstrap`, `bootstrap_t` with its
     `skewed_draws`, `of` for functions of the parameters, `group_effects` given them. How far to
     trust them: `diagnostics`, `flags`, `corrections`, `coverage_check`, `cluster_table`. To keep or
-    show: `plot`, `report`, `to_arviz`, `save`. Printing it tells what was done and what it covers.
+    show: `plot`, `report`, `to_arviz`, `save`. Printing it tells what the intervals are and what
+    they cover, `details` how they were made.
 
     Attributes
     ----------
     draws, original : Draws
-        Calibrated, centred at the estimate with the sandwich's spread and t tails; as they came.
+        Calibrated, centred at the estimate with the sandwich's spread and t tails; the posterior's.
     target : Target
         The centre and covariance that they were moved to.
     map : LocationScaleMap
@@ -134,6 +135,8 @@ class Calibration:
     b -0.022  0.046
     >>> result.flags(), result.diagnostics().loc["implied coverage", "verdict"]
     ('all ok', 'ok')
+    >>> result.details()
+    x
     >>> result.cluster_table().head(2).round(2)
              rows  weight  leverage  shift
     cluster
@@ -832,6 +835,14 @@ class Calibration:
         offset = self.map.offset
         return tuple(every_check(self._before, self.target, self.map, offset, self.posterior))
 
+    def details(self) -> str:
+        """Return how the calibration was made, in the method's terms; it shows as it prints.
+
+        The draws and their learning rate, the map, the centre, the covariance with its correction,
+        the effective scale, and what nuisance values were estimated or taken as known.
+        """
+        return summaries.details(self)
+
     def diagnostics(self) -> pd.DataFrame:
         """Return the table of checks: value, threshold, the side that warns, verdict and advice.
 
@@ -968,9 +979,10 @@ class Calibration:
             return unpack(cls, arrays, meta)
 
     def __repr__(self) -> str:
-        table = self.summary().drop(columns=["mean_before", "dof"])
+        table = self.summary().drop(columns=["mean_before", "sd_before", "dof"])
         numbers = table.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-")
-        return plain("\n".join([*summaries.headline(self), "", numbers]))
+        more = "details() says how this was made."
+        return plain("\n".join([*summaries.headline(self), "", numbers, "", more]))
 
     def _repr_html_(self) -> str:
         title, *lines = map(html.escape, summaries.headline(self))
@@ -1005,7 +1017,17 @@ SATTERTHWAITE = tuple(f.name for f in fields(Satterthwaite))
 #: Arrays and words of a target, properties of the draws and settings that a file holds.
 TARGET_ARRAYS = ("center", "covariance", "dof", "inflation", "hessian", "meat", "se_error")
 WORDS = (
-    *("center_kind", "correction", "centered", "clusters", "design", "n", "size", "estimand"),
+    *(
+        "center_kind",
+        "correction",
+        "centered",
+        "clusters",
+        "design",
+        "cluster_label",
+        "n",
+        "size",
+        "estimand",
+    ),
     *("method", "joint_dof", "stacked"),
 )
 SAMPLER = ("eta", "sampler", "info")

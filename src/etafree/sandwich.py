@@ -309,6 +309,7 @@ def _whole(
         centered=centered,
         clusters=estimate.clusters,
         design=estimate.design,
+        cluster_label=dependence.label,
         n=criterion.n,
         size=criterion.size,
         estimand=criterion.describe(),

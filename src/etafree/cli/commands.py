@@ -230,7 +230,7 @@ def calibrate_files(
         log_likelihood=list(log_likelihood) or None,
     )
     result = calibrate(stored, dependence=dependence, correction=correction, level=level)
-    say(result)
+    say(f"{result}\n\n{result.details()}")
     if out is not None:
         progress(f"writing {out}")
         write_netcdf(result.to_arviz(), out)

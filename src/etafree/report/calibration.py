@@ -159,8 +159,8 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
         Section(
             "Before and after",
             [
-                f"{level} intervals and densities (each scaled to its peak) of the draws as they "
-                "came and after calibration. Every parameter has a scale of its own, in its own "
+                f"{level} intervals and densities (each scaled to its peak) of the draws before "
+                "and after calibration. Every parameter has a scale of its own, in its own "
                 "units.",
                 *_more(table),
             ],
@@ -265,7 +265,7 @@ def _step(scales: list[Scale], limits: Array, units: Array) -> dict[str, Any]:
     width, calibrated = old[2] - old[0], new[2] - new[0]
     times = between(width / calibrated)
     return {
-        "said": f"As they come, intervals are {times} times as wide as calibrated.",
+        "said": f"Before calibration, intervals are {times} times as wide as calibrated.",
         "before": [s.bar(*b)._asdict() for s, *b in zip(scales, old.T, width / 4, strict=True)],
         "after": [s.bar(*b)._asdict() for s, *b in zip(scales, new.T, units, strict=True)],
     }
@@ -325,8 +325,8 @@ def _lead(result: Calibration, table: pd.DataFrame) -> str:
     checks = f"Checks to look at: {', '.join(off)}." if off else "All checks passed."
     return (
         f"The intervals cover {result.target.estimand}, not the parameter of the process that made "
-        f"the data. Their width is {between(table['ratio'].dropna())} times that of the draws as "
-        f"they came, and does not depend on the learning rate η. {checks}"
+        f"the data. Their width is {between(table['ratio'].dropna())} times that of the "
+        f"draws before, and does not depend on the learning rate η. {checks}"
     )
 
 

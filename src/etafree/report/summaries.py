@@ -19,6 +19,7 @@ from etafree.errors import InputError
 from etafree.fits import Fit
 from etafree.fits.trees import flat_names
 from etafree.foundation.arguments import Array, as_choice, as_names
+from etafree.foundation.terminal import counted_noun
 from etafree.inference import equal_tails, two_sided
 from etafree.target import Law, Target
 
@@ -172,29 +173,89 @@ def constrained(fit: Fit, center: Array, target: Target, before: Array, after: A
 
 
 def headline(result: Calibration) -> list[str]:
-    """Return lines that say what a Calibration did, what it covers and what to beware of."""
-    s, t, fit = result.settings, result.target, result.fit
-    center = "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind
-    eta = "unknown eta" if result.original.eta is None else f"eta = {result.original.eta:g}"
-    shift = f", {np.max(np.abs(result.center_shift)):.2g} se from the posterior mean at most"
-    moved = s["kind"] != "scale" and t.center_kind != "mean"
+    """Return lines that say what intervals a Calibration has, and what to beware of."""
+    t, fit, shown = result.target, result.fit, result.shown
+    level = float(result.settings["level"])
+    count = counted_noun(len(shown.names), "parameter")
     lines = [
-        f"Calibration ({s['kind']}, root {s['root']}) of {len(result.draws)} draws at {eta}",
+        f"{100 * level:g} % intervals for {count}, {t.in_words()}",
+        width_in_words(summary_table(shown, level, "draws")["ratio"]),
         f"covers: {t.estimand}, not the parameter of the process that made the data",
-        f"centre: {center}{shift if moved else ''}",
-        f"spread: {t.describe()}",
     ]
-    if t.se_error is not None:
-        lines.append(f"Monte Carlo error of se: {100 * t.se_error.max():.1f} % at most")
     if fit is not None and fit.latent:
         lines.append(f"integrated out: {', '.join(fit.latent)} (see group_effects())")
     lines += [f"{c.name}: {c.advice}" for c in result.checks if c.name.startswith("left out")]
     if result.inactive:
         lines.append(f"no interval: {', '.join(result.inactive)} (exactly zero at this penalty)")
-    lines += [f"{role}: {values}" for role, values in plug_ins(t).items() if values]
     lines.append(f"diagnostics: {result.flags()}")
     lines += [f"  {c.name}: {c.advice}" for c in result.checks if c.verdict != "ok"]
     return lines
+
+
+#: By how much widths may differ by chance, and how many parameters are named one by one.
+ALIKE, NAMED = 1.05, 3
+
+
+def width_in_words(ratios: pd.Series) -> str:
+    """Return by how much the posterior was too narrow or too wide, from widths after over before.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> print(width_in_words(pd.Series({"x": 2.4, "z": 1.1, "one": 0.5})))
+    the posterior was 2.4 times too narrow for x, 1.1 times for z; 2 times too wide for one
+    >>> width_in_words(pd.Series([0.1, 0.2, 0.3, 0.4], index=list("abcd")))
+    'the posterior was 2.5 to 10 times too wide for 4 parameters'
+    """
+    known = ratios[np.isfinite(ratios) & (ratios > 0)].sort_values(ascending=False, kind="stable")
+    groups = {
+        "too narrow": known[known > ALIKE],
+        "too wide": (1 / known[known < 1 / ALIKE]).sort_values(ascending=False, kind="stable"),
+    }
+    parts = []
+    for word, factors in groups.items():
+        times = [f"{factor:.2g}" for factor in factors]
+        if len(times) > NAMED:
+            span = times[0] if times[0] == times[-1] else f"{times[-1]} to {times[0]}"
+            parts.append(f"{span} times {word} for {len(times)} parameters")
+        elif times:
+            first, *rest = zip(times, factors.index, strict=True)
+            more = "".join(f", {factor} times for {name}" for factor, name in rest)
+            parts.append(f"{first[0]} times {word} for {first[1]}{more}")
+    right = [str(name) for name in known.index[(known <= ALIKE) & (known >= 1 / ALIKE)]]
+    if right:
+        some = ", ".join(right) if len(right) <= NAMED else f"{len(right)} parameters"
+        parts.append(f"about right for {some}")
+    return f"the posterior was {'; '.join(parts) or 'of a width that is not known'}"
+
+
+class Text(str):
+    """A text that shows as it prints."""
+
+    __repr__ = str.__str__
+
+
+def details(result: Calibration) -> Text:
+    """Return lines that say in the method's terms how a Calibration was made."""
+    s, t, draws = result.settings, result.target, result.original
+    center = "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind
+    moved = s["kind"] != "scale" and t.center_kind != "mean"
+    shift = f", {np.max(np.abs(result.center_shift)):.2g} se from the posterior mean at most"
+    eta = "unknown eta" if draws.eta is None else f"eta = {draws.eta:g}"
+    lines = [
+        f"draws: {len(draws)} at {eta}, {draws.sampler}, moved by one affine map",
+        f"map: {s['kind']}, root {s['root']}, from the {s['working']}",
+        f"centre: {center}{shift if moved else ''}",
+        f"spread: {t.describe()}",
+    ]
+    if t.n is not None:
+        lines.append(f"rows: {t.n}")
+    if t.size is not None:
+        lines.append(f"effective scale: {t.size:g}")
+    if t.se_error is not None:
+        lines.append(f"Monte Carlo error of se: {100 * t.se_error.max():.1f} % at most")
+    lines += [f"{role}: {values}" for role, values in plug_ins(t).items() if values]
+    return Text("\n".join(lines))
 
 
 def plug_ins(target: Target) -> dict[str, str]:
