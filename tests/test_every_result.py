@@ -74,6 +74,7 @@ CALLS = {
     "skewed_draws": lambda r, folder: r.skewed_draws(draws=99),
     "corrections": lambda r, folder: r.corrections(draws=99),
     "coverage_check": lambda r, folder: r.coverage_check(50),
+    "with_dependence": lambda r, folder: r.with_dependence(clusters=SCHOOL // 2, correction="CR1"),
     "cluster_table": lambda r, folder: r.cluster_table(),
     "group_effects": lambda r, folder: r.group_effects(),
     "of": lambda r, folder: (f := r.of(lambda t: t[r.names[0]])).interval() + f.test().p_value,
@@ -90,6 +91,8 @@ CALLS = {
 #: What only a model with group effects answers; `test_hierarchical` has results of those.
 NEEDS_GROUPS = ("group_effects",)
 WITHOUT_CRITERION = ("covariance", "xarray", "arviz")
+#: What only a covariance that was given does not answer.
+NEEDS_LOSSES = ("with_dependence",)
 NEEDS_CRITERION = (
     "wild_bootstrap",
     "bootstrap_t",
@@ -117,6 +120,7 @@ def test_every_method_runs(kind, tmp_path):
     assert result._repr_html_()
     for name, call in CALLS.items():
         lacking = kind in WITHOUT_CRITERION and name in NEEDS_CRITERION
+        lacking |= kind == "covariance" and name in NEEDS_LOSSES
         if lacking or name in NEEDS_GROUPS:
             with pytest.raises(ef.errors.InputError):
                 call(result, tmp_path)

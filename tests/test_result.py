@@ -595,3 +595,47 @@ class TestFunctionals:
         back = ef.Calibration.load(result.save(tmp_path / "result.npz"))
         one, other = (r.of(lambda t: t["dose"] / t["age"]).test(1.0) for r in (result, back))
         assert one.p_value == pytest.approx(other.p_value, rel=1e-12)
+
+
+class TestOtherDependence:
+    """What with_dependence() returns is what calibrate() would have."""
+
+    LABELS = np.arange(300) // 10
+
+    def same(self, one: ef.Calibration, other: ef.Calibration) -> None:
+        np.testing.assert_array_equal(one.draws.values, other.draws.values)
+        np.testing.assert_array_equal(one.target.covariance, other.target.covariance)
+        assert one.target.describe() == other.target.describe()
+
+    def test_clusters_corrections_and_independent_rows(self, result: ef.Calibration) -> None:
+        before = result.draws.values.copy()
+        for choice in (
+            {"clusters": self.LABELS},
+            {"clusters": self.LABELS, "correction": "CR2"},
+            {"dependence": ef.TimeSeries(np.arange(300))},
+            {"correction": "HC1"},
+            {},
+        ):
+            fresh = ef.calibrate(result.original, result.criterion, **choice)
+            self.same(result.with_dependence(**choice), fresh)
+        np.testing.assert_array_equal(result.draws.values, before)
+        with pytest.raises(InputError, match="clusters="):
+            result.with_dependence(correction="CR3")
+
+    def test_choices_are_kept(self, robust: Case) -> None:
+        post = ef.GeneralizedPosterior(robust.criterion(names=["one", "dose", "age"]), 0.5)
+        draws = ef.sample(post, draws=300, seed=1)
+        choices = {"map": "cholesky", "level": 0.8, "seed": 7, "var_names": ["dose"]}
+        one = ef.calibrate(draws, post, **choices).with_dependence(clusters=self.LABELS)
+        self.same(one, ef.calibrate(draws, post, clusters=self.LABELS, **choices))
+        assert one.settings["level"] == 0.8
+        assert one.names == ("dose",)
+
+    def test_files_and_given_covariances_are_refused(
+        self, result: ef.Calibration, tmp_path: Path
+    ) -> None:
+        loaded = ef.Calibration.load(result.save(tmp_path / "result.npz"))
+        given = ef.calibrate(result.original, result.target)
+        for made in (loaded, given):
+            with pytest.raises(InputError, match="needs the criterion or the fit"):
+                made.with_dependence(clusters=self.LABELS)

@@ -7,8 +7,10 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -189,6 +191,18 @@ def calibrate(
         if goal is None:
             structure, goal = lined_up(structure, fit), fit.criterion
     full = _drawn(draws, eta, goal, posterior)
+    again: Callable[..., Calibration] | None = None
+    if covariance is None and not isinstance(goal, Target):
+        again = partial(
+            calibrate,
+            full if fit is None else fit,
+            of,
+            center=deepcopy(center),
+            map=how,
+            var_names=some,
+            level=level,
+            seed=0 if isinstance(seed, np.random.Generator) else seed,  # its state moves on
+        )
     source = full.source
     if source is not None and (goal is source.criterion or goal is source.energy):
         posterior = source
@@ -222,7 +236,7 @@ def calibrate(
         values = zeros
     settings |= {**asdict(how), "version": __version__, "made_with": made_with()}
     moved = replace(full, values=values)
-    return Calibration(moved, full, target, mapping, settings, posterior, fit=fit)
+    return Calibration(moved, full, target, mapping, settings, posterior, fit=fit, again=again)
 
 
 def _reported(
