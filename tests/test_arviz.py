@@ -811,7 +811,7 @@ def test_variables_are_shown_on_their_own_scale(bounded):
     assert shown.of(lambda t: t["both"].sum(axis=-1)).draws.shape == (CHAINS * DRAWS,)
     refused("function", "asks for 'nothing'", lambda: shown.of(lambda t: t["nothing"]))
     assert len(shown.plot(["scale"]).axes) == 1
-    refused("names", "has 'scale_log'", lambda: shown.plot(["scale_log"]))
+    refused("var_names", "'scale_log' is no parameter", lambda: shown.plot(["scale_log"]))
 
 
 def test_a_known_model_recomputes_the_log_likelihood(bounded, fit_kind):

@@ -165,8 +165,8 @@ CASES = {
     "of('x')": ("function", lambda: res().of("x")),
     "of() text": ("function", lambda: res().of(lambda t: "x")),
     "of() complex": ("function", lambda: res().of(lambda t: t["a"] * 1j)),
-    "plot([])": ("names", lambda: res().plot([])),
-    "plot twice": ("names", lambda: res().plot(["a", "a"])),
+    "plot([])": ("var_names", lambda: res().plot([])),
+    "plot twice": ("var_names", lambda: res().plot(["a", "a"])),
     "plot(5)": ("names", lambda: res().plot(5)),
     "region.boundary(0, 5)": ("j", lambda: res().region().boundary(0, 5)),
     "region.boundary p = 1": (

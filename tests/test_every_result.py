@@ -63,7 +63,7 @@ RESULTS = {
 
 #: How each public method is called, and on which results it has nothing to answer.
 CALLS = {
-    "summary": lambda r, folder: r.summary(),
+    "summary": lambda r, folder: (r.summary(), r.summary(var_names=r.shown.names[0])),
     "interval": lambda r, folder: (r.interval(), r.interval(0.5, "wald")),
     "conf_int": lambda r, folder: r.conf_int(0.1),
     "cov_params": lambda r, folder: r.cov_params(),
@@ -82,7 +82,7 @@ CALLS = {
     "diagnostics": lambda r, folder: r.diagnostics(),
     "flags": lambda r, folder: r.flags(),
     "paper": lambda r, folder: r.paper(),
-    "plot": lambda r, folder: r.plot(),
+    "plot": lambda r, folder: r.plot(".", filter_vars="regex"),
     "report": lambda r, folder: r.report(folder / "page.html"),
     "to_arviz": lambda r, folder: r.to_arviz(),
     "save": lambda r, folder: r.save(folder / "result.npz"),

@@ -352,7 +352,7 @@ def test_a_result_says_what_was_estimated_with_it(tmp_path) -> None:
     assert "plug-in scale" not in result.diagnostics().index
     loaded = ef.Calibration.load(result.save(tmp_path / "result.npz"))
     assert loaded.target.stacked == ("scale",)
-    assert "estimated with it: scale" in repr(loaded)
+    assert "estimated with it: scale" in loaded.details()
     checked = result.coverage_check(60, seed=1)
     assert checked.loc["one", "coverage"] > 0.85
     half = criterion.subset(np.arange(100))  # the scale is of all rows

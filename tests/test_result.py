@@ -229,9 +229,9 @@ def test_the_plot_shows_every_parameter_before_and_after(
     assert labels == ["before calibration at η = 0.5", "calibrated"]
     figure.savefig(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
-    assert len(result.plot(names=["dose"]).axes) == 1
+    assert len(result.plot(var_names=["dose"]).axes) == 1
     with pytest.raises(InputError, match="'weight'"):
-        result.plot(names=["weight"])
+        result.plot(var_names=["weight"])
 
 
 class TestDiagnostics:
@@ -639,3 +639,89 @@ class TestOtherDependence:
         for made in (loaded, given):
             with pytest.raises(InputError, match="needs the criterion or the fit"):
                 made.with_dependence(clusters=self.LABELS)
+
+
+class TestSelection:
+    """var_names and filter_vars choose rows as ArviZ chooses variables."""
+
+    NAMES = ("Intercept", "x", "x:z", "b[0]", "b[1]", "C(g)[T.u]", "C(g)[T.v]")
+
+    def result(self) -> ef.Calibration:
+        target = ef.Target(np.arange(7.0), np.eye(7), self.NAMES)
+        return ef.calibrate(np.random.default_rng(0).standard_normal((60, 7)), target)
+
+    @pytest.mark.parametrize(
+        ("asked", "how", "places"),
+        [
+            (None, None, range(7)),
+            ("x", None, [1]),
+            (["b", "x"], None, [3, 4, 1]),
+            ("C(g)", None, [5, 6]),
+            ("~b", None, [0, 1, 2, 5, 6]),
+            (["b", "~b[0]"], None, [4]),
+            ("x", "like", [1, 2]),
+            (["b", "x"], "like", [1, 2, 3, 4]),
+            ("~C(", "like", [0, 1, 2, 3, 4]),
+            (["^b$", "z"], "regex", [2, 3, 4]),
+            (np.array(["x", "x:z"]), None, [1, 2]),
+        ],
+    )
+    def test_rows_of_every_table(self, asked: object, how: str | None, places: object) -> None:
+        made, expected = self.result(), [self.NAMES[j] for j in places]
+        for table in (
+            made.summary(var_names=asked, filter_vars=how),
+            made.interval(var_names=asked, filter_vars=how),
+            made.conf_int(0.1, asked, how),
+        ):
+            assert list(table.index) == expected
+        axes = made.plot(asked, filter_vars=how).axes
+        assert [ax.get_ylabel() for ax in axes] == expected
+        if asked is not None:
+            assert list(made.draws.select(asked, how).names) == expected
+
+    def test_variables_are_those_that_arviz_chooses(self) -> None:
+        import xarray as xr
+
+        from etafree.fits.arviz import chosen_names
+
+        data = xr.Dataset(dict.fromkeys(("alpha", "beta", "alphabet", "sigma"), 0.0))
+        names = [*data.data_vars]
+        for asked, how in (
+            (["sigma", "alpha"], None),
+            ("~alpha", None),
+            ("alpha", "like"),
+            (["^al", "ma$"], "regex"),
+            ("~eta", "like"),
+        ):
+            target = ef.Target(np.zeros(4), np.eye(4), names)
+            draws = np.random.default_rng(0).standard_normal((20, 4))
+            ours = ef.calibrate(draws, target).summary(var_names=asked, filter_vars=how)
+            assert list(ours.index) == chosen_names(data, asked, how)
+
+    @pytest.mark.parametrize(
+        ("asked", "how", "argument", "problem"),
+        [
+            ("w", None, "var_names", "'w' is no parameter"),
+            ("w", "like", "var_names", "'w' is no parameter"),
+            ("[", "regex", "var_names", "no regular expression"),
+            (["x", "x"], None, "var_names", "twice"),
+            ([], None, "var_names", "list of names"),
+            ([1], None, "var_names", "list of names"),
+            (["x", "~x"], None, "var_names", "leaves no parameter"),
+            ("x", "glob", "filter_vars", "'like', 'regex'"),
+            (None, "like", "filter_vars", "pass var_names= too"),
+        ],
+    )
+    def test_what_chooses_nothing_is_refused(
+        self, asked: object, how: str | None, argument: str, problem: str
+    ) -> None:
+        for ask in (self.result().summary, self.result().plot):
+            with pytest.raises(InputError, match=problem) as error:
+                ask(var_names=asked, filter_vars=how)
+            assert error.value.argument == argument
+
+    def test_calibrate_takes_the_same_names(self, robust: Case) -> None:
+        criterion = robust.criterion(names=["one", "b[x]", "b[z]"])
+        draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=100, seed=1)
+        for asked, expected in (("b", ("b[x]", "b[z]")), ("~b[x]", ("one", "b[z]"))):
+            assert ef.calibrate(draws, criterion, var_names=asked).names == expected

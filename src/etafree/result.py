@@ -131,6 +131,8 @@ class Calibration:
        lower  upper
     a   0.45   1.29
     b   2.11   2.83
+    >>> result.summary(var_names="~a")["estimate"].round(2).to_dict()
+    {'b': 2.47}
     >>> result.cov_params().round(3)
            a      b
     a  0.059 -0.022
@@ -266,20 +268,25 @@ class Calibration:
         """
         return self._by_name(self.shown.p_values)
 
-    def conf_int(self, alpha: float = 0.05) -> pd.DataFrame:
+    def conf_int(
+        self, alpha: float = 0.05, var_names: object = None, filter_vars: str | None = None
+    ) -> pd.DataFrame:
         """Return confidence limits by standard errors, ``interval(1 - alpha, kind="wald")``.
 
         Parameters
         ----------
         alpha : float
             One minus the level.
+        var_names, filter_vars : optional
+            Which rows, as for `summary`.
 
         Returns
         -------
         DataFrame
             With columns lower and upper, which statsmodels calls 0 and 1.
         """
-        return self.interval(1.0 - arguments.as_level(alpha, "alpha"), kind="wald")
+        level = 1.0 - arguments.as_level(alpha, "alpha")
+        return self.interval(level, "wald", var_names, filter_vars)
 
     def cov_params(self) -> pd.DataFrame:
         """Return the covariance of `params`, (k, k) by name.
@@ -298,7 +305,13 @@ class Calibration:
     def _level(self, level: float | None) -> float:
         return as_level(self.settings["level"] if level is None else level)
 
-    def interval(self, level: float | None = None, kind: str = "draws") -> pd.DataFrame:
+    def interval(
+        self,
+        level: float | None = None,
+        kind: str = "draws",
+        var_names: object = None,
+        filter_vars: str | None = None,
+    ) -> pd.DataFrame:
         """Return equal-tailed confidence limits per parameter.
 
         Parameters
@@ -308,6 +321,8 @@ class Calibration:
         kind : {"draws", "wald", "bootstrap-t"}
             Quantiles of the calibrated draws, estimate plus and minus t quantile times se, or what
             `bootstrap_t` gives for skewed data.
+        var_names, filter_vars : optional
+            Which rows, as for `summary`.
 
         Returns
         -------
@@ -316,13 +331,25 @@ class Calibration:
         """
         import pandas as pd
 
+        rows = self._names_of(var_names, filter_vars)
         if isinstance(kind, str) and kind == "bootstrap-t":
-            return self.bootstrap_t(level)
+            return self.bootstrap_t(level).loc[rows]
         lower, upper = self.shown.limits(self._level(level), kind)
         table = pd.DataFrame({"lower": lower, "upper": upper}, index=pd.Index(self.shown.names))
-        return table.reindex(list(self.names)) if self.inactive else table
+        return (table.reindex(list(self.names)) if self.inactive else table).loc[rows]
 
-    def summary(self, level: float | None = None, kind: str = "draws") -> pd.DataFrame:
+    def _names_of(self, var_names: object, filter_vars: object) -> list[str]:
+        """Return the names of the rows of a table that are asked for."""
+        names = list(self.names if self.inactive else self.shown.names)
+        return [names[j] for j in arguments.places_of(names, var_names, filter_vars)]
+
+    def summary(
+        self,
+        level: float | None = None,
+        kind: str = "draws",
+        var_names: object = None,
+        filter_vars: str | None = None,
+    ) -> pd.DataFrame:
         """Return a table: estimate, se, t, p, interval and degrees of freedom, before and after.
 
         Parameters
@@ -331,6 +358,10 @@ class Calibration:
             Default: the level the calibration was asked for, 0.95.
         kind : {"draws", "wald"}
             As for `interval`.
+        var_names : str or list of str, optional
+            Rows to show, with ArviZ's meaning: names of parameters or of vectors, or ``"~name"``.
+        filter_vars : {"like", "regex"}, optional
+            Take `var_names` as parts of names, or as regular expressions.
 
         Returns
         -------
@@ -345,13 +376,14 @@ class Calibration:
         """
         import pandas as pd
 
+        rows = self._names_of(var_names, filter_vars)
         table = summaries.summary_table(self.shown, self._level(level), kind)
         if not self.inactive:
-            return table
+            return table.loc[rows]
         table = table.reindex(pd.Index(self.names, name="parameter"))
         table.loc[list(self.inactive), "estimate"] = 0.0
         table["status"] = ["no interval" if n in self.inactive else "active" for n in self.names]
-        return table
+        return table.loc[rows]
 
     def region(self, level: float | None = None) -> Region:
         r"""Return the joint confidence ellipsoid of all parameters (Hotelling), at `level`.
@@ -905,15 +937,23 @@ class Calibration:
         """Return the names of the checks that did not pass, or ``"all ok"``."""
         return ", ".join(c.name for c in self.checks if c.verdict != "ok") or "all ok"
 
-    def plot(self, names: Sequence[str] | None = None) -> Figure:
-        """Return a figure of densities and intervals before and after, a row each of `names`.
+    def plot(self, var_names: object = None, filter_vars: str | None = None) -> Figure:
+        """Return a figure of densities and intervals before and after, a row per parameter.
 
-        All parameters that have an interval if `names` is not given.
+        Parameters
+        ----------
+        var_names, filter_vars : optional
+            Which of the parameters that have an interval, as for `summary`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
         """
         from etafree.report.plots import before_after
 
-        before, after = self.shown.columns(names)
-        level = self._level(None)
+        known, level = self.shown.names, self._level(None)
+        places = arguments.places_of(known, var_names, filter_vars)
+        before, after = self.shown.columns([known[j] for j in places])
         table = self.summary(level).loc[list(before)]
         eta = "" if self.original.eta is None else f" at η = {self.original.eta:g}"
         return before_after(before, after, table, level, eta, self.target.describe())

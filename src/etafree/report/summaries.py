@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from etafree.errors import InputError
 from etafree.fits import Fit
 from etafree.fits.trees import flat_names
-from etafree.foundation.arguments import Array, as_choice, as_names
+from etafree.foundation.arguments import Array, as_choice
 from etafree.foundation.terminal import counted_noun
 from etafree.inference import equal_tails, two_sided
 from etafree.target import Law, Target
@@ -70,18 +69,11 @@ class Shown:
         lower, upper = equal_tails(self.after, level)
         return lower, upper
 
-    def columns(self, names: Sequence[str] | None) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the draws before and after of the variables of these names, of all for None."""
-        if names is None:
-            names = self.names
-        elif isinstance(names, str) or not isinstance(names, Sequence) or not names:
-            raise InputError("names", f"is {names!r}", "pass a list of parameter names")
-        chosen = as_names(names, len(names))
-        for name in chosen:
-            if name not in self.names:
-                raise InputError("names", f"has {name!r}", f"with an interval: {list(self.names)}")
-        before, after = (dict(zip(self.names, a.T, strict=True)) for a in (self.before, self.after))
-        return {name: before[name] for name in chosen}, {name: after[name] for name in chosen}
+    def columns(self, names: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return the draws before and after of the variables of these names."""
+        places = {name: self.names.index(name) for name in names}
+        before, after = ({n: a[:, j] for n, j in places.items()} for a in (self.before, self.after))
+        return before, after
 
 
 def summary_table(shown: Shown, level: float, kind: str) -> pd.DataFrame:
