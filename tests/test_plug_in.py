@@ -358,7 +358,7 @@ def test_a_result_says_what_was_estimated_with_it(tmp_path) -> None:
     half = criterion.subset(np.arange(100))  # the scale is of all rows
     assert half.plug_ins == criterion.plug_ins
     assert ef.target(half).stacked == ()
-    assert "taken as known: scale = " in repr(ef.calibrate(draws.array, half, eta=1.0))
+    assert "taken as known: scale = " in ef.calibrate(draws.array, half, eta=1.0).details()
     for changed in (criterion.reweighted(np.full(N, 2.0)), criterion.with_plug_ins({"other": 1.0})):
         assert ef.target(changed).plug_ins["scale"] == criterion.plug_ins["scale"]
     matrix = ef.target(criterion, correction="HC0").meat

@@ -191,18 +191,8 @@ def calibrate(
         if goal is None:
             structure, goal = lined_up(structure, fit), fit.criterion
     full = _drawn(draws, eta, goal, posterior)
-    again: Callable[..., Calibration] | None = None
-    if covariance is None and not isinstance(goal, Target):
-        again = partial(
-            calibrate,
-            full if fit is None else fit,
-            of,
-            center=deepcopy(center),
-            map=how,
-            var_names=some,
-            level=level,
-            seed=0 if isinstance(seed, np.random.Generator) else seed,  # its state moves on
-        )
+    choices = {"center": center, "map": how, "var_names": some, "level": level, "seed": seed}
+    again = _repeated(full, fit, of, covariance, choices)
     source = full.source
     if source is not None and (goal is source.criterion or goal is source.energy):
         posterior = source
@@ -248,6 +238,22 @@ def _reported(
     if covariance is not None and var_names is not None:
         raise InputError("var_names", "cannot be combined with covariance=", "use Draws.select()")
     return var_names, None
+
+
+def _repeated(
+    draws: Draws,
+    fit: Fit | None,
+    of: Criterion | GeneralizedPosterior | Target | None,
+    covariance: object,
+    choices: dict[str, Any],
+) -> Callable[..., Calibration] | None:
+    """Return the same call of calibrate() but for the dependence; none if a target is given."""
+    if covariance is not None or isinstance(of, Target):
+        return None
+    if isinstance(choices["seed"], np.random.Generator):  # its state moves on
+        choices["seed"] = 0
+    choices["center"] = deepcopy(choices["center"])
+    return partial(calibrate, draws if fit is None else fit, of, **choices)
 
 
 def _shown(full: Draws, every: Draws, criterion: Criterion, some: object) -> tuple[Draws, Draws]:

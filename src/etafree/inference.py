@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -616,21 +617,26 @@ def constraints(contrast: object, value: object, names: tuple[str, ...]) -> tupl
     texts = [contrast] if isinstance(contrast, str) else contrast
     equations = False
     if isinstance(texts, list | tuple) and texts and all(isinstance(t, str) for t in texts):
-        rows = [row for text in texts for row in _equations(text, names)]
-        matrix, constants = np.array([row for row, _ in rows]), -np.array([r[-1] for r, _ in rows])
-        matrix, equations = matrix[:, :-1], any(equation for _, equation in rows)
+        rows = list(chain.from_iterable(_equations(text, names) for text in texts))
+        whole, equations = np.array([row for row, _ in rows]), any(equal for _, equal in rows)
+        matrix, constants = whole[:, :-1], -whole[:, -1]
     else:
         matrix = _weights(contrast, names)
         constants = np.zeros(len(matrix))
     if matrix.ndim != 2 or matrix.shape[1] != len(names) or len(matrix) == 0:
         raise InputError("contrast", f"has shape {matrix.shape}", f"pass (q, {len(names)})")
+    return matrix, constants + _right(value, len(matrix), equations)
+
+
+def _right(value: object, rows: int, equations: bool) -> Array:
+    """Return hypothesised values, one or one per row; equations have theirs already."""
     right = as_array(value, "value")
     if equations and np.any(right != 0):
         raise InputError("value", f"is {value!r}", "the contrast is an equation already")
-    if right.ndim > 1 or (right.ndim == 1 and len(right) != len(matrix)):
-        problem = f"has shape {right.shape} for {len(matrix)} contrast(s)"
+    if right.ndim > 1 or (right.ndim == 1 and len(right) != rows):
+        problem = f"has shape {right.shape} for {rows} contrast(s)"
         raise InputError("value", problem, "pass one number, or one per contrast")
-    return matrix, constants + right
+    return right
 
 
 def _weights(contrast: object, names: tuple[str, ...]) -> Array:
@@ -700,7 +706,8 @@ def _linear(node: ast.expr, mark: str, names: tuple[str, ...]) -> Array:
     """Return coefficients and constant (p + 1,) of an expression; `ValueError` for others."""
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return np.append(np.zeros(len(names)), float(number))
+            constant: Array = np.append(np.zeros(len(names)), float(number))
+            return constant
         case ast.Name(id=name):
             if not name.startswith(mark):
                 raise _unknown(name, names)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -255,30 +256,35 @@ def places_of(
             )
     if var_names is None:
         return list(range(len(names)))
-    single = isinstance(var_names, bytes | set | frozenset) or getattr(var_names, "ndim", 1) == 0
-    asked = [var_names] if isinstance(var_names, str) else []
-    if isinstance(var_names, Iterable) and not asked and not single:
-        asked = list(var_names)
-    if not asked or not all(isinstance(name, str) for name in asked):
-        raise InputError(argument, f"is {_short(var_names)}", "pass a list of names")
-    where = {name: j for j, name in enumerate(names)}
+    asked, where = _asked(var_names, argument), {name: j for j, name in enumerate(names)}
+    left_out = [name for name in asked if name.startswith("~") and name not in where]
+    kept = [name for name in asked if name not in left_out]
 
     def found(name: str) -> list[int]:
         known = filter_vars is None and name in where
         return [where[name]] if known else _places(names, name, filter_vars, argument)
 
-    left_out = [name for name in asked if name.startswith("~") and name not in where]
-    kept = [name for name in asked if name in where or not name.startswith("~")]
-    away = {j for name in left_out for j in found(name[1:])}
-    places = [j for name in kept for j in found(name)]
+    away = set(chain.from_iterable(found(name[1:]) for name in left_out))
+    places = list(chain.from_iterable(map(found, kept))) if kept else list(range(len(names)))
     if filter_vars is not None:
         places = sorted(set(places))
     if len(set(places)) < len(places):
         raise InputError(argument, "names a parameter twice", "name each once")
-    chosen = [j for j in (places if kept else range(len(names))) if j not in away]
+    chosen = [j for j in places if j not in away]
     if not chosen:
         raise InputError(argument, "leaves no parameter", f"choose from {_listed(names)}")
     return chosen
+
+
+def _asked(var_names: object, argument: str) -> list[str]:
+    """Return names, one or several, as a list."""
+    single = isinstance(var_names, bytes | set | frozenset) or getattr(var_names, "ndim", 1) == 0
+    asked: list[Any] = [var_names] if isinstance(var_names, str) else []
+    if isinstance(var_names, Iterable) and not asked and not single:
+        asked = list(var_names)
+    if not asked or not all(isinstance(name, str) for name in asked):
+        raise InputError(argument, f"is {_short(var_names)}", "pass a list of names")
+    return asked
 
 
 def _places(names: Sequence[str], name: str, filter_vars: object, argument: str) -> list[int]:
