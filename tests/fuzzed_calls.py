@@ -256,7 +256,7 @@ def questions() -> dict[str, Call]:
         ),
         "cluster_table": (made.cluster_table, {"way": "cluster"}),
         "of": (lambda **k: made.of(lambda t: t["b0"], **k), {"name": "b"}),
-        "plot": (made.plot, {"names": ["b0", "b1"]}),
+        "plot": (made.plot, {"var_names": ["b0", "b1"]}),
         "map": (lambda draws: made.map(draws), {"draws": w["draws"]}),
         "inverse": (made.map.inverse, {"draws": w["draws"]}),
         "select names": (made.draws.select, {"names": ["b0", "b2"]}),

@@ -54,7 +54,7 @@ def fit_sample_calibrate() -> None:
     own = np.random.default_rng(1).multivariate_normal(V @ X.T @ y, V, size=(4, 1000))
     stored = -0.5 * (y - own @ X.T) ** 2
     jackknife = ef.calibrate(own, log_likelihood=stored, clusters=group)
-    assert "infinitesimal jackknife, 40 clusters" in str(jackknife)
+    assert "infinitesimal jackknife, 40 clusters" in jackknife.details()
     assert jackknife.to_arviz()["posterior"].sizes == {"chain": 4, "draw": 1000}
     import xarray as xr
 

@@ -69,7 +69,7 @@ def test_zeros_are_exact_and_say_that_they_have_no_interval(tmp_path) -> None:
     assert made.center[2] == 0.0
     assert made.region().names == ("x1", "x2", "x5")
     refused("contrast", "x3", lambda: made.test("x3 = 0"))
-    refused("names", "x3", lambda: made.plot(["x3"]))
+    refused("var_names", "x3", lambda: made.plot(["x3"]))
     made.plot()
     assert float(made.of(lambda t: t["x1"] + t["x3"]).estimate) == pytest.approx(made.center[0])
     again = ef.Calibration.load(made.save(tmp_path / "made.npz"))

@@ -799,6 +799,10 @@ def test_variables_are_shown_on_their_own_scale(bounded):
     )
     np.testing.assert_allclose(own.loc["both[1]", "se"], free.loc["slope", "se"], rtol=1e-8)
     np.testing.assert_allclose(own.loc["scale", "se_error"], one["se_error"])
+    assert own.loc["both[1]", "p"] == pytest.approx(plain.test("slope = 0").p_value, rel=1e-7)
+    assert np.isnan(own.loc["scale", ["t", "p"]].astype(float)).all()  # zero is no scale
+    covariance = shown.cov_params()
+    np.testing.assert_allclose(np.sqrt(np.diagonal(covariance)), shown.bse)
     wald = shown.interval(kind="wald").loc["scale"]
     assert wald["upper"] - np.exp(one["estimate"]) == pytest.approx(
         np.exp(one["estimate"]) - wald["lower"]
@@ -807,7 +811,7 @@ def test_variables_are_shown_on_their_own_scale(bounded):
     assert shown.of(lambda t: t["both"].sum(axis=-1)).draws.shape == (CHAINS * DRAWS,)
     refused("function", "asks for 'nothing'", lambda: shown.of(lambda t: t["nothing"]))
     assert len(shown.plot(["scale"]).axes) == 1
-    refused("names", "has 'scale_log'", lambda: shown.plot(["scale_log"]))
+    refused("var_names", "'scale_log' is no parameter", lambda: shown.plot(["scale_log"]))
 
 
 def test_a_known_model_recomputes_the_log_likelihood(bounded, fit_kind):

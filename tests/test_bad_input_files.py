@@ -85,7 +85,7 @@ def test_columns_cut_by_missing_values_must_have_a_length_that_fits_one_way_or_t
 
 CONTRASTS = [
     ("contrast", "'d'", lambda: RESULT.test("d")),
-    ("contrast", "'a - d = 0' cannot be read", lambda: RESULT.test("a - d = 0")),
+    ("contrast", "names 'd'", lambda: RESULT.test("a - d = 0")),
     ("contrast", "names 'd'", lambda: RESULT.test(["a", "d"])),
     ("contrast", "names 'd'", lambda: RESULT.test({"a": 1.0, "d": -1.0})),
     ("contrast", "cannot be read", lambda: RESULT.test("a +")),
@@ -110,7 +110,7 @@ CONTRASTS = [
     ("theta", "must have shape (3,)", lambda: RESULT.region().contains([1.0])),
     ("theta", "NaN", lambda: RESULT.region().contains([1.0, np.nan, 0.0])),
     ("function", "parameters are ['a', 'b', 'c']", lambda: RESULT.of(lambda t: t["d"])),
-    ("names", "has 'd'", lambda: RESULT.plot(["a", "d"])),
+    ("var_names", "'d' is no parameter", lambda: RESULT.plot(["a", "d"])),
     ("target", "need a criterion", lambda: RESULT.paper()),
 ]
 

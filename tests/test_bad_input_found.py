@@ -69,7 +69,7 @@ CASES = {
     "Ridge('1')": ("strength", lambda: crit(penalty=penalties.Ridge("1"))),
     "names 'abc' split into letters": ("names", lambda: crit(names="abc")),
     "names set (no order)": ("names", lambda: crit(names={"a", "b", "c"})),
-    "plot('ab')": ("names", lambda: res().plot("ab")),
+    "plot('ab')": ("var_names", lambda: res().plot("ab")),
     "eta= against posterior.eta": (
         "eta",
         lambda: ef.calibrate(D, ef.GeneralizedPosterior(C, 2.0), eta=3.0),
@@ -165,9 +165,9 @@ CASES = {
     "of('x')": ("function", lambda: res().of("x")),
     "of() text": ("function", lambda: res().of(lambda t: "x")),
     "of() complex": ("function", lambda: res().of(lambda t: t["a"] * 1j)),
-    "plot([])": ("names", lambda: res().plot([])),
-    "plot twice": ("names", lambda: res().plot(["a", "a"])),
-    "plot(5)": ("names", lambda: res().plot(5)),
+    "plot([])": ("var_names", lambda: res().plot([])),
+    "plot twice": ("var_names", lambda: res().plot(["a", "a"])),
+    "plot(5)": ("var_names", lambda: res().plot(5)),
     "region.boundary(0, 5)": ("j", lambda: res().region().boundary(0, 5)),
     "region.boundary p = 1": (
         "j",

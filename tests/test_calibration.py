@@ -155,7 +155,7 @@ def test_the_open_faced_sandwich_changes_the_spread_and_not_the_location(robust:
     moved = result.map(draws)
     np.testing.assert_allclose(moved.mean, draws.mean, rtol=1e-9)
     np.testing.assert_allclose(moved.covariance(), result.target.covariance, rtol=1e-8, atol=1e-14)
-    assert "open-faced" in repr(result)
+    assert "open-faced" in result.details()
 
 
 def test_working_curvature_is_the_papers_population_map(robust: Case) -> None:

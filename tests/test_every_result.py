@@ -63,8 +63,10 @@ RESULTS = {
 
 #: How each public method is called, and on which results it has nothing to answer.
 CALLS = {
-    "summary": lambda r, folder: r.summary(),
+    "summary": lambda r, folder: (r.summary(), r.summary(var_names=r.shown.names[0])),
     "interval": lambda r, folder: (r.interval(), r.interval(0.5, "wald")),
+    "conf_int": lambda r, folder: r.conf_int(0.1),
+    "cov_params": lambda r, folder: r.cov_params(),
     "region": lambda r, folder: r.region().contains(r.center),
     "test": lambda r, folder: r.test([r.target.names[0]]),
     "wild_bootstrap": lambda r, folder: r.wild_bootstrap(r.target.names[0], draws=99),
@@ -72,18 +74,20 @@ CALLS = {
     "skewed_draws": lambda r, folder: r.skewed_draws(draws=99),
     "corrections": lambda r, folder: r.corrections(draws=99),
     "coverage_check": lambda r, folder: r.coverage_check(50),
+    "with_dependence": lambda r, folder: r.with_dependence(clusters=SCHOOL // 2, correction="CR1"),
     "cluster_table": lambda r, folder: r.cluster_table(),
     "group_effects": lambda r, folder: r.group_effects(),
-    "of": lambda r, folder: r.of(lambda t: t[r.names[0]]).interval(),
     "predict": lambda r, folder: (r.predict(), r.predict(kind="wald")),
     "average_predictions": lambda r, folder: r.average_predictions(),
     "comparisons": lambda r, folder: r.comparisons(),
     "slopes": lambda r, folder: r.slopes(),
     "tic": lambda r, folder: r.tic(),
+    "of": lambda r, folder: (f := r.of(lambda t: t[r.names[0]])).interval() + f.test().p_value,
+    "details": lambda r, folder: r.details().index("spread: "),
     "diagnostics": lambda r, folder: r.diagnostics(),
     "flags": lambda r, folder: r.flags(),
     "paper": lambda r, folder: r.paper(),
-    "plot": lambda r, folder: r.plot(),
+    "plot": lambda r, folder: r.plot(".", filter_vars="regex"),
     "report": lambda r, folder: r.report(folder / "page.html"),
     "to_arviz": lambda r, folder: r.to_arviz(),
     "save": lambda r, folder: r.save(folder / "result.npz"),
@@ -92,6 +96,8 @@ CALLS = {
 #: What only a model with group effects answers; `test_hierarchical` has results of those.
 NEEDS_GROUPS = ("group_effects",)
 WITHOUT_CRITERION = ("covariance", "xarray", "arviz")
+#: What only a covariance that was given does not answer.
+NEEDS_LOSSES = ("with_dependence",)
 NEEDS_CRITERION = (
     "wild_bootstrap",
     "bootstrap_t",
@@ -124,6 +130,7 @@ def test_every_method_runs(kind, tmp_path):
     assert result._repr_html_()
     for name, call in CALLS.items():
         lacking = kind in WITHOUT_CRITERION and name in NEEDS_CRITERION
+        lacking |= kind == "covariance" and name in NEEDS_LOSSES
         if lacking or name in NEEDS_GROUPS:
             with pytest.raises(ef.errors.InputError):
                 call(result, tmp_path)

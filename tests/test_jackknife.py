@@ -530,8 +530,8 @@ def test_calibrate_takes_draws_and_a_log_likelihood():
         expected = ef.target(criterion, clusters=CLUSTERS, correction="CR1").se
         np.testing.assert_allclose(result.summary()["se"], expected, rtol=0.01)
     assert "se_error" in result.summary()
-    assert "Monte Carlo error of se: 0." in repr(result)
-    assert "infinitesimal jackknife, 60 clusters, CR1" in repr(result)
+    assert "Monte Carlo error of se: 0." in result.details()
+    assert "infinitesimal jackknife, 60 clusters, CR1" in result.details()
     assert result.diagnostics().loc["jackknife: Monte Carlo error of se", "verdict"] == "ok"
 
 

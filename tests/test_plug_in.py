@@ -347,18 +347,18 @@ def test_a_result_says_what_was_estimated_with_it(tmp_path) -> None:
     criterion = ef.Criterion(MAD["huber"], data(), names=["one", "x"])
     draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), seed=1)
     result = ef.calibrate(draws, criterion)
-    assert "estimated with it: scale = " in repr(result)
-    assert "taken as known" not in repr(result)
+    assert "estimated with it: scale = " in result.details()
+    assert "taken as known" not in result.details()
     assert "plug-in scale" not in result.diagnostics().index
     loaded = ef.Calibration.load(result.save(tmp_path / "result.npz"))
     assert loaded.target.stacked == ("scale",)
-    assert "estimated with it: scale" in repr(loaded)
+    assert "estimated with it: scale" in loaded.details()
     checked = result.coverage_check(60, seed=1)
     assert checked.loc["one", "coverage"] > 0.85
     half = criterion.subset(np.arange(100))  # the scale is of all rows
     assert half.plug_ins == criterion.plug_ins
     assert ef.target(half).stacked == ()
-    assert "taken as known: scale = " in repr(ef.calibrate(draws.array, half, eta=1.0))
+    assert "taken as known: scale = " in ef.calibrate(draws.array, half, eta=1.0).details()
     for changed in (criterion.reweighted(np.full(N, 2.0)), criterion.with_plug_ins({"other": 1.0})):
         assert ef.target(changed).plug_ins["scale"] == criterion.plug_ins["scale"]
     matrix = ef.target(criterion, correction="HC0").meat

@@ -251,7 +251,7 @@ def test_formulas_name_effects_and_drop_missing_rows() -> None:
     assert model.target().stacked == names
     made = model.calibrate(model.sample(0.5, draws=300, seed=1))
     assert made.target.clusters == 40
-    assert "sigma2 = " in repr(made)
+    assert "sigma2 = " in made.details()
     assert "40 groups" in repr(model)
     table.loc[7, "v"] = np.nan
     make = ef.RandomEffects.from_formula

@@ -105,7 +105,7 @@ def test_intervals_stand_in_the_text_with_the_digits_they_are_worth(result, page
         before = f"{shown(row['lower_before'], unit)} to {shown(row['upper_before'], unit)}"
         after = f"{shown(row['lower'], unit)} to {shown(row['upper'], unit)}"
         drawn = text[text.index("Before and after") :]
-        assert f"○ as it came {before} ■ calibrated {after}" in drawn[drawn.index(f" {name} ") :]
+        assert f"○ before {before} ■ calibrated {after}" in drawn[drawn.index(f" {name} ") :]
         assert abs(float(shown(row["lower"], unit)) - row["lower"]) <= 0.05 * row["se"]
         assert f"{row['ratio']:.3g}" in text
 

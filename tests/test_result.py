@@ -151,19 +151,28 @@ def test_functionals_map_centre_and_draws(result: ef.Calibration) -> None:
 
 
 def test_the_repr_names_the_estimand_the_target_and_the_plug_ins(result: ef.Calibration) -> None:
-    text = repr(result)
+    text, details = repr(result), repr(result.details())
     for part in (
+        "95 % intervals for 3 parameters, 50 clusters, t with 32.6 to 46.3 degrees of freedom",
+        "the posterior was ",
         "minimiser of the expected Huber loss plus the Ridge penalty",
         "not the parameter of the process",
+        "diagnostics:",
+        "dose",
+        "ratio",
+        "details()",
+    ):
+        assert part in text
+    for part in (
         "50 clusters, CR3, t with 32.6 to 46.3",
         "scale =",
         "eta = 0.5",
         "centre: map",
-        "diagnostics:",
-        "dose",
-        "ratio",
+        "map: location-scale, root affine, from the draws",
+        "effective scale: 300",
     ):
-        assert part in text
+        assert part in details
+        assert part not in text.splitlines()[0]
     page = result._repr_html_()
     assert "<table" in page
     assert "Huber" in page
@@ -217,12 +226,12 @@ def test_the_plot_shows_every_parameter_before_and_after(
     figure = result.plot()
     assert [ax.get_ylabel() for ax in figure.axes] == ["one", "dose", "age"]
     labels = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
-    assert labels == ["posterior as it came at η = 0.5", "calibrated"]
+    assert labels == ["before calibration at η = 0.5", "calibrated"]
     figure.savefig(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
-    assert len(result.plot(names=["dose"]).axes) == 1
+    assert len(result.plot(var_names=["dose"]).axes) == 1
     with pytest.raises(InputError, match="'weight'"):
-        result.plot(names=["weight"])
+        result.plot(var_names=["weight"])
 
 
 class TestDiagnostics:
@@ -377,3 +386,342 @@ def test_small_conveniences(robust: Case, tmp_path: Path) -> None:
     assert list(made.draws.to_frame().columns) == list(criterion.names)
     own = ef.calibrate(draws, criterion, covariance=np.eye(3))
     assert own.target.center_kind == "map"
+
+
+class TestAsInStatsmodels:
+    """What a fit of statsmodels has under the same names."""
+
+    NAMES = ("Intercept", "x", "z")
+
+    def pair(self, correction: str) -> tuple[ef.Calibration, object]:
+        import statsmodels.api as sm
+
+        case, groups = make_case("squared"), np.arange(120) // 6
+        X = pd.DataFrame(case.X, columns=list(self.NAMES))
+        criterion = ef.Criterion(ef.losses.Squared(), (X, case.y))
+        draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=200, seed=3)
+        ols = sm.OLS(case.y, X)
+        if correction == "HC1":
+            ours = ef.calibrate(draws, criterion, correction="HC1")
+            return ours, ols.fit(cov_type="HC1", use_t=False)
+        fit = ols.fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
+        return ef.calibrate(draws, criterion, clusters=groups, correction=correction), fit
+
+    @pytest.mark.parametrize("correction", ["HC1", "CR1S"])
+    def test_the_numbers_are_those_of_least_squares(self, correction: str) -> None:
+        ours, theirs = self.pair(correction)
+        for name in ("params", "bse", "tvalues", "pvalues"):
+            one, other = getattr(ours, name), getattr(theirs, name)
+            assert isinstance(one, pd.Series)
+            pd.testing.assert_series_equal(one, other, check_names=False, rtol=1e-8, atol=1e-14)
+        pd.testing.assert_frame_equal(ours.cov_params(), theirs.cov_params(), rtol=1e-8)
+        for alpha in (0.05, 0.3):
+            limits = ours.conf_int(alpha)
+            assert list(limits.columns) == ["lower", "upper"]
+            np.testing.assert_allclose(limits, theirs.conf_int(alpha), rtol=1e-7)
+
+    @pytest.mark.parametrize("correction", ["CR1", "CR2", "CR3"])
+    def test_p_values_are_those_of_tests_and_of_limits(self, correction: str) -> None:
+        ours, _ = self.pair(correction)
+        for name, p_value in ours.pvalues.items():
+            assert p_value == pytest.approx(ours.test(f"{name} = 0").p_value, rel=1e-8)
+            limits = ours.conf_int(p_value).loc[name]
+            assert np.abs(limits).min() == pytest.approx(0.0, abs=1e-8)
+        np.testing.assert_array_equal(ours.tvalues, ours.params / ours.bse)
+        table = ours.summary(kind="wald")
+        np.testing.assert_array_equal(table[["lower", "upper"]], ours.conf_int())
+        for column, values in (("t", ours.tvalues), ("p", ours.pvalues), ("se", ours.bse)):
+            np.testing.assert_array_equal(table[column], values)
+
+    def test_a_coefficient_at_zero_has_an_estimate_and_nothing_else(self) -> None:
+        case = make_case("squared")
+        X = np.column_stack([case.X, np.random.default_rng(0).standard_normal(120)])
+        names = [*self.NAMES, "noise"]
+        criterion = ef.Criterion(
+            ef.losses.Squared(), (X, case.y), ef.penalties.L1(0.5), names=names
+        )
+        draws = np.random.default_rng(1).standard_normal((500, 4))
+        ours = ef.calibrate(ef.Draws.of(draws, names), criterion)
+        assert "noise" in ours.inactive
+        assert ours.params["noise"] == 0.0
+        for values in (ours.bse, ours.tvalues, ours.pvalues, ours.conf_int(), ours.cov_params()):
+            assert list(values.index) == names
+            assert np.isnan(values.loc["noise"]).all()
+
+    def test_alpha_is_refused_by_name(self) -> None:
+        with pytest.raises(InputError, match="alpha: "):
+            self.pair("HC1")[0].conf_int(1.5)
+
+
+class TestHypotheses:
+    """Texts become rows whatever characters names have; alternatives have sides."""
+
+    NAMES = ("x", "z", "x:z", "C(g)[T.b]", "theta[0]", "a b", "x.1", "2")
+
+    def result(self, dof: float = 9.0) -> ef.Calibration:
+        p = len(self.NAMES)
+        root = np.random.default_rng(0).standard_normal((p, p))
+        target = ef.Target(np.arange(1.0, p + 1), root @ root.T, self.NAMES, dof=dof)
+        return ef.calibrate(np.random.default_rng(1).standard_normal((50, p)), target)
+
+    @pytest.mark.parametrize(
+        ("texts", "rows", "right"),
+        [
+            ("x:z = 0", [{2: 1}], [0]),
+            ("x + x:z = 2*z", [{0: 1, 2: 1, 1: -2}], [0]),
+            ("C(g)[T.b] = theta[0]", [{3: 1, 4: -1}], [0]),
+            ("2*x + z = 1", [{0: 2, 1: 1}], [1]),
+            ("-(x - z)/2 = 3 - 2*z", [{0: -0.5, 1: 2.5}], [3]),
+            ("a b = .5", [{5: 1}], [0.5]),
+            ("x.1 - 1e1*theta[0]=0", [{6: 1, 4: -10}], [0]),
+            ("`2` = 2", [{7: 1}], [2]),
+            ("x = z, x:z = 1", [{0: 1, 1: -1}, {2: 1}], [0, 1]),
+            (["x = 0", "z = 0"], [{0: 1}, {1: 1}], [0, 0]),
+            (["x", "z = 3"], [{0: 1}, {1: 1}], [0, 3]),
+            ("x - 3", [{0: 1}], [3]),
+        ],
+    )
+    def test_equations_are_read(
+        self, texts: object, rows: list[dict[int, float]], right: list[float]
+    ) -> None:
+        matrix = np.zeros((len(rows), len(self.NAMES)))
+        for row, weights in zip(matrix, rows, strict=True):
+            row[list(weights)] = list(weights.values())
+        ours, theirs = self.result().test(texts), self.result().test(matrix, right)
+        np.testing.assert_allclose(ours.estimate, theirs.estimate, rtol=1e-12)
+        assert ours.p_value == pytest.approx(theirs.p_value, rel=1e-9)
+        assert ours.dof == theirs.dof
+
+    @pytest.mark.parametrize(
+        ("text", "problem"),
+        [
+            ("x:w = 0", "cannot be read"),
+            ("w:x = 0", "cannot be read"),
+            ("w = x", "names 'w'"),
+            ("xx = 0", "names 'xx'"),
+            ("theta[1] = 0", "cannot be read"),
+            ("`w` = 0", "names 'w'"),
+            ("x = z = 0", "two equal signs"),
+            ("x * z = 0", "cannot be read"),
+            ("x / z = 1", "cannot be read"),
+            ("x / 0 = 1", "cannot be read"),
+            ("x ** 2 = 1", "cannot be read"),
+            ("x = 1e999", "finite"),
+            ("x =", "cannot be read"),
+            ("(" * 500, "cannot be read"),
+            ("x = True", "cannot be read"),
+            ("__import__('os')", "cannot be read"),
+        ],
+    )
+    def test_what_is_no_linear_equation_is_refused(self, text: str, problem: str) -> None:
+        with pytest.raises(InputError, match=problem):
+            self.result().test(text)
+
+    @pytest.mark.parametrize("dof", [9.0, np.inf])
+    def test_one_sided_p_values_are_those_of_the_t_ratio(self, dof: float) -> None:
+        from scipy.stats import norm, t
+
+        made, law = self.result(dof), norm if np.isinf(dof) else t(dof)
+        for value in (0.0, 9.0):
+            both = made.test("z", value)
+            assert both.t == pytest.approx((2.0 - value) / made.bse["z"])
+            assert both.p_value == pytest.approx(2 * law.sf(abs(both.t[0])), rel=1e-9)
+            for side, expected in (("greater", law.sf), ("less", law.cdf)):
+                one = made.test("z", value, alternative=side)
+                assert one.p_value == pytest.approx(expected(both.t[0]), rel=1e-9)
+                assert repr(one).endswith(f"{side})")
+        with pytest.raises(InputError, match="one at a time"):
+            made.test(["x", "z"], alternative="less")
+        with pytest.raises(InputError, match="'two-sided', 'greater', 'less'"):
+            made.test("x", alternative="larger")
+
+    def test_several_hypotheses_are_those_of_statsmodels(self) -> None:
+        ours, theirs = TestAsInStatsmodels().pair("CR1S")
+        for text, q in (("x = 0, z = 0", 2), ("x = z", 1), ("2*x + z = 1", 1)):
+            one, other = ours.test(text), theirs.wald_test(text, use_f=True, scalar=True)
+            hotelling = (19 - q + 1) / 19  # which statsmodels leaves out
+            assert one.statistic == pytest.approx(hotelling * float(other.statistic), rel=1e-8)
+            if q == 1:
+                assert one.p_value == pytest.approx(float(other.pvalue), rel=1e-8)
+        assert ours.test("2*x + z = 1").p_value == pytest.approx(
+            float(theirs.t_test("2*x + z = 1").pvalue), rel=1e-8
+        )
+
+
+class TestFunctionals:
+    """The delta method is exact for what is linear, and the draws agree with it."""
+
+    def test_a_linear_function_has_the_test_of_its_contrast(self, result: ef.Calibration) -> None:
+        difference = result.of(lambda t: t["dose"] - t["age"])
+        for value, side in ((0.0, "two-sided"), (0.25, "greater")):
+            one = difference.test(value, side)
+            other = result.test("dose - age", value, side)
+            assert one.p_value == pytest.approx(other.p_value, rel=1e-7)
+            assert one.se == pytest.approx(other.se, rel=1e-9)
+        several = result.of(lambda t: np.stack([t["dose"], t["age"]], axis=-1))
+        joint = several.test([0.1, 0.2])
+        assert joint.p_value == pytest.approx(
+            result.test(["dose = 0.1", "age = 0.2"]).p_value, rel=1e-7, abs=1e-14
+        )
+        np.testing.assert_allclose(several.se, result.bse[["dose", "age"]], rtol=1e-9)
+        wald = result.interval(0.9, kind="wald").loc[["dose", "age"]].to_numpy().T
+        np.testing.assert_allclose(several.interval(0.9, kind="wald"), wald, rtol=1e-8)
+
+    def test_the_delta_method_has_the_derivative(self, result: ef.Calibration) -> None:
+        ratio = result.of(lambda t: t["dose"] / t["age"], "dose / age")
+        _, dose, age = result.center
+        slope = np.array([0.0, 1 / age, -dose / age**2])
+        np.testing.assert_allclose(ratio.slope, slope, rtol=1e-5, atol=1e-8)
+        assert ratio.se == pytest.approx(
+            np.sqrt(slope @ result.target.covariance @ slope), rel=1e-5
+        )
+        assert repr(ratio).startswith("Functional(dose / age: estimate ")
+
+    def test_p_values_of_draws_go_with_their_limits(self, result: ef.Calibration) -> None:
+        ratio = result.of(lambda t: t["dose"] / t["age"])
+        low, high = ratio.interval(0.9)
+        assert ratio.p_value(low) == pytest.approx(0.1, abs=0.002)
+        assert ratio.p_value(high, "less") == pytest.approx(0.05, abs=0.001)
+        assert ratio.p_value(high, "greater") == pytest.approx(0.95, abs=0.001)
+        assert ratio.p_value(1e9) == pytest.approx(2 / 2001)
+        near = ratio.estimate + 2 * ratio.se
+        assert abs(ratio.p_value(near) - ratio.test(near).p_value) < 0.04
+        with pytest.raises(InputError, match="row of zeros"):
+            result.of(lambda t: 0.0 * t["dose"]).test()
+        with pytest.raises(InputError, match="one per value"):
+            ratio.test([1.0, 2.0])
+
+    def test_what_a_file_holds_is_enough(self, result: ef.Calibration, tmp_path: Path) -> None:
+        back = ef.Calibration.load(result.save(tmp_path / "result.npz"))
+        one, other = (r.of(lambda t: t["dose"] / t["age"]).test(1.0) for r in (result, back))
+        assert one.p_value == pytest.approx(other.p_value, rel=1e-12)
+
+
+class TestOtherDependence:
+    """What with_dependence() returns is what calibrate() would have."""
+
+    LABELS = np.arange(300) // 10
+
+    def same(self, one: ef.Calibration, other: ef.Calibration) -> None:
+        np.testing.assert_array_equal(one.draws.values, other.draws.values)
+        np.testing.assert_array_equal(one.target.covariance, other.target.covariance)
+        assert one.target.describe() == other.target.describe()
+
+    def test_clusters_corrections_and_independent_rows(self, result: ef.Calibration) -> None:
+        before = result.draws.values.copy()
+        for choice in (
+            {"clusters": self.LABELS},
+            {"clusters": self.LABELS, "correction": "CR2"},
+            {"dependence": ef.TimeSeries(np.arange(300))},
+            {"correction": "HC1"},
+            {},
+        ):
+            fresh = ef.calibrate(result.original, result.criterion, **choice)
+            self.same(result.with_dependence(**choice), fresh)
+        np.testing.assert_array_equal(result.draws.values, before)
+        with pytest.raises(InputError, match="clusters="):
+            result.with_dependence(correction="CR3")
+
+    def test_choices_are_kept(self, robust: Case) -> None:
+        post = ef.GeneralizedPosterior(robust.criterion(names=["one", "dose", "age"]), 0.5)
+        draws = ef.sample(post, draws=300, seed=1)
+        choices = {"map": "cholesky", "level": 0.8, "seed": 7, "var_names": ["dose"]}
+        one = ef.calibrate(draws, post, **choices).with_dependence(clusters=self.LABELS)
+        self.same(one, ef.calibrate(draws, post, clusters=self.LABELS, **choices))
+        assert one.settings["level"] == 0.8
+        assert one.names == ("dose",)
+
+    def test_files_and_given_covariances_are_refused(
+        self, result: ef.Calibration, tmp_path: Path
+    ) -> None:
+        loaded = ef.Calibration.load(result.save(tmp_path / "result.npz"))
+        given = ef.calibrate(result.original, result.target)
+        for made in (loaded, given):
+            with pytest.raises(InputError, match="needs the criterion or the fit"):
+                made.with_dependence(clusters=self.LABELS)
+
+
+class TestSelection:
+    """var_names and filter_vars choose rows as ArviZ chooses variables."""
+
+    NAMES = ("Intercept", "x", "x:z", "b[0]", "b[1]", "C(g)[T.u]", "C(g)[T.v]")
+
+    def result(self) -> ef.Calibration:
+        target = ef.Target(np.arange(7.0), np.eye(7), self.NAMES)
+        return ef.calibrate(np.random.default_rng(0).standard_normal((60, 7)), target)
+
+    @pytest.mark.parametrize(
+        ("asked", "how", "places"),
+        [
+            (None, None, range(7)),
+            ("x", None, [1]),
+            (["b", "x"], None, [3, 4, 1]),
+            ("C(g)", None, [5, 6]),
+            ("~b", None, [0, 1, 2, 5, 6]),
+            (["b", "~b[0]"], None, [4]),
+            ("x", "like", [1, 2]),
+            (["b", "x"], "like", [1, 2, 3, 4]),
+            ("~C(", "like", [0, 1, 2, 3, 4]),
+            (["^b$", "z"], "regex", [2, 3, 4]),
+            (np.array(["x", "x:z"]), None, [1, 2]),
+        ],
+    )
+    def test_rows_of_every_table(self, asked: object, how: str | None, places: object) -> None:
+        made, expected = self.result(), [self.NAMES[j] for j in places]
+        for table in (
+            made.summary(var_names=asked, filter_vars=how),
+            made.interval(var_names=asked, filter_vars=how),
+            made.conf_int(0.1, asked, how),
+        ):
+            assert list(table.index) == expected
+        axes = made.plot(asked, filter_vars=how).axes
+        assert [ax.get_ylabel() for ax in axes] == expected
+        if asked is not None:
+            assert list(made.draws.select(asked, how).names) == expected
+
+    def test_variables_are_those_that_arviz_chooses(self) -> None:
+        import xarray as xr
+
+        from etafree.fits.arviz import chosen_names
+
+        data = xr.Dataset(dict.fromkeys(("alpha", "beta", "alphabet", "sigma"), 0.0))
+        names = [*data.data_vars]
+        for asked, how in (
+            (["sigma", "alpha"], None),
+            ("~alpha", None),
+            ("alpha", "like"),
+            (["^al", "ma$"], "regex"),
+            ("~eta", "like"),
+        ):
+            target = ef.Target(np.zeros(4), np.eye(4), names)
+            draws = np.random.default_rng(0).standard_normal((20, 4))
+            ours = ef.calibrate(draws, target).summary(var_names=asked, filter_vars=how)
+            assert list(ours.index) == chosen_names(data, asked, how)
+
+    @pytest.mark.parametrize(
+        ("asked", "how", "argument", "problem"),
+        [
+            ("w", None, "var_names", "'w' is no parameter"),
+            ("w", "like", "var_names", "'w' is no parameter"),
+            ("[", "regex", "var_names", "no regular expression"),
+            (["x", "x"], None, "var_names", "twice"),
+            ([], None, "var_names", "list of names"),
+            ([1], None, "var_names", "list of names"),
+            (["x", "~x"], None, "var_names", "leaves no parameter"),
+            ("x", "glob", "filter_vars", "'like', 'regex'"),
+            (None, "like", "filter_vars", "pass var_names= too"),
+        ],
+    )
+    def test_what_chooses_nothing_is_refused(
+        self, asked: object, how: str | None, argument: str, problem: str
+    ) -> None:
+        for ask in (self.result().summary, self.result().plot):
+            with pytest.raises(InputError, match=problem) as error:
+                ask(var_names=asked, filter_vars=how)
+            assert error.value.argument == argument
+
+    def test_calibrate_takes_the_same_names(self, robust: Case) -> None:
+        criterion = robust.criterion(names=["one", "b[x]", "b[z]"])
+        draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=100, seed=1)
+        for asked, expected in (("b", ("b[x]", "b[z]")), ("~b[x]", ("one", "b[z]"))):
+            assert ef.calibrate(draws, criterion, var_names=asked).names == expected

@@ -7,8 +7,10 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -189,6 +191,8 @@ def calibrate(
         if goal is None:
             structure, goal = lined_up(structure, fit), fit.criterion
     full = _drawn(draws, eta, goal, posterior)
+    choices = {"center": center, "map": how, "var_names": some, "level": level, "seed": seed}
+    again = _repeated(full, fit, of, covariance, choices)
     source = full.source
     if source is not None and (goal is source.criterion or goal is source.energy):
         posterior = source
@@ -224,7 +228,7 @@ def calibrate(
         values = zeros
     settings |= {**asdict(how), "version": __version__, "made_with": made_with()}
     moved = replace(full, values=values)
-    return Calibration(moved, full, target, mapping, settings, posterior, fit=fit)
+    return Calibration(moved, full, target, mapping, settings, posterior, fit=fit, again=again)
 
 
 def _reported(
@@ -236,6 +240,22 @@ def _reported(
     if covariance is not None and var_names is not None:
         raise InputError("var_names", "cannot be combined with covariance=", "use Draws.select()")
     return var_names, None
+
+
+def _repeated(
+    draws: Draws,
+    fit: Fit | None,
+    of: Criterion | GeneralizedPosterior | Target | None,
+    covariance: object,
+    choices: dict[str, Any],
+) -> Callable[..., Calibration] | None:
+    """Return the same call of calibrate() but for the dependence; none if a target is given."""
+    if covariance is not None or isinstance(of, Target):
+        return None
+    if isinstance(choices["seed"], np.random.Generator):  # its state moves on
+        choices["seed"] = 0
+    choices["center"] = deepcopy(choices["center"])
+    return partial(calibrate, draws if fit is None else fit, of, **choices)
 
 
 def _movable(draws: Draws, how: Map) -> Draws:

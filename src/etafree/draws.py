@@ -18,6 +18,7 @@ from etafree.foundation.arguments import (
     as_number,
     as_positive,
     owned,
+    places_of,
     renamed,
 )
 from etafree.foundation.linalg import check_covariance, correlation_eigenvalues
@@ -69,6 +70,8 @@ class Draws:
            [0.667, 2.667]])
     >>> d.ess, d.r_hat  # too few to estimate
     (4.0, None)
+    >>> d.select("~a").names
+    ('b',)
     >>> d.select(["b"]).to_frame().head(2)
                   b
     chain draw
@@ -182,17 +185,27 @@ class Draws:
             )
         return self.array[:, self.names.index(name)]
 
-    def select(self, names: Sequence[str]) -> Draws:
-        """Return the draws of the parameters `names`, in that order; `InputError` for others."""
-        if type(names) is tuple and names == self.names:
+    def select(self, names: str | Sequence[str], filter_vars: str | None = None) -> Draws:
+        """Return the draws of some parameters, in the order in which they are named.
+
+        Parameters
+        ----------
+        names : str or list of str
+            With the meaning of ArviZ's ``var_names``: parameters, vectors, or ``"~name"``.
+        filter_vars : {"like", "regex"}, optional
+            Take names as parts of names, or as regular expressions.
+
+        Returns
+        -------
+        Draws
+            An `InputError` if there are no such parameters.
+        """
+        if filter_vars is None and type(names) is tuple and names == self.names:
             return self
-        wanted = as_names(names, None)
+        where = places_of(self.names, names, filter_vars, "names")
+        wanted = tuple(self.names[j] for j in where)
         if wanted == self.names:
             return self
-        for name in wanted:
-            if name not in self.names:
-                raise InputError("names", f"has {name!r}", f"choose from {list(self.names)}")
-        where = [self.names.index(name) for name in wanted]
         return replace(self, values=self.values[:, :, where], names=wanted, source=None)
 
     def _renamed(self, names: tuple[str, ...]) -> Draws:

@@ -18,22 +18,31 @@ Economics 56, 839-858. MacKinnon, J. G., Nielsen, M. O. and Webb, M. D. (2023). 
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from etafree.criterion import Criterion
-from etafree.data.formula import plain_text
 from etafree.data.groups import Groups
 from etafree.dependence.clusters import cluster_parts, stacked_of
 from etafree.errors import InputError
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array, as_array, as_count, as_level, in_order
+from etafree.foundation.arguments import Array, as_array, as_choice, as_count, as_level, in_order
 from etafree.target import Law, Target
 
 WEBB = np.sqrt([1.5, 1.0, 0.5])
 WEBB = np.concatenate([-WEBB, WEBB])
+#: What may speak against a hypothesis, as SciPy calls it.
+ALTERNATIVES = ("two-sided", "greater", "less")
+#: A text that is a number, and no name unless it is quoted.
+NUMBER = re.compile(r"\.?\d[\w.]*")
+#: Share of a derivative's reach below which it is rounding.
+ROUNDING = 1e-6
 #: Random numbers per block of wild weights, and of resampled rows.
 BLOCK, RESAMPLED = 4_000_000, 1 << 18
 
@@ -224,7 +233,10 @@ def _boundary(p_value: Callable[[float], float], alpha: float, scale: float) -> 
 
 @dataclass(frozen=True, eq=False)
 class Functional:
-    """A function of the parameters: its value at the centre and its draws before and after.
+    r"""A function of the parameters: its value at the centre and its draws before and after.
+
+    Its standard error is by the delta method, :math:`\{\mathrm{diag}(DVD^\top)\}^{1/2}` with D the
+    derivative at the centre and V the target's covariance.
 
     Attributes
     ----------
@@ -236,6 +248,10 @@ class Functional:
         Its calibrated and its original draws.
     level : float
         Default level of its interval.
+    slope : (p,) or (k, p) array
+        Its derivative at the centre.
+    target : Target
+        Of the parameters it is a function of.
 
     See Also
     --------
@@ -246,20 +262,125 @@ class Functional:
     >>> import etafree as ef
     >>> draws = np.random.default_rng(0).standard_normal((5000, 2))
     >>> result = ef.calibrate(draws, ef.Target([1, 2], np.eye(2), ["a", "b"]))
-    >>> product = result.of(lambda t: t["a"] * t["b"])
-    >>> float(product.estimate), product.interval(0.9).round(1)
-    (2.0, array([-1.3,  6.4]))
+    >>> product = result.of(lambda t: t["a"] * t["b"], name="a b")
+    >>> product
+    Functional(a b: estimate 2, se 2.236, 95 % interval [-2.087, 7.444])
+    >>> product.interval(0.9).round(1), product.interval(0.9, kind="wald").round(1)
+    (array([-1.3,  6.4]), array([-1.7,  5.7]))
+    >>> product.test(alternative="greater"), round(float(product.p_value()), 2)
+    (WaldTest(t = 0.8944 and the normal law, p = 0.1855, greater), 0.34)
     """
 
     name: str
     estimate: Array
     draws: Array
     original: Array
-    level: float = 0.95
+    level: float
+    slope: Array
+    target: Target
 
-    def interval(self, level: float | None = None) -> Array:
-        """Return equal-tailed limits at `level` of the calibrated draws, (2,) or (2, k)."""
-        return equal_tails(self.draws, as_level(self.level if level is None else level))
+    @cached_property
+    def se(self) -> Array:
+        """Standard errors by the delta method, () or (k,)."""
+        variance = np.einsum("...i,ij,...j->...", self.slope, self.target.covariance, self.slope)
+        return np.asarray(np.sqrt(variance))
+
+    @cached_property
+    def _rows(self) -> Array:
+        """The derivative as rows (k, p), without what is rounding."""
+        rows = self.slope.reshape(-1, self.target.p)
+        reach = np.abs(rows) * self.target.se
+        return np.where(reach > ROUNDING * np.max(reach, axis=1, keepdims=True), rows, 0.0)
+
+    def interval(self, level: float | None = None, kind: str = "draws") -> Array:
+        """Return equal-tailed limits, (2,) or (2, k).
+
+        Parameters
+        ----------
+        level : float, optional
+            Default: that of the calibration.
+        kind : {"draws", "wald"}
+            Quantiles of the calibrated draws, or estimate plus and minus t quantile times `se`.
+
+        Returns
+        -------
+        array
+            Lower and upper limits.
+        """
+        level = as_level(self.level if level is None else level)
+        if as_choice(kind, "kind", ("draws", "wald")) == "draws":
+            return equal_tails(self.draws, level)
+        quantile = self.target.law(self._rows).quantile(0.5 + 0.5 * level)
+        half = quantile.reshape(self.estimate.shape) * self.se
+        return np.array([self.estimate - half, self.estimate + half])
+
+    def test(self, value: object = 0.0, alternative: str = "two-sided") -> WaldTest:
+        """Test by the delta method whether the function has this value.
+
+        Parameters
+        ----------
+        value : float or (k,) array
+            Hypothesised; several values are tested together.
+        alternative : {"two-sided", "greater", "less"}
+            For a function of one value: what speaks against the hypothesis.
+
+        Returns
+        -------
+        WaldTest
+            As for linear hypotheses; an `InputError` if the function does not vary, or its values
+            do not vary freely.
+        """
+        right = self._values(value)
+        return judged((self.estimate - right).reshape(-1), self._rows, self.target, alternative)
+
+    def p_value(self, value: object = 0.0, alternative: str = "two-sided") -> Array:
+        """Return p-values by the calibrated draws, the counterpart of `interval`.
+
+        The share of draws on the other side of the value, of both sides twice the smaller.
+
+        Parameters
+        ----------
+        value : float or (k,) array
+            Hypothesised, one for each value of the function.
+        alternative : {"two-sided", "greater", "less"}
+            What speaks against the hypothesis: a function that is larger, or smaller.
+
+        Returns
+        -------
+        () or (k,) array
+            At least one over the number of draws.
+        """
+        sides, right = as_choice(alternative, "alternative", ALTERNATIVES), self._values(value)
+        total = len(self.draws) + 1.0
+        greater = (1 + (self.draws <= right).sum(axis=0)) / total
+        less = (1 + (self.draws >= right).sum(axis=0)) / total
+        both = np.minimum(2 * np.minimum(greater, less), 1.0)
+        return np.asarray({"two-sided": both, "greater": greater, "less": less}[sides])
+
+    def _values(self, value: object) -> Array:
+        """Return hypothesised values, one or as many as the function has."""
+        right = as_array(value, "value")
+        if right.shape not in ((), self.estimate.shape):
+            problem = f"has shape {right.shape} for values of shape {self.estimate.shape}"
+            raise InputError("value", problem, "pass one number, or one per value")
+        return right
+
+    def __repr__(self) -> str:
+        if self.estimate.ndim:
+            first = ", ".join(f"{v:.4g}" for v in self.estimate.reshape(-1)[:4])
+            more = ", ..." if self.estimate.size > 4 else ""
+            return f"Functional({self.name}: {self.estimate.size} estimates {first}{more})"
+        low, high = self.interval()
+        return (
+            f"Functional({self.name}: estimate {self.estimate:.4g}, se {self.se:.4g}, "
+            f"{100 * self.level:g} % interval [{low:.4g}, {high:.4g}])"
+        )
+
+
+def two_sided(law: Law, ratios: Array) -> Array:
+    """Return the probabilities (k,) of t ratios farther from zero than these (k,)."""
+    p_values: Array = 2 * law.tail(np.abs(ratios))
+    return p_values
 
 
 def equal_tails(draws: Array, level: float) -> Array:
@@ -368,6 +489,11 @@ class Region:
         covariance = unbiased @ target.covariance @ unbiased.T
         return cls(center, covariance, radius, level, dof, target.names)
 
+    def __repr__(self) -> str:
+        names = ", ".join(self.names[:6]) + (", ..." if len(self.names) > 6 else "")
+        radius = f"radius squared {self.radius_squared:.4g}"
+        return f"Region({100 * self.level:g} %, {names}; {radius})"
+
     def contains(self, theta: object) -> bool:
         """Return whether a parameter value `theta`, (p,), lies inside; a Series goes by name."""
         point = in_order(theta, self.names, "theta")
@@ -412,17 +538,21 @@ class WaldTest:
     :math:`F=\frac{\nu-q+1}{\nu q}W\sim F_{q,\nu-q+1}` with
     :math:`W=(Rc-r)^\top(RVR^\top)^{-1}(Rc-r)`, centre :math:`c`, covariance :math:`V` and
     :math:`\nu` degrees of freedom; with the normal :math:`W/q`, held against :math:`\chi^2_q/q`.
+    HC3 and CR3 make :math:`V` too large by a factor :math:`\kappa` that is known, and is taken off.
 
     Attributes
     ----------
     statistic : float
-        F; for one contrast the square of t.
+        F; for one contrast :math:`\kappa t^2`.
     dof : tuple of float
         Numerator and denominator degrees of freedom, the latter infinite for the normal.
     p_value : float
-        Probability of a larger F if the hypotheses are true.
+        Probability of a larger F if the hypotheses are true; of one contrast with a one-sided
+        alternative, of a t ratio farther on that side.
     estimate, se : (q,) array
         The contrasts minus their hypothesised values, and their standard errors.
+    alternative : {"two-sided", "greater", "less"}
+        What speaks against the hypothesis: a contrast that is another, larger or smaller.
 
     See Also
     --------
@@ -435,6 +565,8 @@ class WaldTest:
     >>> result = ef.calibrate(draws, ef.Target([1, 2], np.eye(2), ["a", "b"], dof=10))
     >>> result.test(["a", "b"])
     WaldTest(F = 2.25 on F(2, 9), p = 0.1613)
+    >>> result.test("b = 0", alternative="greater")
+    WaldTest(t = 2 with 10 degrees of freedom, p = 0.03669, greater)
     """
 
     statistic: float
@@ -442,88 +574,178 @@ class WaldTest:
     p_value: float
     estimate: Array
     se: Array
+    alternative: str = "two-sided"
+
+    @property
+    def t(self) -> Array:
+        """Ratios of `estimate` to `se` (q,)."""
+        return self.estimate / self.se
 
     def __repr__(self) -> str:
-        law = f"F({self.dof[0]:g}, {self.dof[1]:.4g})"
-        return f"WaldTest(F = {self.statistic:.4g} on {law}, p = {self.p_value:.4g})"
+        if self.alternative == "two-sided":
+            law = f"F({self.dof[0]:g}, {self.dof[1]:.4g})"
+            return f"WaldTest(F = {self.statistic:.4g} on {law}, p = {self.p_value:.4g})"
+        normal, dof = np.isinf(self.dof[1]), f"with {self.dof[1]:.4g} degrees of freedom"
+        law = f"t = {self.t[0]:.4g} {'and the normal law' if normal else dof}"
+        return f"WaldTest({law}, p = {self.p_value:.4g}, {self.alternative})"
 
 
-def wald_test(center: Array, target: Target, contrast: object, value: object = 0.0) -> WaldTest:
+def wald_test(
+    center: Array,
+    target: Target,
+    contrast: object,
+    value: object = 0.0,
+    alternative: str = "two-sided",
+) -> WaldTest:
     """Test linear hypotheses about a target; see `WaldTest`."""
+    matrix, right = constraints(contrast, value, target.names)
+    return judged(matrix @ center - right, matrix, target, alternative, "contrast")
+
+
+def judged(
+    estimate: Array, matrix: Array, target: Target, alternative: str, argument: str = "function"
+) -> WaldTest:
+    """Test whether values (q,) that vary like contrasts (q, p) of a target's centre are zero."""
     from scipy.special import chdtrc, fdtrc
 
-    matrix, right = constraints(contrast, value, target.names)
-    q = len(matrix)
+    q, sides = len(matrix), as_choice(alternative, "alternative", ALTERNATIVES)
+    if q > 1 and sides != "two-sided":
+        problem = f"is {sides!r} for {q} hypotheses at once"
+        raise InputError("alternative", problem, "test one at a time")
     largest = np.abs(matrix).max(axis=1, keepdims=True)
     if np.any(largest < 1e-100) or np.any(largest > 1e100):
         problem = "has a row of zeros, or of numbers too small or too large"
-        raise InputError("contrast", problem, "drop or rescale it")
-    if linalg.rank(matrix / largest, 1e-8, "contrast") < q:
-        raise InputError("contrast", f"has {q} rows that are not independent", "drop some")
-    estimate = matrix @ center - right
+        raise InputError(argument, problem, "drop or rescale it")
+    if linalg.rank(matrix / largest, 1e-8, argument) < q:
+        raise InputError(argument, f"has {q} rows that are not independent", "drop some")
     covariance = matrix @ target.covariance @ matrix.T
     dof, unbiased = target.joint_law(matrix)
     shrunk = unbiased @ covariance @ unbiased.T
-    wald = float(estimate @ linalg.solve(shrunk, estimate, "covariance of the contrast"))
-    se = np.sqrt(np.diagonal(covariance))
-    if np.isinf(dof):
-        return WaldTest(wald / q, (q, np.inf), float(chdtrc(q, wald)), estimate, se)
+    wald = float(estimate @ linalg.solve(shrunk, estimate, f"covariance of the {argument}"))
     rest = dof - q + 1.0  # Hotelling's
     if rest <= 0:
         problem = f"has {q} rows but only {dof:.1f} degrees of freedom are there to judge them"
-        raise InputError("contrast", problem, "test fewer at once, or use more clusters")
-    statistic = wald * rest / (dof * q)
-    return WaldTest(statistic, (q, rest), float(fdtrc(q, rest, statistic)), estimate, se)
+        raise InputError(argument, problem, "test fewer at once, or use more clusters")
+    normal = np.isinf(dof)
+    statistic = wald / q if normal else wald * rest / (dof * q)
+    p_value = float(chdtrc(q, wald) if normal else fdtrc(q, rest, statistic))
+    if sides != "two-sided":
+        beyond = (estimate[0] > 0) == (sides == "greater")
+        p_value = 0.5 * p_value if beyond else 1.0 - 0.5 * p_value
+    se = np.sqrt(np.diagonal(covariance))
+    return WaldTest(statistic, (q, rest), p_value, estimate, se, sides)
 
 
 def constraints(contrast: object, value: object, names: tuple[str, ...]) -> tuple[Array, Array]:
     """Return R (q, p) and r (q,) of a contrast in any of its forms."""
-    if isinstance(contrast, str) and contrast not in names:
-        matrix, right = _parsed(contrast, names)
-        if "=" in contrast:
-            if np.any(as_array(value, "value") != 0):
-                raise InputError("value", f"is {value!r}", "the contrast is an equation already")
-            return matrix, right
+    texts = [contrast] if isinstance(contrast, str) else contrast
+    equations = False
+    if isinstance(texts, list | tuple) and texts and all(isinstance(t, str) for t in texts):
+        rows = list(chain.from_iterable(_equations(text, names) for text in texts))
+        whole, equations = np.array([row for row, _ in rows]), any(equal for _, equal in rows)
+        matrix, constants = whole[:, :-1], -whole[:, -1]
     else:
         matrix = _weights(contrast, names)
+        constants = np.zeros(len(matrix))
     if matrix.ndim != 2 or matrix.shape[1] != len(names) or len(matrix) == 0:
         raise InputError("contrast", f"has shape {matrix.shape}", f"pass (q, {len(names)})")
+    return matrix, constants + _right(value, len(matrix), equations)
+
+
+def _right(value: object, rows: int, equations: bool) -> Array:
+    """Return hypothesised values, one or one per row; equations have theirs already."""
     right = as_array(value, "value")
-    if right.ndim > 1 or (right.ndim == 1 and len(right) != len(matrix)):
-        problem = f"has shape {right.shape} for {len(matrix)} contrast(s)"
+    if equations and np.any(right != 0):
+        raise InputError("value", f"is {value!r}", "the contrast is an equation already")
+    if right.ndim > 1 or (right.ndim == 1 and len(right) != rows):
+        problem = f"has shape {right.shape} for {rows} contrast(s)"
         raise InputError("value", problem, "pass one number, or one per contrast")
-    return matrix, np.broadcast_to(right, (len(matrix),))
+    return right
 
 
 def _weights(contrast: object, names: tuple[str, ...]) -> Array:
-    """Return R (q, p) of names (each zero), of a mapping from names to weights, or of an array."""
+    """Return R (q, p) of a mapping from names to weights, or of an array."""
     if isinstance(contrast, Mapping):
         weights = np.zeros(len(names))
         for name, weight in contrast.items():
-            weights[_position(name, names)] = as_array(weight, "contrast", shape=())
+            if name not in names:
+                raise _unknown(name, names)
+            weights[names.index(name)] = as_array(weight, "contrast", shape=())
         return weights[None]
-    chosen = [contrast] if isinstance(contrast, str) else contrast
-    if isinstance(chosen, list | tuple) and all(isinstance(name, str) for name in chosen):
-        return np.eye(len(names))[[_position(name, names) for name in chosen]]
     return np.atleast_2d(as_array(in_order(contrast, names, "contrast"), "contrast"))
 
 
-def _position(name: object, names: tuple[str, ...]) -> int:
-    if name not in names:
-        raise InputError("contrast", f"names {name!r}", f"parameters are {list(names)}")
-    return names.index(name)
+def _unknown(name: object, names: tuple[str, ...]) -> InputError:
+    return InputError("contrast", f"names {name!r}", f"parameters are {list(names)}")
 
 
-def _parsed(text: str, names: tuple[str, ...]) -> tuple[Array, Array]:
-    from formulaic.utils.constraints import LinearConstraints
+def _equations(text: str, names: tuple[str, ...]) -> list[tuple[Array, bool]]:
+    """Return what must be zero, coefficients and a constant (p + 1,), and if it was an equation.
 
-    if any(part.count("=") > 1 for part in text.split(",")):
-        raise InputError("contrast", f"{text!r} has two equal signs", "write 'a = b, b = 0'")
-    try:
-        parsed = LinearConstraints.from_spec(text, variable_names=list(names))
-    except Exception as error:  # formulaic raises its own and Python's errors alike
-        problem = f"{text!r} cannot be read: {plain_text(error)}"
-        advice = f"write it like 'a - b = 0' with parameters {list(names)}"
-        raise InputError("contrast", problem, advice) from None
-    matrix = np.asarray(parsed.constraint_matrix, dtype=np.float64)
-    return matrix, np.asarray(parsed.constraint_values, dtype=np.float64)
+    Names are found before anything else is read, the longest first, so that they may hold colons,
+    brackets, spaces and dots; one that is a number, or part of another text, is put in backticks.
+    """
+    if text in names:
+        return [(np.eye(len(names) + 1)[names.index(text)], False)]
+    mark = "_"
+    while mark in text:
+        mark += "_"
+
+    def stand_in(found: re.Match[str]) -> str:
+        name = found[0] if found[1] is None else found[1]
+        if name not in names:
+            raise _unknown(name, names)
+        return f"{mark}{names.index(name)}"
+
+    rows = []
+    for part in _names_in(names).sub(stand_in, text).split(","):
+        sides = part.split("=")
+        if len(sides) > 2:
+            raise InputError("contrast", f"{text!r} has two equal signs", "write 'a = b, b = 0'")
+        try:
+            trees = [ast.parse(side.strip(), mode="eval").body for side in sides]
+            with np.errstate(all="ignore"):
+                values = [_linear(tree, mark, names) for tree in trees]
+        except InputError:
+            raise
+        except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
+            advice = f"write it like 'a - b = 0' with parameters {list(names)}"
+            raise InputError("contrast", f"{text!r} cannot be read", advice) from None
+        rows.append((as_array(values[0] - sum(values[1:]), "contrast"), len(sides) == 2))
+    return rows
+
+
+def _names_in(names: tuple[str, ...]) -> re.Pattern[str]:
+    """Return the pattern of texts between backticks and of names that are no numbers."""
+    words = [name for name in sorted(names, key=len, reverse=True) if not NUMBER.fullmatch(name)]
+    bounds = [
+        (r"(?<!\w)" * bool(re.match(r"\w", name)), r"(?!\w)" * bool(re.search(r"\w\Z", name)))
+        for name in words
+    ]
+    plain = [f"{low}{re.escape(n)}{high}" for n, (low, high) in zip(words, bounds, strict=True)]
+    return re.compile("|".join(["`([^`]*)`", *filter(None, plain)]))
+
+
+def _linear(node: ast.expr, mark: str, names: tuple[str, ...]) -> Array:
+    """Return coefficients and constant (p + 1,) of an expression; `ValueError` for others."""
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            constant: Array = np.append(np.zeros(len(names)), float(number))
+            return constant
+        case ast.Name(id=name):
+            if not name.startswith(mark):
+                raise _unknown(name, names)
+            unit: Array = np.eye(len(names) + 1)[int(name.removeprefix(mark))]
+            return unit
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=inner):
+            return (-1.0 if isinstance(sign, ast.USub) else 1.0) * _linear(inner, mark, names)
+        case ast.BinOp(left=left, op=operator, right=right):
+            one, other = _linear(left, mark, names), _linear(right, mark, names)
+            if isinstance(operator, ast.Add | ast.Sub):
+                return one + other if isinstance(operator, ast.Add) else one - other
+            if isinstance(operator, ast.Mult) and not one[:-1].any():
+                one, other = other, one
+            if isinstance(operator, ast.Mult | ast.Div) and not other[:-1].any():
+                factor = float(other[-1])
+                return one * (factor if isinstance(operator, ast.Mult) else 1.0 / factor)
+    raise ValueError("no linear expression")

@@ -448,6 +448,7 @@ def jackknife_target(
         correction=meat.correction,
         clusters=meat.clusters,
         design=meat.design,
+        cluster_label=dependence.label,
         n=n,
         size=size,
         method=NAME,

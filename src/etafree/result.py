@@ -29,7 +29,7 @@ from etafree import inference, predictions
 from etafree.bootstrap import resampled_targets
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
-from etafree.dependence.base import Dependence, Point
+from etafree.dependence.base import Dependence, Point, Structure
 from etafree.dependence.clusters import (
     MANY,
     LeverageLaws,
@@ -74,15 +74,17 @@ if TYPE_CHECKING:
 class Calibration:
     """Calibrated draws, with the target and the map that made them.
 
-    Numbers: `summary`, `interval`, `region`, `test`, `wild_bootstrap`, `bootstrap_t` with its
+    Numbers: `summary`, `params`, `bse`, `tvalues`, `pvalues`, `conf_int` and `cov_params` as of a
+    fit of statsmodels, `interval`, `region`, `test`, `wild_bootstrap`, `bootstrap_t` with its
     `skewed_draws`, `of` for functions of the parameters, `group_effects` given them. How far to
     trust them: `diagnostics`, `flags`, `corrections`, `coverage_check`, `cluster_table`. To keep or
-    show: `plot`, `report`, `to_arviz`, `save`. Printing it tells what was done and what it covers.
+    show: `plot`, `report`, `to_arviz`, `save`. Printing it tells what the intervals are and what
+    they cover, `details` how they were made.
 
     Attributes
     ----------
     draws, original : Draws
-        Calibrated, centred at the estimate with the sandwich's spread and t tails; as they came.
+        Calibrated, centred at the estimate with the sandwich's spread and t tails; the posterior's.
     target : Target
         The centre and covariance that they were moved to.
     map : LocationScaleMap
@@ -97,6 +99,8 @@ class Calibration:
         What another package made, if the draws came from one. A fit whose model is known is
         calibrated on the unconstrained scale; tables, plots and `of` then show the model's own
         variables, `test` and `region` the parameters that were calibrated.
+    again : callable or None
+        Calibrates the same draws under another dependence, for `with_dependence`; files have none.
 
     See Also
     --------
@@ -121,8 +125,27 @@ class Calibration:
     parameter
     a              0.87  0.24   2.61
     b              2.47  0.21   2.17
+    >>> result.pvalues.round(4).to_dict(), result.tvalues.equals(result.params / result.bse)
+    ({'a': 0.0053, 'b': 0.0}, True)
+    >>> result.conf_int(alpha=0.1).round(2)
+       lower  upper
+    a   0.45   1.29
+    b   2.11   2.83
+    >>> result.summary(var_names="~a")["estimate"].round(2).to_dict()
+    {'b': 2.47}
+    >>> result.cov_params().round(3)
+           a      b
+    a  0.059 -0.022
+    b -0.022  0.046
     >>> result.flags(), result.diagnostics().loc["implied coverage", "verdict"]
     ('all ok', 'ok')
+    >>> result.details()
+    draws: 4000 at eta = 1, importance, moved by one affine map
+    map: location-scale, root affine, from the draws
+    centre: map, 0.027 se from the posterior mean at most
+    spread: sandwich, 40 clusters, CR3, t with 7.4 to 12.8 degrees of freedom
+    rows: 200
+    effective scale: 200
     >>> result.cluster_table().head(2).round(2)
              rows  weight  leverage  shift
     cluster
@@ -134,6 +157,8 @@ class Calibration:
     b   2.03   2.91
     >>> result.test("b - a = 1"), result.region().contains([1.0, 2.0])
     (WaldTest(F = 2.713 on F(1, 9.498), p = 0.1321), True)
+    >>> result.test(["a = 1", "b = 2*a"]), round(result.test("b", 2, "greater").p_value, 3)
+    (WaldTest(F = 2.523 on F(2, 7.852), p = 0.1425), 0.018)
     >>> result.wild_bootstrap("a", draws=999).p_value < 0.01
     True
     >>> float(result.of(lambda t: t["a"] + t["b"]).estimate.round(2)), result.paper().J.shape
@@ -155,6 +180,7 @@ class Calibration:
     posterior: GeneralizedPosterior | None = field(default=None, repr=False)
     recorded: tuple[Check, ...] | None = field(default=None, repr=False)
     fit: Fit | None = field(default=None, repr=False)
+    again: Callable[..., Calibration] | None = field(default=None, repr=False)
 
     @property
     def criterion(self) -> Criterion | None:
@@ -175,6 +201,11 @@ class Calibration:
     def inactive(self) -> tuple[str, ...]:
         """Parameters that are exactly zero under a penalty with a kink: they have no interval."""
         return tuple(name for name in self.names if name not in self.target.names)
+
+    @property
+    def _active(self) -> list[int]:
+        """Places of the target's parameters among all."""
+        return [self.names.index(name) for name in self.target.names]
 
     @property
     def center(self) -> Array:
@@ -204,10 +235,83 @@ class Calibration:
         after = self.draws.select(t.names).array
         return Shown(t.names, self.map.offset, t.se, t.law(), self._before.array, after, t.se_error)
 
+    def _by_name(self, values: Array, zero: float = np.nan) -> pd.Series:
+        """Return values of what is shown as a Series; `zero` is what parameters at zero have."""
+        import pandas as pd
+
+        series = pd.Series(values, index=pd.Index(self.shown.names))
+        return series.reindex(list(self.names), fill_value=zero) if self.inactive else series
+
+    @property
+    def params(self) -> pd.Series:
+        """Estimates by name, as of a fit of statsmodels; zero of those a penalty sets to zero."""
+        return self._by_name(self.shown.estimate, 0.0)
+
+    @property
+    def bse(self) -> pd.Series:
+        """Standard errors of `params`, the roots of the diagonal of `cov_params`."""
+        return self._by_name(self.shown.se)
+
+    @property
+    def tvalues(self) -> pd.Series:
+        """The ratios of `params` to `bse`, NaN of variables that a model transforms."""
+        return self._by_name(self.shown.t_ratios)
+
+    @property
+    def pvalues(self) -> pd.Series:
+        r"""Two-sided p-values of no effect, those of `test`.
+
+        A ratio of `tvalues` has the law of :math:`t_\nu/\sqrt\kappa`, with the degrees of freedom
+        :math:`\nu` in `summary` and the factor :math:`\kappa` in ``target.inflation`` by which HC3
+        and CR3 make variances too large, one for the others. NaN of variables that a model
+        transforms: zero is no value of a scale.
+        """
+        return self._by_name(self.shown.p_values)
+
+    def conf_int(
+        self, alpha: float = 0.05, var_names: object = None, filter_vars: str | None = None
+    ) -> pd.DataFrame:
+        """Return confidence limits by standard errors, ``interval(1 - alpha, kind="wald")``.
+
+        Parameters
+        ----------
+        alpha : float
+            One minus the level.
+        var_names, filter_vars : optional
+            Which rows, as for `summary`.
+
+        Returns
+        -------
+        DataFrame
+            With columns lower and upper, which statsmodels calls 0 and 1.
+        """
+        level = 1.0 - arguments.as_level(alpha, "alpha")
+        return self.interval(level, "wald", var_names, filter_vars)
+
+    def cov_params(self) -> pd.DataFrame:
+        """Return the covariance of `params`, (k, k) by name.
+
+        That of the target, or by the delta method for the variables of a model.
+        """
+        import pandas as pd
+
+        slope, names = self.shown.slope, list(self.shown.names)
+        covariance = self.target.covariance
+        covariance = covariance.copy() if slope is None else slope @ covariance @ slope.T
+        table = pd.DataFrame(covariance, index=names, columns=names)
+        every = list(self.names)
+        return table.reindex(index=every, columns=every) if self.inactive else table
+
     def _level(self, level: float | None) -> float:
         return as_level(self.settings["level"] if level is None else level)
 
-    def interval(self, level: float | None = None, kind: str = "draws") -> pd.DataFrame:
+    def interval(
+        self,
+        level: float | None = None,
+        kind: str = "draws",
+        var_names: object = None,
+        filter_vars: str | None = None,
+    ) -> pd.DataFrame:
         """Return equal-tailed confidence limits per parameter.
 
         Parameters
@@ -217,6 +321,8 @@ class Calibration:
         kind : {"draws", "wald", "bootstrap-t"}
             Quantiles of the calibrated draws, estimate plus and minus t quantile times se, or what
             `bootstrap_t` gives for skewed data.
+        var_names, filter_vars : optional
+            Which rows, as for `summary`.
 
         Returns
         -------
@@ -225,14 +331,26 @@ class Calibration:
         """
         import pandas as pd
 
+        rows = self._names_of(var_names, filter_vars)
         if isinstance(kind, str) and kind == "bootstrap-t":
-            return self.bootstrap_t(level)
+            return self.bootstrap_t(level).loc[rows]
         lower, upper = self.shown.limits(self._level(level), kind)
         table = pd.DataFrame({"lower": lower, "upper": upper}, index=pd.Index(self.shown.names))
-        return table.reindex(list(self.names)) if self.inactive else table
+        return (table.reindex(list(self.names)) if self.inactive else table).loc[rows]
 
-    def summary(self, level: float | None = None, kind: str = "draws") -> pd.DataFrame:
-        """Return a table: estimate, se, interval and t degrees of freedom, before and after.
+    def _names_of(self, var_names: object, filter_vars: object) -> list[str]:
+        """Return the names of the rows of a table that are asked for."""
+        names = list(self.names if self.inactive else self.shown.names)
+        return [names[j] for j in arguments.places_of(names, var_names, filter_vars)]
+
+    def summary(
+        self,
+        level: float | None = None,
+        kind: str = "draws",
+        var_names: object = None,
+        filter_vars: str | None = None,
+    ) -> pd.DataFrame:
+        """Return a table: estimate, se, t, p, interval and degrees of freedom, before and after.
 
         Parameters
         ----------
@@ -240,12 +358,17 @@ class Calibration:
             Default: the level the calibration was asked for, 0.95.
         kind : {"draws", "wald"}
             As for `interval`.
+        var_names : str or list of str, optional
+            Rows to show, with ArviZ's meaning: names of parameters or of vectors, or ``"~name"``.
+        filter_vars : {"like", "regex"}, optional
+            Take `var_names` as parts of names, or as regular expressions.
 
         Returns
         -------
         DataFrame
-            A row per parameter: estimate, se, lower, upper, dof, and of the original draws
-            mean_before, sd_before, lower_before, upper_before. ``ratio`` is the calibrated
+            A row per parameter: estimate, se, t, p, lower, upper, dof, and of the original draws
+            mean_before, sd_before, lower_before, upper_before. ``t`` and ``p`` are `tvalues` and
+            `pvalues`, NaN of variables that a model transforms. ``ratio`` is the calibrated
             interval's width over the original's: above one, the posterior was overconfident.
             ``se_error`` is the relative Monte Carlo error of a standard error that draws made.
             Under a penalty with a kink, ``status`` says which parameters are exactly zero and have
@@ -253,13 +376,14 @@ class Calibration:
         """
         import pandas as pd
 
+        rows = self._names_of(var_names, filter_vars)
         table = summaries.summary_table(self.shown, self._level(level), kind)
         if not self.inactive:
-            return table
+            return table.loc[rows]
         table = table.reindex(pd.Index(self.names, name="parameter"))
         table.loc[list(self.inactive), "estimate"] = 0.0
         table["status"] = ["no interval" if n in self.inactive else "active" for n in self.names]
-        return table
+        return table.loc[rows]
 
     def region(self, level: float | None = None) -> Region:
         r"""Return the joint confidence ellipsoid of all parameters (Hotelling), at `level`.
@@ -269,16 +393,23 @@ class Calibration:
         """
         return Region.of(self.map.offset, self.target, self._level(level))
 
-    def test(self, contrast: object, value: object = 0.0) -> WaldTest:
+    def test(
+        self, contrast: object, value: object = 0.0, alternative: str = "two-sided"
+    ) -> WaldTest:
         """Test linear hypotheses about the parameters, by an F test.
 
         Parameters
         ----------
         contrast : str, sequence of str, mapping or array
-            ``"x1 - x2 = 0"``, ``["x1", "x2"]`` (both zero), ``{"x1": 1, "x2": -1}``, or a matrix
-            (q, p).
+            ``"x1 = x2"``, ``"2*x1 + x2 = 1"``, ``["x1 = 0", "x2 = 0"]`` or ``["x1", "x2"]`` (both
+            zero), ``{"x1": 1, "x2": -1}``, or a matrix (q, p). Names are written as they are,
+            ``"x:z = 0"`` or ``"C(g)[T.b] = C(g)[T.c]"``; a name that is a number goes between
+            backticks.
         value : float or (q,) array
             Right-hand side for contrasts that are not equations.
+        alternative : {"two-sided", "greater", "less"}
+            For one hypothesis: "greater" says that the contrast is larger than the hypothesis has
+            it, as SciPy's tests do.
 
         Returns
         -------
@@ -286,7 +417,7 @@ class Calibration:
             Statistic, degrees of freedom, p-value, estimate and standard error; an `InputError` if
             a name is no parameter, rows depend on each other, or degrees of freedom are too few.
         """
-        return inference.wald_test(self.map.offset, self.target, contrast, value)
+        return inference.wald_test(self.map.offset, self.target, contrast, value, alternative)
 
     def wild_bootstrap(
         self,
@@ -554,7 +685,7 @@ class Calibration:
                 laws[f"{correction}, {'normal' if np.isinf(count) else 't(G - 1)'}"] = plain
             for label, law in laws.items():
                 half = law.quantile(0.5 + 0.5 * level) * t.se
-                p_value = 2 * law.tail(np.abs(t.center) / t.se)
+                p_value = inference.two_sided(law, t.center / t.se)
                 columns = np.array([t.se, law.dof, t.center - half, t.center + half, p_value])
                 rows |= {(n, label): row for n, row in zip(t.names, columns.T, strict=True)}
         for n in () if dependence.clusters is None else own.names:
@@ -678,6 +809,46 @@ class Calibration:
         index = pd.Index(shown.names, name="parameter")
         return pd.DataFrame({**table, "replicates": used}, index=index)
 
+    def with_dependence(
+        self,
+        *,
+        clusters: object = None,
+        dependence: Structure | None = None,
+        correction: str | None = None,
+    ) -> Calibration:
+        """Return the same draws calibrated under another dependence, without sampling again.
+
+        Parameters
+        ----------
+        clusters : (n,) labels or column name, or several of them, optional
+            As for `calibrate`; without any, rows are independent, or depend as the clusters that
+            the criterion's data came with.
+        dependence : Clusters, Survey, ReplicateWeights, TimeSeries or Panel, optional
+            Another structure than clusters.
+        correction : str, optional
+            Small-sample correction, by default that of the structure.
+
+        Returns
+        -------
+        Calibration
+            With another target and map; this one stays. An `InputError` if it was read from a file,
+            or its target was given: neither has a criterion or log-likelihoods.
+
+        Examples
+        --------
+        >>> import etafree as ef
+        >>> X, y = np.ones((6, 1)), np.array([0.0, 1.0, 2.0, 5.0, 3.0, 1.0])
+        >>> post = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Squared(), (X, y)), eta=1.0)
+        >>> result = ef.calibrate(ef.sample(post, seed=1), post)
+        >>> clustered = result.with_dependence(clusters=[1, 1, 2, 2, 3, 3], correction="CR1")
+        >>> result.target.design, clustered.target.design
+        ('independent observations', '3 clusters')
+        """
+        if self.again is None:
+            problem = "needs the criterion or the fit, which files and given targets do not have"
+            raise InputError("dependence", problem, "calibrate again with clusters= or dependence=")
+        return self.again(clusters=clusters, dependence=dependence, correction=correction)
+
     def cluster_table(self, way: str | None = None) -> pd.DataFrame:
         """Return a row per cluster, largest leverage first.
 
@@ -706,13 +877,15 @@ class Calibration:
         Returns
         -------
         Functional
-            ``estimate``, ``draws`` and ``interval()`` of the function; an `InputError` if it asks
-            for other parameters, or does not return a value per draw.
+            ``estimate``, ``se``, ``draws``, ``interval()`` and ``test()`` of the function; an
+            `InputError` if it asks for other parameters, or does not return a value per draw.
         """
         label = str(getattr(function, "__name__", "functional") if name is None else name)
         arrays = self.center, self.draws.array, self.original.array
         at, after, before = (self._image(function, array) for array in arrays)
-        return Functional(label, at, after, before, self._level(None))
+        near = summaries.neighbours(self.center, self.target.se, self._active)
+        slope = summaries.derivative(self._image(function, near), self.target.se)
+        return Functional(label, at, after, before, self._level(None), slope, self.target)
 
     def _image(self, function: Callable[[Mapping[str, Array]], Array], array: Array) -> Array:
         if self.fit is None or self.fit.constrain is None:
@@ -742,6 +915,14 @@ class Calibration:
         offset = self.map.offset
         return tuple(every_check(self._before, self.target, self.map, offset, self.posterior))
 
+    def details(self) -> str:
+        """Return how the calibration was made, in the method's terms; it shows as it prints.
+
+        The draws and their learning rate, the map, the centre, the covariance with its correction,
+        the effective scale, and what nuisance values were estimated or taken as known.
+        """
+        return summaries.details(self)
+
     def diagnostics(self) -> pd.DataFrame:
         """Return the table of checks: value, threshold, the side that warns, verdict and advice.
 
@@ -756,15 +937,23 @@ class Calibration:
         """Return the names of the checks that did not pass, or ``"all ok"``."""
         return ", ".join(c.name for c in self.checks if c.verdict != "ok") or "all ok"
 
-    def plot(self, names: Sequence[str] | None = None) -> Figure:
-        """Return a figure of densities and intervals before and after, a row each of `names`.
+    def plot(self, var_names: object = None, filter_vars: str | None = None) -> Figure:
+        """Return a figure of densities and intervals before and after, a row per parameter.
 
-        All parameters that have an interval if `names` is not given.
+        Parameters
+        ----------
+        var_names, filter_vars : optional
+            Which of the parameters that have an interval, as for `summary`.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
         """
         from etafree.report.plots import before_after
 
-        before, after = self.shown.columns(names)
-        level = self._level(None)
+        known, level = self.shown.names, self._level(None)
+        places = arguments.places_of(known, var_names, filter_vars)
+        before, after = self.shown.columns([known[j] for j in places])
         table = self.summary(level).loc[list(before)]
         eta = "" if self.original.eta is None else f" at η = {self.original.eta:g}"
         return before_after(before, after, table, level, eta, self.target.describe())
@@ -1088,9 +1277,10 @@ class Calibration:
             return unpack(cls, arrays, meta)
 
     def __repr__(self) -> str:
-        table = self.summary().drop(columns=["mean_before", "dof"])
+        table = self.summary().drop(columns=["mean_before", "sd_before", "dof"])
         numbers = table.to_string(float_format=lambda v: f"{v:.4g}", na_rep="-")
-        return plain("\n".join([*summaries.headline(self), "", numbers]))
+        more = "details() says how this was made."
+        return plain("\n".join([*summaries.headline(self), "", numbers, "", more]))
 
     def _repr_html_(self) -> str:
         title, *lines = map(html.escape, summaries.headline(self))
@@ -1125,7 +1315,17 @@ SATTERTHWAITE = tuple(f.name for f in fields(Satterthwaite))
 #: Arrays and words of a target, properties of the draws and settings that a file holds.
 TARGET_ARRAYS = ("center", "covariance", "dof", "inflation", "hessian", "meat", "se_error")
 WORDS = (
-    *("center_kind", "correction", "centered", "clusters", "design", "n", "size", "estimand"),
+    *(
+        "center_kind",
+        "correction",
+        "centered",
+        "clusters",
+        "design",
+        "cluster_label",
+        "n",
+        "size",
+        "estimand",
+    ),
     *("method", "joint_dof", "stacked"),
 )
 SAMPLER = ("eta", "sampler", "info")

@@ -23,7 +23,7 @@ from etafree.dependence.base import Dependence, Meat, Point, Structure
 from etafree.dependence.clusters import effective_parameters, estimable, group_scores, loaded
 from etafree.errors import InputError, NotPositiveDefiniteError
 from etafree.foundation import linalg
-from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, in_order
+from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, in_order, places_of
 from etafree.foundation.check import Finding, missing_rows
 from etafree.foundation.linalg import check_covariance
 from etafree.foundation.threads import own_settings
@@ -350,6 +350,7 @@ def _whole(at: Point, dependence: Dependence, settled: Settled) -> tuple[Target,
         centered=at.centered,
         clusters=estimate.clusters,
         design=estimate.design,
+        cluster_label=dependence.label,
         n=criterion.n,
         size=criterion.size,
         estimand=criterion.describe(),
@@ -378,21 +379,13 @@ def _many_parameters(at: Point) -> tuple[Finding, ...]:
 
 def chosen(criterion: Criterion, var_names: object) -> NDArray[np.intp]:
     """Return where the parameters to report are among all: by name, vectors also by theirs."""
-    names = [var_names] if isinstance(var_names, str) else var_names
-    if not isinstance(names, Sequence) or not len(names):
-        raise InputError("var_names", f"is {var_names!r:.60}", "pass a list of names")
-    places: list[int] = []
-    for name in names:
-        here = [j for j, own in enumerate(criterion.names) if own in (name, f"{name}[{j}]")]
-        if not here:
-            few = list(criterion.names)[:8]
-            zero = isinstance(criterion.penalty, ActivePenalty)
-            problem = "is zero under this penalty, or no parameter" if zero else "is no parameter"
-            raise InputError("var_names", f"{name!r:.60} {problem}", f"choose from {few}")
-        places += here
-    if len(set(places)) < len(places):
-        raise InputError("var_names", "names a parameter twice", "name each once")
-    return np.array(places)
+    try:
+        return np.array(places_of(criterion.names, var_names))
+    except InputError as error:
+        if isinstance(criterion.penalty, ActivePenalty) and "is no parameter" in error.problem:
+            problem = error.problem.replace("is no", "is zero under this penalty, or no")
+            raise InputError("var_names", problem, error.advice) from None
+        raise
 
 
 def names_of(criterion: Criterion, var_names: object) -> list[str]:

@@ -43,6 +43,7 @@ from etafree.foundation.linalg import (
     transport,
     whitener,
 )
+from etafree.foundation.terminal import counted_noun
 
 if TYPE_CHECKING:
     from etafree.criterion import Criterion
@@ -316,6 +317,8 @@ class Target:
         Number of independent clusters or PSUs, the smallest if there are several ways.
     design : str
         Which observations may depend on each other, in words.
+    cluster_label : str
+        Name of the column that clusters were read from, empty if it is not known.
     n : int or None
         Number of rows.
     size : float or None
@@ -360,8 +363,10 @@ class Target:
     >>> import etafree as ef
     >>> X, y = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
     >>> t = ef.target(ef.Criterion(ef.losses.Squared(), data=(X, y)), correction="HC1")
-    >>> t.se.round(3), t.dof_of(np.array([1.0])), t.describe()
-    (array([1.08]), inf, 'sandwich, independent observations, HC1, normal')
+    >>> t
+    Target(1 parameter: theta[0]; sandwich, independent observations, HC1, normal)
+    >>> t.se.round(3), t.dof_of(np.array([1.0])), t.in_words()
+    (array([1.08]), inf, 'independent observations, normal quantiles')
     >>> ef.Target([0.0, 1.0], np.eye(2), ["a", "b"]).describe()  # from another package
     'covariance given by the user'
     >>> few = ef.Target([0.0, 1.0], np.eye(2), dof=[9, 20])
@@ -380,6 +385,7 @@ class Target:
     centered: bool = True
     clusters: int | None = None
     design: str = ""
+    cluster_label: str = ""
     n: int | None = None
     size: float | None = None
     estimand: str = "whatever the given centre estimates"
@@ -445,7 +451,7 @@ class Target:
 
     def _check_kinds(self) -> None:
         """Refuse what is no text, no number and no finding where one belongs."""
-        for name in ("center_kind", "correction", "design", "estimand", "method"):
+        for name in ("center_kind", "correction", "design", "cluster_label", "estimand", "method"):
             if not isinstance(getattr(self, name), str):
                 raise InputError(name, f"is a {type(getattr(self, name)).__name__}", "pass text")
         if self.laws is not None and not all(hasattr(self.laws, m) for m in ("single", "joint")):
@@ -536,15 +542,29 @@ class Target:
         """Return in words how the covariance was made."""
         if not self.design:
             return "covariance given by the user"
+        printed = "" if self.centered else ", scores not centred"
+        return f"{self.method}, {self.design}, {self.correction}, {self._quantiles()}{printed}"
+
+    def _quantiles(self) -> str:
+        """Return in words where quantiles come from."""
         dof = self.dof
         if np.isinf(dof).all():
-            law = "normal"
-        elif np.ptp(dof) < 0.05:
-            law = f"t with {round(float(dof[0]), 1):g} degrees of freedom"
-        else:
-            law = f"t with {dof.min():.1f} to {dof.max():.1f} degrees of freedom"
-        printed = "" if self.centered else ", scores not centred"
-        return f"{self.method}, {self.design}, {self.correction}, {law}{printed}"
+            return "normal"
+        if np.ptp(dof) < 0.05:
+            return f"t with {round(float(dof[0]), 1):g} degrees of freedom"
+        return f"t with {dof.min():.1f} to {dof.max():.1f} degrees of freedom"
+
+    def in_words(self) -> str:
+        """Return which rows may depend on each other, and where quantiles come from."""
+        design = self.design or "covariance given by the user"
+        if self.cluster_label:
+            design = f"clustered by {self.cluster_label} ({design})"
+        quantiles = self._quantiles()
+        return f"{design}, {'normal quantiles' if quantiles == 'normal' else quantiles}"
+
+    def __repr__(self) -> str:
+        first = ", ".join(self.names[:6]) + (", ..." if self.p > 6 else "")
+        return f"Target({counted_noun(self.p, 'parameter')}: {first}; {self.describe()})"
 
 
 def degrees_of_freedom(given: object, default: float | Array, p: int) -> Array:

@@ -252,7 +252,7 @@ def calibrate_files(
     dependence = structure_of(clusters, strata, time, units)
     stored = _read(fit, var, log_likelihood, eta, conditional, progress)
     result = calibrate(stored, dependence=dependence, correction=correction, level=level)
-    say(result)
+    say(f"{result}\n\n{result.details()}")
     write: dict[str, Callable[[Path], object]] = {
         "out": lambda path: _write_tree(result, path, keep_all, progress),
         "report": lambda path: result.report(path, force=force),

@@ -1,9 +1,13 @@
-"""Data and parameters of a loss written in JAX: pytrees in, checked arrays with names out."""
+"""Data and parameters of a loss written in JAX: pytrees in, checked arrays with names out.
+
+JAX sorts the keys of dicts. Parameters keep the order in which a user wrote them, in names, draws
+and tables; only where JAX takes a pytree apart does its own order count.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -108,8 +112,10 @@ def as_parameters(start: object) -> tuple[Pytree, Array, tuple[str, ...] | None]
         advice = "pass an array or a dict of arrays that says what the parameters are, such as "
         raise InputError("start", "is missing", advice + "start=np.zeros(3)")
     jax = import_jax()
-    template = jax.tree.map(lambda leaf: as_array(leaf, "start"), start, is_leaf=_is_leaf)
-    leaves = jax.tree_util.tree_flatten_with_path(template)[0]
+    arrays = jax.tree.map(lambda leaf: as_array(leaf, "start"), start, is_leaf=_is_leaf)
+    template = _as_written(start, arrays)
+    paths = jax.tree_util.tree_flatten_with_path(template)[0]
+    leaves = [paths[place] for place in _places(template)]
     flat = np.concatenate([np.zeros(0), *(leaf.reshape(-1) for _, leaf in leaves)])
     if not len(flat):
         raise InputError("start", "holds no parameters", "pass an array such as np.zeros(3)")
@@ -123,21 +129,54 @@ def as_parameters(start: object) -> tuple[Pytree, Array, tuple[str, ...] | None]
     return template, flat, tuple(names)
 
 
-def structure(template: Pytree) -> tuple[object, tuple[tuple[int, ...], ...]]:
+def _as_written(start: Pytree, arrays: Pytree) -> Pytree:
+    """Return a pytree of arrays with the keys of its dicts in the order of what was given."""
+    if isinstance(arrays, np.ndarray):
+        return arrays
+    if type(start) is dict:
+        return {key: _as_written(value, arrays[key]) for key, value in start.items()}
+    if type(start) in (list, tuple):
+        return type(start)(_as_written(*pair) for pair in zip(start, arrays, strict=True))
+    return arrays
+
+
+def _places(template: Pytree) -> list[int]:
+    """Return JAX's places of the arrays of a pytree, in the order in which its dicts have them."""
+    jax = import_jax()
+    leaves, tree = jax.tree.flatten(template)
+
+    def walk(node: Pytree, places: Pytree) -> Iterator[int]:
+        if isinstance(node, dict):
+            for key in node:
+                yield from walk(node[key], places[key])
+        elif type(node) in (list, tuple):
+            for child, place in zip(node, places, strict=True):
+                yield from walk(child, place)
+        else:
+            yield from jax.tree.leaves(places)
+
+    return list(walk(template, jax.tree.unflatten(tree, range(len(leaves)))))
+
+
+def structure(template: Pytree) -> tuple[object, ...]:
     """Return what two pytrees of arrays have in common if the same functions take both."""
     leaves, tree = import_jax().tree.flatten(template)
-    return tree, tuple(leaf.shape for leaf in leaves)
+    return tree, tuple(leaf.shape for leaf in leaves), tuple(_places(template))
 
 
 def rebuild(template: Pytree) -> Callable[[Array], Pytree]:
     """Return the function that gives a flat vector (p,) the structure of a pytree of arrays."""
     jax = import_jax()
     leaves, tree = jax.tree.flatten(template)
-    ends = np.cumsum([leaf.size for leaf in leaves])
+    places = _places(template)
+    sizes = [leaves[place].size for place in places]
+    ends = dict(zip(places, np.cumsum(sizes).tolist(), strict=True))
 
     def structured(theta: Array) -> Pytree:
-        pairs = zip(leaves, ends, strict=True)
-        arrays = [theta[end - leaf.size : end].reshape(leaf.shape) for leaf, end in pairs]
+        arrays = [
+            theta[ends[place] - leaf.size : ends[place]].reshape(leaf.shape)
+            for place, leaf in enumerate(leaves)
+        ]
         return jax.tree.unflatten(tree, arrays)
 
     return structured

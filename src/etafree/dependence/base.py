@@ -128,6 +128,7 @@ class Dependence(ABC):
     #: Corrections by default: where rows have shares of the Hessian, and where they have none.
     defaults: ClassVar[tuple[str, str]]
     argument: ClassVar[str] = "dependence"  #: What messages call it.
+    label: str = ""  #: Name of the column that its groups come from, where it is known.
     other_corrections: ClassVar[str] = ""  #: Advice on a correction of another structure.
     takes_meat: ClassVar[bool] = False  #: Whether it goes with a meat of the user's own.
     independent: ClassVar[bool] = False  #: Whether no row depends on another.

@@ -154,13 +154,23 @@ class Clusters(Structure):
         labels = self.labels if isinstance(self.labels, np.ndarray) else as_pandas(self.labels)
         named = _named_ways(labels, rows)
         if named is None:
-            return OneWay(rows.groups(labels, "clusters"))
+            label = labels if isinstance(labels, str) else _column_name(labels)
+            return OneWay(rows.groups(labels, "clusters"), label)
         ways = {name: rows.groups(way, f"clusters[{name!r}]") for name, way in named.items()}
         for name, groups in ways.items():
             if len(groups) < 2:
                 problem = f"has one cluster only in {name!r}"
                 raise InputError("clusters", problem, "at least two must vary independently")
-        return OneWay(next(iter(ways.values()))) if len(ways) == 1 else Ways.crossed(ways)
+        if len(ways) > 1:
+            return Ways.crossed(ways)
+        (label, groups), *_ = ways.items()
+        return OneWay(groups, "" if label == "way 1" else label)
+
+
+def _column_name(labels: object) -> str:
+    """Return the name of a Series, none for other labels."""
+    name = getattr(labels, "name", None)
+    return name if isinstance(name, str) else ""
 
 
 def _named_ways(labels: object, rows: Rows) -> dict[str, object] | None:
@@ -250,6 +260,7 @@ class OneWay(Dependence):
     """Rows of one cluster depend on each other in any way, clusters are independent."""
 
     groups: Groups
+    label: str = ""
 
     corrections = ("CR0", "CR1", "CR1S", "CR2", "CR3")
     defaults = ("CR3", "CR1")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -231,6 +232,77 @@ def as_names(
     if SURROGATE.search("".join(names)):
         raise InputError("names", "has half a character, which no file can hold")
     return names
+
+
+def places_of(
+    names: Sequence[str], var_names: object, filter_vars: object = None, argument: str = "var_names"
+) -> list[int]:
+    """Return where the parameters are that `var_names` asks for, with ArviZ's meaning; None: all.
+
+    A name is that of a parameter or of a vector with all its entries, ``"~name"`` leaves one out,
+    and `filter_vars` "like" or "regex" takes names as parts or as regular expressions.
+
+    Examples
+    --------
+    >>> names = ["Intercept", "x", "x:z", "b[0]", "b[1]"]
+    >>> places_of(names, ["x", "b"]), places_of(names, "~b"), places_of(names, ["b", "~b[0]"])
+    ([1, 3, 4], [0, 1, 2], [4])
+    >>> places_of(names, "x", "like"), places_of(names, r"^b|pt$", "regex")
+    ([1, 2], [0, 3, 4])
+    """
+    if filter_vars is not None:
+        as_choice(filter_vars, "filter_vars", ("like", "regex"))
+        if var_names is None:
+            raise InputError(
+                "filter_vars", f"says how {argument}= is read", f"pass {argument}= too"
+            )
+    if var_names is None:
+        return list(range(len(names)))
+    asked, where = _asked(var_names, argument), {name: j for j, name in enumerate(names)}
+    left_out = [name for name in asked if name.startswith("~") and name not in where]
+    kept = [name for name in asked if name not in left_out]
+
+    def found(name: str) -> list[int]:
+        known = filter_vars is None and name in where
+        return [where[name]] if known else _places(names, name, filter_vars, argument)
+
+    away = set(chain.from_iterable(found(name[1:]) for name in left_out))
+    places = list(chain.from_iterable(map(found, kept))) if kept else list(range(len(names)))
+    if filter_vars is not None:
+        places = sorted(set(places))
+    if len(set(places)) < len(places):
+        raise InputError(argument, "names a parameter twice", "name each once")
+    chosen = [j for j in places if j not in away]
+    if not chosen:
+        raise InputError(argument, "leaves no parameter", f"choose from {_listed(names)}")
+    return chosen
+
+
+def _asked(var_names: object, argument: str) -> list[str]:
+    """Return names, one or several, as a list."""
+    single = isinstance(var_names, bytes | set | frozenset) or getattr(var_names, "ndim", 1) == 0
+    asked: list[Any] = [var_names] if isinstance(var_names, str) else []
+    if isinstance(var_names, Iterable) and not asked and not single:
+        asked = list(var_names)
+    if not asked or not all(isinstance(name, str) for name in asked):
+        raise InputError(argument, f"is {_short(var_names)}", "pass a list of names")
+    return asked
+
+
+def _places(names: Sequence[str], name: str, filter_vars: object, argument: str) -> list[int]:
+    """Return where one part of var_names is found, among names of entries and of vectors."""
+    try:
+        pattern = re.compile(name if filter_vars == "regex" else re.escape(name))
+    except re.error as error:
+        raise InputError(argument, f"{name!r:.60} is no regular expression: {error}") from None
+    found = pattern.fullmatch if filter_vars is None else pattern.search
+    vectors = [own.partition("[")[0] if own.endswith("]") else own for own in names]
+    exact = [j for j, own in enumerate(names) if found(own)]
+    whole = [j for j, own in enumerate(vectors) if found(own)]
+    places = sorted({*exact, *whole}) if filter_vars is not None else exact or whole
+    if not places:
+        raise InputError(argument, f"{name!r:.60} is no parameter", f"choose from {_listed(names)}")
+    return places
 
 
 def told_seed(seed: object, used: np.random.Generator | np.random.SeedSequence) -> int | str:

@@ -33,6 +33,11 @@ def plain(text: object) -> str:
     return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
 
 
+def counted_noun(count: int, noun: str) -> str:
+    """Return a number and a noun, one or several."""
+    return f"{count} {noun}" + "s" * (count != 1)
+
+
 def say(text: object, *, error: bool = False) -> None:
     """Print a text at once; a reader that has gone away (``| head``) does not end the work."""
     stream = sys.stderr if error else sys.stdout

@@ -159,8 +159,8 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
         Section(
             "Before and after",
             [
-                f"{level} intervals and densities (each scaled to its peak) of the draws as they "
-                "came and after calibration. Every parameter has a scale of its own, in its own "
+                f"{level} intervals and densities (each scaled to its peak) of the draws before "
+                "and after calibration. Every parameter has a scale of its own, in its own "
                 "units.",
                 *_more(table),
             ],
@@ -170,8 +170,9 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
             "Numbers",
             [
                 "estimate: the centre. se: its standard error (se error: its relative Monte Carlo "
-                f"error, where draws made it). lower, upper: the calibrated {level} interval. dof: "
-                "degrees of freedom of its t quantiles. before: of the draws as they came. ratio: "
+                "error, where draws made it). t: estimate over se. p: of no effect, two-sided. "
+                f"lower, upper: the calibrated {level} interval. dof: degrees of freedom of its t "
+                "quantiles. before: of the draws before calibration. ratio: "
                 "width of the calibrated interval over theirs; above one, the posterior was "
                 "overconfident."
             ],
@@ -264,7 +265,7 @@ def _step(scales: list[Scale], limits: Array, units: Array) -> dict[str, Any]:
     width, calibrated = old[2] - old[0], new[2] - new[0]
     times = between(width / calibrated)
     return {
-        "said": f"As they come, intervals are {times} times as wide as calibrated.",
+        "said": f"Before calibration, intervals are {times} times as wide as calibrated.",
         "before": [s.bar(*b)._asdict() for s, *b in zip(scales, old.T, width / 4, strict=True)],
         "after": [s.bar(*b)._asdict() for s, *b in zip(scales, new.T, units, strict=True)],
     }
@@ -309,7 +310,7 @@ def _numbers(table: pd.DataFrame) -> pd.DataFrame:
             return value
         if not np.isfinite(value):
             return "normal" if value == np.inf and column == "dof" else "–"
-        unitless = column in ("se_error", "dof", "ratio")
+        unitless = column in ("se_error", "t", "p", "dof", "ratio")
         return f"{value:.3g}" if unitless else shown(value, _unit(row))
 
     texts = table.astype(object)
@@ -324,8 +325,8 @@ def _lead(result: Calibration, table: pd.DataFrame) -> str:
     checks = f"Checks to look at: {', '.join(off)}." if off else "All checks passed."
     return (
         f"The intervals cover {result.target.estimand}, not the parameter of the process that made "
-        f"the data. Their width is {between(table['ratio'].dropna())} times that of the draws as "
-        f"they came, and does not depend on the learning rate η. {checks}"
+        f"the data. Their width is {between(table['ratio'].dropna())} times that of the "
+        f"draws before, and does not depend on the learning rate η. {checks}"
     )
 
 

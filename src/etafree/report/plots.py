@@ -56,7 +56,7 @@ def before_after(
         ax.set_yticks([])
         ax.set_ylabel(plain(name), parse_math=False, rotation=0, ha="right", va="center")
         ax.spines[["top", "right", "left"]].set_visible(False)
-    axes[0].plot([], [], color=BEFORE, lw=3, label=f"posterior as it came{eta}")
+    axes[0].plot([], [], color=BEFORE, lw=3, label=f"before calibration{eta}")
     axes[0].plot([], [], color=AFTER, lw=3, label="calibrated")
     axes[0].legend(frameon=False, fontsize=9, loc="upper right")
     axes[-1].set_xlabel("parameter value")

@@ -3,7 +3,8 @@ r"""What a result shows: estimates, errors and draws before and after, of the va
 A model's fit is calibrated on the unconstrained scale and shown on its own: the estimate is the
 image of the centre, limits are quantiles of the image of the draws, and the standard error comes
 from the delta method, :math:`\{\mathrm{diag}(DVD^\top)\}^{1/2}` with D the derivative of the
-variables at the centre.
+variables at the centre. Variables that are linear in the parameters have t ratios; of one that is
+transformed, as a scale, zero is no hypothesis, and it has none.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from etafree.errors import InputError
 from etafree.fits import Fit
 from etafree.fits.trees import flat_names
-from etafree.foundation.arguments import Array, as_choice, as_names
-from etafree.inference import equal_tails
+from etafree.foundation.arguments import Array, as_choice
+from etafree.foundation.terminal import counted_noun
+from etafree.inference import equal_tails, two_sided
 from etafree.target import Law, Target
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
     from etafree.result import Calibration
 
-#: Step of the derivative in standard errors.
-STEP = 1e-3
+#: Step of the derivative in standard errors, and how far in them linear variables may be off it.
+STEP, LINEAR = 1e-3, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,18 @@ class Shown:
     after: Array
     se_error: Array | None = None
     slope: Array | None = None  #: Derivative of the variables at the centre (k, p).
+    linear: Array | None = None  #: Which are linear in the parameters (k,), all for None.
+
+    @property
+    def t_ratios(self) -> Array:
+        """Return estimates over their standard errors (k,), NaN of transformed variables."""
+        ratios = self.estimate / self.se
+        return ratios if self.linear is None else np.where(self.linear, ratios, np.nan)
+
+    @property
+    def p_values(self) -> Array:
+        """Return two-sided p-values (k,) of no effect by the law of the t ratios."""
+        return two_sided(self.law, self.t_ratios)
 
     def limits(self, level: float, kind: str) -> tuple[Array, Array]:
         """Return equal-tailed limits, quantiles of the "draws" or "wald"."""
@@ -56,22 +69,15 @@ class Shown:
         lower, upper = equal_tails(self.after, level)
         return lower, upper
 
-    def columns(self, names: Sequence[str] | None) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the draws before and after of the variables of these names, of all for None."""
-        if names is None:
-            names = self.names
-        elif isinstance(names, str) or not isinstance(names, Sequence) or not names:
-            raise InputError("names", f"is {names!r}", "pass a list of parameter names")
-        chosen = as_names(names, len(names))
-        for name in chosen:
-            if name not in self.names:
-                raise InputError("names", f"has {name!r}", f"with an interval: {list(self.names)}")
-        before, after = (dict(zip(self.names, a.T, strict=True)) for a in (self.before, self.after))
-        return {name: before[name] for name in chosen}, {name: after[name] for name in chosen}
+    def columns(self, names: Sequence[str]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return the draws before and after of the variables of these names."""
+        places = {name: self.names.index(name) for name in names}
+        before, after = ({n: a[:, j] for n, j in places.items()} for a in (self.before, self.after))
+        return before, after
 
 
 def summary_table(shown: Shown, level: float, kind: str) -> pd.DataFrame:
-    """Return a row per variable: estimate, se, limits and what they were before."""
+    """Return a row per variable: estimate, se, t, p, limits and what they were before."""
     import pandas as pd
 
     before, (lower, upper) = shown.before, shown.limits(level, kind)
@@ -80,6 +86,8 @@ def summary_table(shown: Shown, level: float, kind: str) -> pd.DataFrame:
         "estimate": shown.estimate,
         "se": shown.se,
         **({} if shown.se_error is None else {"se_error": shown.se_error}),
+        "t": shown.t_ratios,
+        "p": shown.p_values,
         "lower": lower,
         "upper": upper,
         "dof": shown.law.dof,
@@ -113,10 +121,24 @@ def is_shown(fit: Fit, name: str) -> bool:
     return len(flat_names(name, fit.tree["posterior"][name])) != fit.criterion.n
 
 
-def neighbours(center: Array, se: Array) -> Array:
-    """Return the centre, and points a step above and below it in every parameter (1 + 2p, p)."""
+def neighbours(center: Array, se: Array, places: Sequence[int] | None = None) -> Array:
+    """Return the centre, and points a step above and below it in every parameter (1 + 2p, all).
+
+    `places` are those of the p parameters among all of the centre, where these are more.
+    """
     step = STEP * np.diag(se)
+    if places is not None:
+        rows = np.zeros((len(se), len(center)))
+        rows[:, places] = step
+        step = rows
     return np.concatenate([center[None], center + step, center - step])
+
+
+def derivative(near: Array, se: Array) -> Array:
+    """Return the derivative (..., p) of a function from its values at `neighbours`."""
+    above, below = np.split(near[1:], 2)
+    slope: Array = np.moveaxis(above - below, 0, -1) / (2 * STEP * se)
+    return slope
 
 
 def constrained(fit: Fit, center: Array, target: Target, before: Array, after: Array) -> Shown:
@@ -126,8 +148,7 @@ def constrained(fit: Fit, center: Array, target: Target, before: Array, after: A
     """
     points = before, after, neighbours(center, target.se)
     (names, old, _), (_, new, _), (_, near, _) = (flat_variables(fit, theta) for theta in points)
-    estimate, above, below = np.split(near, [1, 1 + len(center)])
-    slope = (above - below).T / (2 * STEP * target.se)  # (k, p)
+    estimate, slope = near[0], derivative(near, target.se)
     variance = np.einsum("ki,ij,kj->k", slope, target.covariance, slope)
     moving = np.flatnonzero((np.ptp(old, axis=0) > 0) & (variance > 0))
     se, error = np.sqrt(variance), None
@@ -137,34 +158,96 @@ def constrained(fit: Fit, center: Array, target: Target, before: Array, after: A
     kept = tuple(names[j] for j in moving)
     scaled = np.where(np.abs(slope) * target.se > 1e-6 * se[:, None], slope, 0.0)[moving]
     law = target.law(scaled)
-    shown = estimate[0][moving], se[moving], law, old[:, moving], new[:, moving]
-    return Shown(kept, *shown, error, slope[moving])
+    off = old - estimate - (before - center) @ slope.T
+    linear = (np.abs(off).max(axis=0) <= LINEAR * se)[moving]
+    shown = estimate[moving], se[moving], law, old[:, moving], new[:, moving]
+    return Shown(kept, *shown, error, slope[moving], linear)
 
 
 def headline(result: Calibration) -> list[str]:
-    """Return lines that say what a Calibration did, what it covers and what to beware of."""
-    s, t, fit = result.settings, result.target, result.fit
-    center = "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind
-    eta = "unknown eta" if result.original.eta is None else f"eta = {result.original.eta:g}"
-    shift = f", {np.max(np.abs(result.center_shift)):.2g} se from the posterior mean at most"
-    moved = s["kind"] != "scale" and t.center_kind != "mean"
+    """Return lines that say what intervals a Calibration has, and what to beware of."""
+    t, fit, shown = result.target, result.fit, result.shown
+    level = float(result.settings["level"])
+    count = counted_noun(len(shown.names), "parameter")
     lines = [
-        f"Calibration ({s['kind']}, root {s['root']}) of {len(result.draws)} draws at {eta}",
+        f"{100 * level:g} % intervals for {count}, {t.in_words()}",
+        width_in_words(summary_table(shown, level, "draws")["ratio"]),
         f"covers: {t.estimand}, not the parameter of the process that made the data",
-        f"centre: {center}{shift if moved else ''}",
-        f"spread: {t.describe()}",
     ]
-    if t.se_error is not None:
-        lines.append(f"Monte Carlo error of se: {100 * t.se_error.max():.1f} % at most")
     if fit is not None and fit.latent:
         lines.append(f"integrated out: {', '.join(fit.latent)} (see group_effects())")
     lines += [f"{c.name}: {c.advice}" for c in result.checks if c.name.startswith("left out")]
     if result.inactive:
         lines.append(f"no interval: {', '.join(result.inactive)} (exactly zero at this penalty)")
-    lines += [f"{role}: {values}" for role, values in plug_ins(t).items() if values]
     lines.append(f"diagnostics: {result.flags()}")
     lines += [f"  {c.name}: {c.advice}" for c in result.checks if c.verdict != "ok"]
     return lines
+
+
+#: By how much widths may differ by chance, and how many parameters are named one by one.
+ALIKE, NAMED = 1.05, 3
+
+
+def width_in_words(ratios: pd.Series) -> str:
+    """Return by how much the posterior was too narrow or too wide, from widths after over before.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> print(width_in_words(pd.Series({"x": 2.4, "z": 1.1, "one": 0.5})))
+    the posterior was 2.4 times too narrow for x, 1.1 times for z; 2 times too wide for one
+    >>> width_in_words(pd.Series([0.1, 0.2, 0.3, 0.4], index=list("abcd")))
+    'the posterior was 2.5 to 10 times too wide for 4 parameters'
+    """
+    known = ratios[np.isfinite(ratios) & (ratios > 0)].sort_values(ascending=False, kind="stable")
+    groups = {
+        "too narrow": known[known > ALIKE],
+        "too wide": (1 / known[known < 1 / ALIKE]).sort_values(ascending=False, kind="stable"),
+    }
+    parts = []
+    for word, factors in groups.items():
+        times = [f"{factor:.2g}" for factor in factors]
+        if len(times) > NAMED:
+            span = times[0] if times[0] == times[-1] else f"{times[-1]} to {times[0]}"
+            parts.append(f"{span} times {word} for {len(times)} parameters")
+        elif times:
+            first, *rest = zip(times, factors.index, strict=True)
+            more = "".join(f", {factor} times for {name}" for factor, name in rest)
+            parts.append(f"{first[0]} times {word} for {first[1]}{more}")
+    right = [str(name) for name in known.index[(known <= ALIKE) & (known >= 1 / ALIKE)]]
+    if right:
+        some = ", ".join(right) if len(right) <= NAMED else f"{len(right)} parameters"
+        parts.append(f"about right for {some}")
+    return f"the posterior was {'; '.join(parts) or 'of a width that is not known'}"
+
+
+class Text(str):
+    """A text that shows as it prints."""
+
+    __repr__ = str.__str__
+
+
+def details(result: Calibration) -> Text:
+    """Return lines that say in the method's terms how a Calibration was made."""
+    s, t, draws = result.settings, result.target, result.original
+    center = "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind
+    moved = s["kind"] != "scale" and t.center_kind != "mean"
+    shift = f", {np.max(np.abs(result.center_shift)):.2g} se from the posterior mean at most"
+    eta = "unknown eta" if draws.eta is None else f"eta = {draws.eta:g}"
+    lines = [
+        f"draws: {len(draws)} at {eta}, {draws.sampler}, moved by one affine map",
+        f"map: {s['kind']}, root {s['root']}, from the {s['working']}",
+        f"centre: {center}{shift if moved else ''}",
+        f"spread: {t.describe()}",
+    ]
+    if t.n is not None:
+        lines.append(f"rows: {t.n}")
+    if t.size is not None:
+        lines.append(f"effective scale: {t.size:g}")
+    if t.se_error is not None:
+        lines.append(f"Monte Carlo error of se: {100 * t.se_error.max():.1f} % at most")
+    lines += [f"{role}: {values}" for role, values in plug_ins(t).items() if values]
+    return Text("\n".join(lines))
 
 
 def plug_ins(target: Target) -> dict[str, str]:
