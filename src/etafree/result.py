@@ -1106,6 +1106,18 @@ class Calibration:
         -------
         DataFrame
             A row per average: estimate, se (delta method), lower, upper.
+
+        Examples
+        --------
+        >>> import etafree as ef, pandas as pd
+        >>> df = pd.DataFrame({"x": range(20), "y": [k % 3 + 0.1 * k for k in range(20)]})
+        >>> df["half"] = ["low"] * 10 + ["high"] * 10
+        >>> posterior = ef.GeneralizedPosterior(
+        ...     ef.Criterion.from_formula("y ~ x", df, ef.losses.Squared()), 1.0
+        ... )
+        >>> result = ef.calibrate(ef.sample(posterior, seed=1), posterior)
+        >>> result.average_predictions(by="half", kind="wald")["estimate"].round(2).to_dict()
+        {'high': 2.43, 'low': 1.37}
         """
         grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
         return self._predicted(grid, grid.averages(by), kind, level)
@@ -1145,6 +1157,17 @@ class Calibration:
         ----------
         Arel-Bundock, V., Greifer, N. and Heiss, A. (2024). How to interpret statistical models
         using marginaleffects for R and Python. J. Statist. Software 111(9).
+
+        Examples
+        --------
+        >>> import etafree as ef, pandas as pd
+        >>> df = pd.DataFrame({"x": range(20), "y": [k % 3 + 0.1 * k for k in range(20)]})
+        >>> posterior = ef.GeneralizedPosterior(
+        ...     ef.Criterion.from_formula("y ~ x", df, ef.losses.Squared()), 1.0
+        ... )
+        >>> result = ef.calibrate(ef.sample(posterior, seed=1), posterior)
+        >>> result.comparisons({"x": 10})["estimate"].round(2).to_dict()
+        {('x', '+10'): 1.05}
         """
         grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
         sums = grid.contrasts(variables, by, slopes=False)
@@ -1176,6 +1199,17 @@ class Calibration:
         -------
         DataFrame
             A row per variable: estimate, se, lower, upper, and t and p for a slope of zero.
+
+        Examples
+        --------
+        >>> import etafree as ef, pandas as pd
+        >>> df = pd.DataFrame({"x": range(20), "y": [k % 3 + 0.1 * k for k in range(20)]})
+        >>> posterior = ef.GeneralizedPosterior(
+        ...     ef.Criterion.from_formula("y ~ x", df, ef.losses.Squared()), 1.0
+        ... )
+        >>> result = ef.calibrate(ef.sample(posterior, seed=1), posterior)
+        >>> result.slopes("x")["estimate"].round(3).to_dict()
+        {('x', 'slope'): 0.105}
         """
         grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
         sums = grid.contrasts(variables, by, slopes=True)
