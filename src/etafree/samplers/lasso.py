@@ -24,13 +24,17 @@ lassos. Bayesian Anal. 5, 369-411.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import safe_factor
-from etafree.penalties import KinkedPenalty
+from etafree.penalties import NormPenalty, PolyhedralPenalty
 from etafree.penalties.kinked import GroupNorms
 from etafree.posterior import GeneralizedPosterior
+from etafree.samplers.lines import THIN as LINE_THIN
+from etafree.samplers.lines import line_chain
 from etafree.samplers.variational import TOGETHER, Normal
 from etafree.totals.linear import has_design
 
@@ -99,27 +103,34 @@ def kinked_proposal(
     """
     from arviz_stats.base.array import array_stats
 
-    energy = posterior.energy
-    if not isinstance(energy.penalty, KinkedPenalty) or energy.strength == 0:
+    energy, penalty = posterior.energy, posterior.energy.penalty
+    if not isinstance(penalty, NormPenalty | PolyhedralPenalty) or energy.strength == 0:
         return None
     if has_design(energy.total):
         slope, bend = energy.total.expected_derivatives(normal.mean, normal.lower @ normal.lower.T)
     else:
         slope, bend = energy.total.derivatives(normal.mean)[1:3]
-    kinks = energy.penalty.kinks_at(energy.p).scaled(energy.strength * energy.size)
-    rate = posterior.eta / widen
-    precision = rate * (bend + np.diag(kinks.ridge))
-    rates = kinks.scaled(rate).without_ridge()
-    if safe_factor(precision + rates.laplace_curvature()) is None:
-        return None
-    linear = rate * (bend @ normal.mean - slope)
+    rate, weight = posterior.eta / widen, energy.strength * energy.size
+    linear, precision = rate * (bend @ normal.mean - slope), rate * bend
     together = energy.p <= TOGETHER
-    for thin in THIN if together else THIN_SINGLE:
-        theta = kinked_chain(
-            precision, linear, rates, normal.mean, draws, rng, thin, together=together
+    if isinstance(penalty, PolyhedralPenalty):
+        terms = penalty.terms(energy.p).scaled(rate * weight)
+        law = partial(line_chain, precision, linear, terms, normal.mean, normal.lower.T, draws, rng)
+        kinks, scale, thins = penalty.value, rate * weight, LINE_THIN
+    else:
+        norms = penalty.kinks_at(energy.p).scaled(weight)
+        precision = precision + rate * np.diag(norms.ridge)
+        rates = norms.scaled(rate).without_ridge()
+        if safe_factor(precision + rates.laplace_curvature()) is None:
+            return None
+        law = partial(
+            kinked_chain, precision, linear, rates, normal.mean, draws, rng, together=together
         )
+        kinks, scale, thins = rates.value, 1.0, THIN if together else THIN_SINGLE
+    for thin in thins:
+        theta = law(thin)
         share = min(1.0, float(np.min(array_stats.ess(theta[None], 0, 1))) / draws)
         if share > ENOUGH:
             break
     quadratic = 0.5 * np.einsum("ij,ij->i", theta @ precision, theta) - theta @ linear
-    return theta, -quadratic - rates.value(theta), share
+    return theta, -quadratic - scale * kinks(theta), share
