@@ -18,7 +18,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +97,10 @@ class Calibration:
         What another package made, if the draws came from one. A fit whose model is known is
         calibrated on the unconstrained scale; tables, plots and `of` then show the model's own
         variables, `test` and `region` the parameters that were calibrated.
+    face : (p, k) array or None
+        Under a penalty that ties coefficients (SLOPE, fused) :math:`E`, :math:`\theta=E\beta`.
+        The target, `test` and `region` are of :math:`\beta`, with names such as "b = c"; tables,
+        plots and draws show every coefficient by its own name, tied ones alike.
 
     See Also
     --------
@@ -155,6 +159,7 @@ class Calibration:
     posterior: GeneralizedPosterior | None = field(default=None, repr=False)
     recorded: tuple[Check, ...] | None = field(default=None, repr=False)
     fit: Fit | None = field(default=None, repr=False)
+    face: Array | None = field(default=None, repr=False)
 
     @property
     def criterion(self) -> Criterion | None:
@@ -174,15 +179,23 @@ class Calibration:
     @property
     def inactive(self) -> tuple[str, ...]:
         """Parameters that are exactly zero under a penalty with a kink: they have no interval."""
-        return tuple(name for name in self.names if name not in self.target.names)
+        if self.face is None:
+            return tuple(name for name in self.names if name not in self.target.names)
+        return tuple(n for n, row in zip(self.names, self.face, strict=True) if not row.any())
+
+    @cached_property
+    def basis(self) -> Array:
+        """The parameters (p, k) as linear functions of the target's, zero where inactive."""
+        if self.face is not None:
+            return self.face
+        places = {name: j for j, name in enumerate(self.target.names)}
+        rows = [np.eye(self.target.p)[places[n]] if n in places else None for n in self.names]
+        return np.array([np.zeros(self.target.p) if row is None else row for row in rows])
 
     @property
     def center(self) -> Array:
         """Where the calibrated draws are centred (p,)."""
-        if not self.inactive:
-            return self.map.offset
-        offset = dict(zip(self.target.names, self.map.offset, strict=True))
-        return np.array([offset.get(name, 0.0) for name in self.names])
+        return self.map.offset if self.names == self.target.names else self.basis @ self.map.offset
 
     @property
     def center_shift(self) -> Array:
@@ -191,8 +204,15 @@ class Calibration:
 
     @cached_property
     def _before(self) -> Draws:
-        """The original draws of the active parameters."""
-        return self.original.select(self.target.names)
+        """The original draws of the target's parameters."""
+        return self._on_target(self.original)
+
+    def _on_target(self, draws: Draws) -> Draws:
+        """Return the draws of the target's parameters, of a tie the mean of its members'."""
+        if self.face is None:
+            return draws.select(self.target.names)
+        nearest = draws.values @ (self.face / np.square(self.face).sum(axis=0))
+        return replace(draws, values=nearest, names=self.target.names, source=None)
 
     @cached_property
     def shown(self) -> Shown:
@@ -201,8 +221,14 @@ class Calibration:
         if self.fit is not None and self.fit.constrain is not None:
             arrays = self.original.array, self.draws.array
             return summaries.constrained(self.fit, self.center, t, *arrays)
-        after = self.draws.select(t.names).array
-        return Shown(t.names, self.map.offset, t.se, t.law(), self._before.array, after, t.se_error)
+        if self.face is None:
+            after, before = self.draws.select(t.names).array, self._before.array
+            return Shown(t.names, self.map.offset, t.se, t.law(), before, after, t.se_error)
+        active = np.flatnonzero(self.face.any(axis=1))
+        names, slope = tuple(self.names[j] for j in active), self.face[active]
+        before, after = self._before.array @ slope.T, self.draws.array[:, active]
+        estimate, se, law = slope @ self.map.offset, np.abs(slope) @ t.se, t.law(slope)
+        return Shown(names, estimate, se, law, before, after, slope=slope)
 
     def _level(self, level: float | None) -> float:
         return as_level(self.settings["level"] if level is None else level)
@@ -249,17 +275,27 @@ class Calibration:
             interval's width over the original's: above one, the posterior was overconfident.
             ``se_error`` is the relative Monte Carlo error of a standard error that draws made.
             Under a penalty with a kink, ``status`` says which parameters are exactly zero and have
-            no interval.
+            no interval, and which are tied to each other.
         """
         import pandas as pd
 
         table = summaries.summary_table(self.shown, self._level(level), kind)
-        if not self.inactive:
+        if not self.inactive and self.face is None:
             return table
         table = table.reindex(pd.Index(self.names, name="parameter"))
         table.loc[list(self.inactive), "estimate"] = 0.0
-        table["status"] = ["no interval" if n in self.inactive else "active" for n in self.names]
+        table["status"] = self._status()
         return table
+
+    def _status(self) -> list[str]:
+        """Return of every parameter that it has no interval, is active, or the tie it is in."""
+        ties = np.abs(self.basis).sum(axis=0) > 1
+        status = []
+        for row in self.basis:
+            block = int(np.abs(row).argmax())
+            active = self.target.names[block] if ties[block] else "active"
+            status.append(active if row.any() else "no interval")
+        return status
 
     def region(self, level: float | None = None) -> Region:
         r"""Return the joint confidence ellipsoid of all parameters (Hotelling), at `level`.
@@ -438,16 +474,16 @@ class Calibration:
         >>> np.quantile(result.skewed_draws().array, [0.025, 0.975]).round(1)
         array([1. , 2.8])
         """
-        t, values = self.target, self.draws.values.copy()
+        t, count = self.target, len(self.draws)
         ratios, law = self._ratios(np.eye(t.p), draws, refits, wider, seed)
-        count = values.shape[0] * values.shape[1]
         grid = (np.arange(count) + 0.5) / count
         reach = inference.ratio_quantiles(ratios, law, grid)[::-1]
-        for j, name in enumerate(t.names):
-            column = values[:, :, self.names.index(name)]
+        d, values = self.draws, self._on_target(self.draws).values.copy()
+        for j in range(t.p):
+            column = values[:, :, j]
             rank = np.argsort(np.argsort(column, axis=None, kind="stable"), kind="stable")
             column[:] = (self.map.offset[j] - t.se[j] * reach[rank, j]).reshape(column.shape)
-        d = self.draws
+        values = values @ self.basis.T
         return Draws(values, d.names, d.eta, d.sampler, d.info)
 
     def _ratios(
@@ -921,7 +957,7 @@ WORDS = (
 SAMPLER = ("eta", "sampler", "info")
 SETTINGS = ("kind", "root", "working", "level", "seed", "version", "made_with")
 ARRAYS = (
-    *("draws", "original", "map_mean", "map_offset", "map_scale", *TARGET_ARRAYS),
+    *("draws", "original", "map_mean", "map_offset", "map_scale", "face", *TARGET_ARRAYS),
     *(f"satterthwaite_{name}" for name in SATTERTHWAITE),
 )
 #: Where a file has a model's own variables, and the arrays of these.
@@ -942,6 +978,7 @@ def pack(result: Calibration) -> tuple[dict[str, Array], dict[str, object]]:
     arrays = {"draws": result.draws.values, "original": o.values}
     arrays |= {"map_mean": m.mean, "map_offset": m.offset, "map_scale": m.scale}
     arrays |= {name: getattr(t, name) for name in TARGET_ARRAYS if getattr(t, name) is not None}
+    arrays |= {} if result.face is None else {"face": result.face}
     laws = t.laws.whole() if isinstance(t.laws, LeverageLaws) and t.laws.storable else t.laws
     if isinstance(laws, Satterthwaite):
         arrays |= {f"satterthwaite_{n}": getattr(laws, n) for n in SATTERTHWAITE}
@@ -1019,7 +1056,9 @@ def unpack(
         moved = LocationScaleMap(mean, offset, scale, target.names)
         checks = tuple(_check(*values) for values in meta["checks"])
         fit = unpack_variables(own, meta["own"], original, draws) if "own" in meta else None
-        result = kind(draws, original, target, moved, meta["settings"], recorded=checks, fit=fit)
+        parts = draws, original, target, moved, meta["settings"]
+        result = kind(*parts, recorded=checks, fit=fit, face=arrays.get("face"))
+        _check_face(result)
         _check_settings(result)
         _check_target(target)
         _check_map(result)
@@ -1140,6 +1179,19 @@ def _check_target(target: Target) -> None:
             raise ValueError("the covariance is not the sandwich of Hessian and meat")
 
 
+def _check_face(result: Calibration) -> None:
+    """Refuse a face that does not lead from the target's parameters to all."""
+    face = result.face
+    if face is None:
+        return
+    if face.shape != (len(result.names), result.target.p):
+        raise ValueError(f"the face has shape {face.shape}")
+    if np.any(np.count_nonzero(face, axis=1) > 1) or not np.isin(face, (-1.0, 0.0, 1.0)).all():
+        raise ValueError("the face is not one of zeros and ties")
+    if not face.any(axis=0).all():
+        raise ValueError("a parameter of the target is shown by none")
+
+
 def _check_map(result: Calibration) -> None:
     """Refuse a map that does not lead from these draws to this target."""
     before, target, moved = result._before, result.target, result.map
@@ -1164,11 +1216,14 @@ def _check_draws(result: Calibration) -> None:
     draws, target, offset = result.draws, result.target, result.map.offset
     if draws.values.shape != result.original.values.shape:
         raise ValueError("there are more draws before than after, or fewer")
-    rest = [k for k, name in enumerate(draws.names) if name not in target.names]
+    rest = [k for k, name in enumerate(draws.names) if name in result.inactive]
     if np.any(draws.array[:, rest] != 0):
         raise ValueError("draws of parameters without an interval are not zero")
+    tied = result._on_target(draws).array @ result.basis.T
+    if not np.allclose(draws.array, tied, rtol=1e-9, atol=0.0):
+        raise ValueError("draws of tied parameters differ")
     image = result.map(result._before.array)
-    after = draws.select(target.names).array
+    after = result._on_target(draws).array
     rounding = 1e-12 * np.maximum(np.abs(offset), np.abs(image).max(axis=0))
     room = POINTS * target.se + rounding
     for j, nu in enumerate(target.dof):

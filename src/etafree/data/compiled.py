@@ -159,22 +159,21 @@ def kinked_coordinates(theta, precision, linear, codes, rates, normals, chi, uni
 
 
 @jit()
-def _polyhedral(theta, step, direction, members, absolute, jump, ranked, bounded, ranks, size):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _kinks(theta, step, direction, terms, ranks, size):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Return a polyhedral penalty at theta plus step times direction; `ranks` keeps their order."""
-    q = len(members)
+    members, ranked = terms.members, terms.ranked
     total, before = 0.0, 0.0
-    for i in range(q):
+    for i in range(len(members)):
         x = theta[members[i]] + step * direction[members[i]]
-        if bounded and x < 0.0:
+        if terms.bounded and x < 0.0:
             return math.inf
-        total += absolute * abs(x)
+        total += terms.absolute * abs(x)
         if i > 0:
-            total += jump * abs(x - before)
+            total += terms.jump * abs(x - before)
         before = x
         size[i] = abs(x)
     for i in range(len(ranked)):
-        r = ranks[i]
-        j = i - 1
+        r, j = ranks[i], i - 1
         while j >= 0 and size[ranks[j]] < size[r]:
             ranks[j + 1] = ranks[j]
             j -= 1
@@ -185,39 +184,47 @@ def _polyhedral(theta, step, direction, members, absolute, jump, ranked, bounded
 
 
 @jit()
-def line_sweeps(
-    theta,
-    precision,
-    linear,
-    members,
-    absolute,
-    jump,
-    ranked,
-    bounded,
-    directions,
-    widths,
-    rng,
-    thin,
-    out,
-):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Run slices along directions (m, p) of a normal law times a polyhedral penalty's kinks.
+def _slice(theta, d, slope, bend, terms, here, ranks, size, rng):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return a step along direction d by a slice, and the kinks there; NaN if it has no end.
 
-    Keeps every `thin`-th state of theta; returns whether every slice had an end. A slice of a
-    log-concave law on a line is an interval: doubling finds one around it, and a uniform point of
-    that, shrunk towards the current one until it lies inside, is uniform on the slice.
+    A slice of a log-concave law on a line is an interval: doubling finds one around it, and a
+    uniform point of that, shrunk towards the current one until it lies inside, is uniform on it.
+    """
+    level = -here - rng.standard_exponential()
+    low = -3.0 * rng.random()  # directions are about one standard deviation long
+    high = low + 3.0
+    for side in range(2):
+        for doubling in range(201):
+            t = high if side else low
+            if not slope * t - 0.5 * bend * t * t - _kinks(theta, t, d, terms, ranks, size) > level:
+                break
+            if doubling == 200:
+                return math.nan, here
+            if side:
+                high *= 2.0
+            else:
+                low *= 2.0
+    for _ in range(200):
+        t = low + (high - low) * rng.random()
+        kinks = _kinks(theta, t, d, terms, ranks, size)
+        if slope * t - 0.5 * bend * t * t - kinks > level:
+            return t, kinks
+        if t < 0.0:
+            low = t
+        else:
+            high = t
+    return 0.0, here
+
+
+@jit()
+def line_sweeps(theta, precision, linear, terms, directions, turned, bends, rng, thin, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Run slices along directions d (m, p) of a normal law times a polyhedral penalty's kinks.
+
+    Keeps every `thin`-th state of theta; returns whether every slice had an end. `turned` has the
+    precision times d, `bends` d times that.
     """
     m, p = directions.shape
-    turned = np.empty((m, p))
-    bends = np.empty(m)
-    for k in range(m):
-        for j in range(p):
-            turned[k, j] = 0.0
-            for i in range(p):
-                turned[k, j] += precision[j, i] * directions[k, i]
-        bends[k] = 0.0
-        for j in range(p):
-            bends[k] += turned[k, j] * directions[k, j]
-    q = len(members)
+    q = len(terms.members)
     ranks, size, pull = np.arange(q), np.empty(q), np.empty(p)
     for step in range(out.shape[0] * thin):
         if step % AFRESH == 0:  # before rounding adds up
@@ -225,46 +232,17 @@ def line_sweeps(
                 pull[j] = linear[j]
                 for k in range(p):
                     pull[j] -= precision[j, k] * theta[k]
-        here = _polyhedral(
-            theta, 0.0, directions[0], members, absolute, jump, ranked, bounded, ranks, size
-        )
+        here = _kinks(theta, 0.0, directions[0], terms, ranks, size)
         for k in range(m):
-            d = directions[k]
             slope = 0.0
             for j in range(p):
-                slope += d[j] * pull[j]
-            level = -here - rng.standard_exponential()
-            low = -widths[k] * rng.random()
-            high = low + widths[k]
-            for side in range(2):
-                for doubling in range(200):
-                    t = low if side == 0 else high
-                    kinks = _polyhedral(
-                        theta, t, d, members, absolute, jump, ranked, bounded, ranks, size
-                    )
-                    if not slope * t - 0.5 * bends[k] * t * t - kinks > level:
-                        break
-                    if doubling == 199:
-                        return False
-                    if side == 0:
-                        low *= 2.0
-                    else:
-                        high *= 2.0
-            for _ in range(200):
-                t = low + (high - low) * rng.random()
-                kinks = _polyhedral(
-                    theta, t, d, members, absolute, jump, ranked, bounded, ranks, size
-                )
-                if slope * t - 0.5 * bends[k] * t * t - kinks > level:
-                    for j in range(p):
-                        theta[j] += t * d[j]
-                        pull[j] -= t * turned[k, j]
-                    here = kinks
-                    break
-                if t < 0.0:
-                    low = t
-                else:
-                    high = t
+                slope += directions[k, j] * pull[j]
+            t, here = _slice(theta, directions[k], slope, bends[k], terms, here, ranks, size, rng)
+            if math.isnan(t):
+                return False
+            for j in range(p):
+                theta[j] += t * directions[k, j]
+                pull[j] -= t * turned[k, j]
         if (step + 1) % thin == 0:
             for j in range(p):
                 out[(step + 1) // thin - 1, j] = theta[j]

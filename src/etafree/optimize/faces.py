@@ -164,8 +164,18 @@ class FaceObjective(Objective):
     criterion: Criterion
     penalty: PolyhedralPenalty
     weight: float
-    free: NDArray[np.bool_]
-    runs: NDArray[np.bool_]
+
+    @property
+    def free(self) -> NDArray[np.bool_]:
+        free = np.ones(self.criterion.p, dtype=bool)
+        free[self.penalty.members(self.criterion.p)] = False
+        return free
+
+    @property
+    def runs(self) -> NDArray[np.bool_]:
+        _, absolute, _, ranked, _ = self.penalty.terms(self.criterion.p)
+        bound = absolute > 0 or (len(ranked) > 0 and ranked[-1] > 0)
+        return self.free if bound else np.ones(self.criterion.p, dtype=bool)
 
     def model(self, theta: Array, loss: Derivatives) -> FaceModel:
         members, absolute, jump, ranked, _ = self.penalty.terms(len(theta))
@@ -177,12 +187,15 @@ class FaceObjective(Objective):
         return FaceModel(theta, *parts)
 
     def penalties(self, thetas: Array) -> Array:
-        return self.weight * self.penalty.value(thetas)
+        values: Array = self.weight * self.penalty.value(thetas)
+        return values
 
     def check(self, model: Model) -> Array:
         face = self.penalty.face(model.theta)
         if face.basis.size:
-            check_collinear(on_face(self.criterion, face), face.basis.T @ model.hessian @ face.basis)
+            check_collinear(
+                on_face(self.criterion, face), face.basis.T @ model.hessian @ face.basis
+            )
         return model.hessian
 
 
@@ -202,10 +215,4 @@ def face_objective(criterion: Criterion) -> FaceObjective:
     """Return the objective of a polyhedral penalty."""
     penalty = criterion.penalty
     assert isinstance(penalty, PolyhedralPenalty)
-    _, absolute, _, ranked, _ = penalty.terms(criterion.p)
-    free = np.ones(criterion.p, dtype=bool)
-    free[penalty.members(criterion.p)] = False
-    bound = absolute > 0 or (len(ranked) > 0 and ranked[-1] > 0)
-    runs = free if bound else np.ones(criterion.p, dtype=bool)
-    weight = criterion.strength * criterion.size
-    return FaceObjective(criterion, penalty, weight, free, runs)
+    return FaceObjective(criterion, penalty, criterion.strength * criterion.size)

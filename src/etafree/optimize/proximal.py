@@ -232,11 +232,25 @@ def proximal_minimise(criterion: Criterion, start: object = None) -> Minimum:
 class Model(Protocol):
     """A quadratic around a point, plus a penalty with kinks."""
 
-    theta: Array
-    gradient: Array
-    hessian: Array
-    scale: Array
-    value: float
+    @property
+    def theta(self) -> Array:
+        """The point (p,)."""
+
+    @property
+    def gradient(self) -> Array:
+        """Of the quadratic there (p,)."""
+
+    @property
+    def hessian(self) -> Array:
+        """Of the quadratic (p, p)."""
+
+    @property
+    def scale(self) -> Array:
+        """Size (p,) of the terms that a subgradient sums."""
+
+    @property
+    def value(self) -> float:
+        """Of what is modelled, at the point."""
 
     @property
     def gap(self) -> float:
@@ -256,8 +270,16 @@ class Objective(ABC):
     """A criterion with its penalty times lambda_n s_n."""
 
     criterion: Criterion
-    free: NDArray[np.bool_]  #: Which coefficients (p,) are not penalized.
-    runs: NDArray[np.bool_]  #: Which may run off to infinity.
+
+    @property
+    @abstractmethod
+    def free(self) -> NDArray[np.bool_]:
+        """Which coefficients (p,) are not penalized."""
+
+    @property
+    def runs(self) -> NDArray[np.bool_]:
+        """Which may run off to infinity."""
+        return self.free
 
     @cached_property
     def floor(self) -> float:
@@ -296,16 +318,10 @@ class NormObjective(Objective):
     criterion: Criterion
     norms: GroupNorms
 
-    @cached_property
+    @property
     def free(self) -> NDArray[np.bool_]:
-        """Which coefficients (p,) are not penalized."""
         free: NDArray[np.bool_] = (self.norms.rates == 0) & (self.norms.ridge == 0)
         return free
-
-    @property
-    def runs(self) -> NDArray[np.bool_]:
-        """Which may run off to infinity."""
-        return self.free
 
     def model(self, theta: Array, loss: Derivatives) -> QuadraticModel:
         bend = self.norms.ridge * theta
@@ -319,7 +335,8 @@ class NormObjective(Objective):
         )
 
     def penalties(self, thetas: Array) -> Array:
-        return self.norms.value(thetas)
+        values: Array = self.norms.value(thetas)
+        return values
 
     def check(self, model: Model) -> Array:
         active = self.norms.active(model.theta)
@@ -393,9 +410,7 @@ def _done(objective: Objective, model: Model, iterations: int) -> Minimum:
     return Minimum(model.theta, model.value, hessian, model.gap, iterations, "converged")
 
 
-def _search(
-    objective: Objective, model: Model, z: Array | None, halvings: int
-) -> Model | None:
+def _search(objective: Objective, model: Model, z: Array | None, halvings: int) -> Model | None:
     """Return the model at the first of theta + (z - theta) / 2**k with a lower value, or None."""
     if z is None:
         return None

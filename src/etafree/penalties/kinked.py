@@ -2,9 +2,10 @@ r"""Convex penalties with kinks: their faces, and those with a kink at zero.
 
 A fit lies on a *face*, a set :math:`\theta = E\beta` along which the penalty is smooth: zeros, or
 coefficients tied to each other. Everything that is differentiated or calibrated lives on it
-(`KinkedPenalty.face`). L1, elastic net and group L1 are :math:`\rho(\theta) = \sum_g w_g\|\theta_g\|_2 + \tfrac12\sum_j r_j\theta_j^2` over
-groups of coefficients; a group of one is an absolute value. A group that a fit sets to zero is
-*inactive*: exactly zero, and its estimator has no normal limit.
+(`KinkedPenalty.face`). L1, elastic net and group L1 are :math:`\rho(\theta) = \sum_g
+w_g\|\theta_g\|_2 + \tfrac12\sum_j r_j\theta_j^2` over groups of coefficients; a group of one is an
+absolute value. A group that a fit sets to zero is *inactive*: exactly zero, and its estimator has
+no normal limit.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ class ActivePenalty(Penalty):
 
         def tied(column: Array) -> str:
             members = np.flatnonzero(column)
-            signed = [f"{'-' if column[j] < 0 else ''}{names[j]}" for j in members]
+            signed = [f"{'-' if column[j] < 0 else ''}{names[int(j)]}" for j in members]
             if len(signed) > SPELLED_OUT:
                 return f"{signed[0]} = ... = {signed[-1]} ({len(signed)} tied)"
             return " = ".join(signed)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import InputError
-from etafree.foundation.arguments import Array, as_array, as_number
+from etafree.foundation.arguments import Array, as_number
 from etafree.penalties.kinked import ActivePenalty, GroupNorms, KinkedPenalty, nonnegative
 from etafree.penalties.smooth import Strength
 
@@ -168,7 +168,8 @@ class PolyhedralPenalty(KinkedPenalty):
     def gradient(self, theta: Array) -> Array:
         """Return the gradient (p,) along the face of `theta`, zero at zeros."""
         face = self.face(theta)
-        return face.basis @ (face.linear / np.square(face.basis).sum(axis=0))
+        gradient: Array = face.basis @ (face.linear / np.square(face.basis).sum(axis=0))
+        return gradient
 
     def hessian(self, theta: Array) -> Array:
         """Return the Hessian (p, p) along the face, which is zero."""
@@ -273,7 +274,7 @@ class Slope(PolyhedralPenalty):
         weights, size = self._ranked(len(x)), np.abs(x)
         order = np.argsort(-size, kind="stable")
         starts = np.flatnonzero(np.diff(size[order], prepend=np.inf))
-        labels, linear = np.full(len(x), -1), []
+        labels, linear = np.full(len(x), -1), list[float]()
         ends: list[tuple[float, float]] = []  # weights of a block's first and last rank
         for start, stop in zip(starts, [*starts[1:], len(x)], strict=True):
             run, ranks = order[start:stop], weights[start:stop]
@@ -281,7 +282,9 @@ class Slope(PolyhedralPenalty):
             if zero and ranks[0] > 0:
                 continue
             tied = not zero and ranks[0] > ranks[-1]
-            for part in [slice(0, len(run))] if tied else [slice(i, i + 1) for i in range(len(run))]:
+            for part in (
+                [slice(0, len(run))] if tied else [slice(i, i + 1) for i in range(len(run))]
+            ):
                 labels[run[part]] = len(linear)
                 linear.append(float(ranks[part].sum()))
                 ends.append((float(ranks[part][0]), float(ranks[part][-1])))

@@ -31,8 +31,6 @@ from etafree.penalties.polyhedral import Terms
 BURN_IN, THIN = 50, (1, 4, 16)
 #: Most rounds in which the law, and the directions, are found, draws in each, and fewest rounds.
 ROUNDS, PILOT, FEWEST = 6, 400, 3
-#: Standard deviations that a slice is first taken to be wide.
-WIDTH = 3.0
 
 
 def line_chain(
@@ -61,11 +59,10 @@ def line_chain(
     from etafree.data.compiled import line_sweeps
 
     theta, out = start.astype(np.float64), np.empty((draws, len(start)))
-    members, absolute, jump, ranked, bounded = terms
-    lines = np.ascontiguousarray(directions), np.full(len(directions), WIDTH)
-    parts = members, float(absolute), float(jump), ranked, bounded
+    turned = directions @ precision
+    lines = np.ascontiguousarray(directions), turned, np.einsum("ij,ij->i", directions, turned)
     for kept, every in ((np.empty((1, len(start))), BURN_IN), (out, thin)):
-        if not line_sweeps(theta, precision, linear, *parts, *lines, rng, every, kept):
+        if not line_sweeps(theta, precision, linear, terms, *lines, rng, every, kept):
             raise ConvergenceError(
                 "the posterior is improper: along some direction neither loss nor penalty rises"
             )
