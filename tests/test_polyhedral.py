@@ -10,7 +10,7 @@ from scipy.optimize import lsq_linear, nnls
 
 import etafree as ef
 from conftest import LOSSES, checks_of, make_case, refused
-from etafree.errors import ConvergenceError
+from etafree.errors import ConvergenceError, EtafreeError
 from etafree.optimize.proximal import proximal_minimise
 from etafree.penalties import L1, Fused, NonNegative, PolyhedralPenalty, Slope
 from etafree.sandwich import active_block
@@ -361,6 +361,10 @@ def test_bad_input_is_refused(robust) -> None:
     separated = ef.Criterion(binary.loss, (np.abs(binary.X), np.ones(len(binary.X))), NonNegative())
     with pytest.raises(ConvergenceError, match="infinity"):
         proximal_minimise(separated)
+    X = np.random.default_rng(0).standard_normal((5, 30))
+    improper = ef.Criterion(ef.losses.Squared(), (X, -np.abs(X).sum(axis=1)), NonNegative())
+    with pytest.raises(EtafreeError, match="improper|collinear"):
+        ef.sample(ef.GeneralizedPosterior(improper, 1.0))
     block = active_block(tied("slope"))
     refused("penalty", "2 active", lambda: block.penalty.fitted_to(3))
     assert "SLOPE" in block.describe()

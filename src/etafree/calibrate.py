@@ -216,13 +216,9 @@ def calibrate(
     if fit is not None:
         target = replace(target, findings=(*fit.findings, *target.findings))
     mapping, values = move_draws(original, target, how, rng)
-    face = None if original is full else _face(target)
-    if face is not None:
-        values = values @ face.basis.T  # zeros and ties are exact
+    values, basis = _all_coefficients(values, original, full, target)
     settings |= {**asdict(how), "version": __version__, "made_with": made_with()}
     moved = replace(full, values=values)
-    tied = face is not None and not set(target.names) <= set(full.names)
-    basis = face.basis if face is not None and tied else None
     return Calibration(moved, full, target, mapping, settings, posterior, fit=fit, face=basis)
 
 
@@ -414,6 +410,17 @@ def _on_face(draws: Draws, goal: Criterion | Target | None) -> Draws:
         return draws
     values = face.coordinates(draws.values)
     return replace(draws, values=values, names=goal.names, source=None)
+
+
+def _all_coefficients(
+    values: Array, moved: Draws, full: Draws, target: Target
+) -> tuple[Array, Array | None]:
+    """Return the draws of all coefficients from those of a face, and its basis if it has ties."""
+    face = None if moved is full else _face(target)
+    if face is None:
+        return values, None
+    tied = not set(target.names) <= set(full.names)
+    return values @ face.basis.T, face.basis if tied else None  # zeros and ties are exact
 
 
 def _named(draws: Draws, goal: Criterion | Target) -> Draws:

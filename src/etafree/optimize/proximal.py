@@ -342,7 +342,8 @@ class NormObjective(Objective):
         active = self.norms.active(model.theta)
         hessian = model.hessian + self.norms.without_ridge().hessian(model.theta)
         self.check_among(hessian, active)
-        return hessian - np.diag(np.where(active, 0.0, self.norms.ridge))
+        hessian -= np.diag(np.where(active, 0.0, self.norms.ridge))
+        return hessian
 
 
 def _objective(criterion: Criterion, penalty: KinkedPenalty) -> Objective:
@@ -380,8 +381,8 @@ def _iterate(objective: Objective, model: Model) -> Minimum:
         away = 0.0 if step is None else float(np.max((np.abs(step) * column_rms)[runs], initial=0))
         if model.gap <= TOLERANCE and away <= 1e-6:
             return _done(objective, model, iteration)
-        flat = step is None and iteration >= 20 and runs.all()  # no curvature is left
-        if flat or (away > 0.1 and (model.gap <= TOLERANCE or iteration >= 60)):
+        flat = step is None and runs.all()  # no curvature is left
+        if _runs_off(away, flat, iteration, model.gap):
             raise separated(criterion, model.theta)
         lower = _search(objective, model, model.minimiser(model.value - objective.floor), 4)
         if lower is None:
@@ -402,6 +403,11 @@ def _iterate(objective: Objective, model: Model) -> Minimum:
         f"not converged after {MAX_ITERATIONS} proximal Newton steps (relative subgradient "
         f"{model.gap:.1e}); raise the penalty's strength or pass another start="
     )
+
+
+def _runs_off(away: float, flat: bool, iteration: int, gap: float) -> bool:
+    """Return whether Newton steps that stay long, or have no curvature, will have no end."""
+    return (flat and iteration >= 20) or (away > 0.1 and (gap <= TOLERANCE or iteration >= 60))
 
 
 def _done(objective: Objective, model: Model, iterations: int) -> Minimum:

@@ -177,6 +177,8 @@ class ActivePenalty(Penalty):
     (5.0, array([-1.,  1.]))
     >>> block.gaps @ theta[1:], block.basis @ theta[1:]
     (array([3., 2.]), array([ 0., -3.,  2.]))
+    >>> block.names("abc")
+    ('b', 'c')
     """
 
     strength: Strength
@@ -207,7 +209,7 @@ class ActivePenalty(Penalty):
         return nearest
 
     def names(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return names of the coordinates by those of the coefficients: "a", or "b = -c"."""
+        """Return names of the coordinates, "a" or "b = -c", by `names` of the coefficients."""
 
         def tied(column: Array) -> str:
             members = np.flatnonzero(column)
@@ -265,7 +267,20 @@ class KinkedPenalty(Penalty, ABC):
         return None
 
     def describe(self, size: float, where: str = "") -> str:
-        """Return a few words for reports; `where` says of which coefficients."""
+        """Return a few words for reports, such as "L1 penalty (strength 0.1)".
+
+        Parameters
+        ----------
+        size : float
+            The effective scale, at which the strength is taken.
+        where : str
+            Words that say which coefficients it is of.
+
+        Returns
+        -------
+        str
+            The name, and the strength where there is one.
+        """
         return f"{self.name} penalty{where} (strength {self.strength_at(size):.4g})"
 
 

@@ -172,7 +172,6 @@ class PolyhedralPenalty(KinkedPenalty):
         return gradient
 
     def hessian(self, theta: Array) -> Array:
-        """Return the Hessian (p, p) along the face, which is zero."""
         return np.zeros((len(theta), len(theta)))
 
     def subgradient_gap(self, theta: Array, gradient: Array, weight: float = 1.0) -> float:

@@ -31,6 +31,10 @@ from etafree.penalties.polyhedral import Terms
 BURN_IN, THIN = 50, (1, 4, 16)
 #: Most rounds in which the law, and the directions, are found, draws in each, and fewest rounds.
 ROUNDS, PILOT, FEWEST = 6, 400, 3
+IMPROPER = (
+    "the posterior is improper: along some direction neither loss nor penalty rises; drop columns "
+    "or use a penalty that pulls every coefficient to zero"
+)
 
 
 def line_chain(
@@ -63,16 +67,32 @@ def line_chain(
     lines = np.ascontiguousarray(directions), turned, np.einsum("ij,ij->i", directions, turned)
     for kept, every in ((np.empty((1, len(start))), BURN_IN), (out, thin)):
         if not line_sweeps(theta, precision, linear, terms, *lines, rng, every, kept):
-            raise ConvergenceError(
-                "the posterior is improper: along some direction neither loss nor penalty rises"
-            )
+            raise ConvergenceError(IMPROPER)
     return out
+
+
+def _refuse_improper(energy: Criterion, terms: Terms) -> None:
+    """Refuse bounded coefficients that can grow together without a change of the predictor.
+
+    They can if some x >= 0 with sum one, and any free coefficients, have Xx = 0.
+    """
+    if not terms.bounded or energy.p <= energy.n:
+        return
+    from scipy.optimize import nnls
+
+    X = energy.total.X / np.where(energy.total.column_norms > 0, energy.total.column_norms, 1.0)
+    free = np.setdiff1d(np.arange(energy.p), terms.members)
+    rows = np.hstack([X[:, terms.members], X[:, free], -X[:, free]])
+    total = np.append(np.ones(len(terms.members)), np.zeros(2 * len(free)))
+    if nnls(np.vstack([rows, total]), np.append(np.zeros(len(X)), 1.0))[1] < 1e-8:
+        raise ConvergenceError(IMPROPER)
 
 
 def line_moments(energy: Criterion, fit: Minimum, eta: float) -> tuple[Array, Array]:
     """Return mean (p,) and covariance (p, p) of the law that is nearest to a posterior's."""
     penalty = energy.penalty
     assert isinstance(penalty, PolyhedralPenalty)
+    _refuse_improper(energy, penalty.terms(energy.p))
     terms = penalty.terms(energy.p).scaled(eta * energy.strength * energy.size)
     theta, rng = fit.theta, np.random.default_rng(0)
     slope, bend = energy.total.derivatives(theta)[1:3]

@@ -50,12 +50,16 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
     if posterior.limit is not None:
         return _near_limit(posterior, *posterior.limit)
     energy, fit = _minimised(posterior)
-    eta = posterior.eta
     if isinstance(energy.penalty, PolyhedralPenalty) and energy.strength > 0:
         from etafree.samplers.lines import line_moments
 
-        moments = line_moments(energy, fit, eta)
-        return Normal(moments[0], linalg.cholesky(moments[1], "covariance"), fit.theta)
+        mean, covariance = line_moments(energy, fit, posterior.eta)
+        return Normal(mean, linalg.cholesky(covariance, "covariance"), fit.theta)
+    return _fixed_point(energy, fit, posterior.eta)
+
+
+def _fixed_point(energy: Criterion, fit: Minimum, eta: float) -> Normal:
+    """Return the approximation by Newton steps from the mode."""
     weight = energy.strength * energy.size
     mean, root = fit.theta, _root_at(energy, fit, eta)
     if not is_linear(energy.total):  # no expectations in closed form: Laplace
