@@ -363,7 +363,7 @@ def test_bad_input_is_refused(robust) -> None:
         proximal_minimise(separated)
     X = np.random.default_rng(0).standard_normal((5, 30))
     improper = ef.Criterion(ef.losses.Squared(), (X, -np.abs(X).sum(axis=1)), NonNegative())
-    with pytest.raises(EtafreeError, match="improper|collinear"):
+    with pytest.raises(EtafreeError, match=r"improper|collinear"):
         ef.sample(ef.GeneralizedPosterior(improper, 1.0))
     block = active_block(tied("slope"))
     refused("penalty", "2 active", lambda: block.penalty.fitted_to(3))

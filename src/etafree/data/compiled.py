@@ -133,9 +133,52 @@ def kinked_sweeps(theta, precision, linear, codes, rates, normals, chi, unit, th
                 out[(step + 1) // thin - 1, j] = theta[j]
 
 
+@jit()
+def _log_tail(z):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return the log of the standard normal law's upper tail over its density, up to a constant."""
+    if z < 5.0:
+        return math.log(math.erfc(z / math.sqrt(2.0))) + 0.5 * z * z
+    fraction = z
+    for k in range(12, 0, -1):
+        fraction = z + k / fraction
+    return 0.5 * math.log(2.0 / math.pi) - math.log(fraction)
+
+
+@jit()
+def _tail_excess(z, rng):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return by how much a standard normal number above z exceeds it (Robert 1995)."""
+    if z <= 0.0:
+        while True:
+            u = rng.standard_normal()
+            if u > z:
+                return u - z
+    rate = 0.5 * (z + math.sqrt(z * z + 4.0))
+    while True:
+        excess = rng.standard_exponential() / rate
+        if 2.0 * rng.standard_exponential() > (z + excess - rate) ** 2:
+            return excess
+
+
+@jit()
+def _with_kink(bend, pull, rate, rng):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return a draw of the law exp(-bend x^2 / 2 + pull x - rate |x|): two tails of normal laws."""
+    root = math.sqrt(bend)
+    above, below = (rate - pull) / root, (rate + pull) / root
+    odds = _log_tail(above) - _log_tail(below)
+    likelier = rng.random() * (1.0 + math.exp(-abs(odds))) < 1.0
+    right = (odds > 0.0) == likelier
+    return _tail_excess(above, rng) / root if right else -_tail_excess(below, rng) / root
+
+
 @jit(fastmath={"contract"})
-def kinked_coordinates(theta, precision, linear, codes, rates, normals, chi, unit, thin, out):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Run the same chain with theta drawn coordinate by coordinate, which costs p squared."""
+def kinked_coordinates(
+    theta, precision, linear, codes, rates, alone, normals, chi, unit, rng, thin, out
+):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Run the same chain with theta drawn coordinate by coordinate, which costs p squared.
+
+    A coordinate that is `alone` in its group is drawn without a scale: its law given the others
+    has two pieces, and draws forget the past faster.
+    """
     p, many = theta.shape[0], rates.shape[0]
     inverse, norms, pull = np.empty(many), np.empty(many), np.empty(p)
     for step in range(normals.shape[0]):
@@ -147,8 +190,12 @@ def kinked_coordinates(theta, precision, linear, codes, rates, normals, chi, uni
                     pull[k] -= x * precision[j, k]
         _mix(inverse, norms, theta, codes, rates, chi[step], unit[step])
         for j in range(p):
-            bend = precision[j, j] + inverse[codes[j]]
-            x = (pull[j] + precision[j, j] * theta[j] + math.sqrt(bend) * normals[step, j]) / bend
+            own = pull[j] + precision[j, j] * theta[j]
+            if alone[j] and precision[j, j] > 0.0:
+                x = _with_kink(precision[j, j], own, rates[codes[j]], rng)
+            else:
+                bend = precision[j, j] + inverse[codes[j]]
+                x = (own + math.sqrt(bend) * normals[step, j]) / bend
             move = x - theta[j]
             theta[j] = x
             for k in range(p):

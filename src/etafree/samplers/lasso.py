@@ -11,15 +11,18 @@ Written as a scale mixture of normals, :math:`1/\omega_g\mid\theta\sim
 \mathrm{IG}(\kappa_g/\|\theta_g\|, \kappa_g^2)` and :math:`\theta\mid\omega\sim
 N(\Lambda^{-1}h,\Lambda^{-1})` with :math:`\Lambda=P+\mathrm{diag}(1/\omega)`: whole vectors are
 drawn, so collinear columns do no harm. That takes :math:`p^3` operations; many parameters are drawn
-one after the other given the rest, :math:`p^2` a sweep. :math:`P` may be singular, as it is with
-more parameters than rows. Importance weights take care of the loss itself; for least squares they
-are even.
+one after the other given the rest, :math:`p^2` a sweep, those with an absolute value without a
+scale, from two pieces of normal laws (Hans 2009). :math:`P` may be singular, as it is with more
+parameters than rows. Importance weights take care of the loss itself; for least squares they are
+even. Under polyhedral penalties the chain is that of `etafree.samplers.lines`.
 
 References
 ----------
 Park, T. and Casella, G. (2008). The Bayesian lasso. J. Amer. Statist. Assoc. 103, 681-686. Kyung,
 M., Gill, J., Ghosh, M. and Casella, G. (2010). Penalized regression, standard errors, and Bayesian
-lassos. Bayesian Anal. 5, 369-411.
+lassos. Bayesian Anal. 5, 369-411. Hans, C. (2009). Bayesian lasso regression. Biometrika 96,
+835-845. Robert, C. P. (1995). Simulation of truncated normal variables. Statist. Comput. 5,
+121-125.
 """
 
 from __future__ import annotations
@@ -74,9 +77,9 @@ def kinked_chain(
     """
     from etafree.data.compiled import kinked_coordinates, kinked_sweeps
 
-    sweeps = kinked_sweeps if together else kinked_coordinates
     p, groups = len(start), len(kinks.weights)
     theta, out = start.astype(np.float64), np.empty((draws, p))
+    alone = (np.bincount(kinks.codes) == 1)[kinks.codes] & (kinks.rates > 0)
     block = max(1, BLOCK // (thin * (p + 2 * groups)))
     runs = [(np.empty((1, p)), BURN_IN)]
     runs += [(out[first : first + block], thin) for first in range(0, draws, block)]
@@ -84,9 +87,11 @@ def kinked_chain(
         steps = len(kept) * every
         normals, chi = rng.standard_normal((steps, p)), rng.standard_normal((steps, groups))
         unit = rng.random((steps, groups))
-        sweeps(
-            theta, precision, linear, kinks.codes, kinks.weights, normals, chi, unit, every, kept
-        )
+        law = theta, precision, linear, kinks.codes, kinks.weights
+        if together:
+            kinked_sweeps(*law, normals, chi, unit, every, kept)
+        else:
+            kinked_coordinates(*law, alone, normals, chi, unit, rng, every, kept)
     return out
 
 
