@@ -171,9 +171,9 @@ def _with_kink(bend, pull, rate, rng):  # type: ignore[no-untyped-def]  # pragma
 
 
 @jit(fastmath={"contract"})
-def kinked_coordinates(
+def kinked_coordinates(  # type: ignore[no-untyped-def]  # pragma: no cover
     theta, precision, linear, codes, rates, alone, normals, chi, unit, rng, thin, out
-):  # type: ignore[no-untyped-def]  # pragma: no cover
+):
     """Run the same chain with theta drawn coordinate by coordinate, which costs p squared.
 
     A coordinate that is `alone` in its group is drawn without a scale: its law given the others
