@@ -47,7 +47,7 @@ TEMPLATE = Path(__file__).parents[1] / "docs" / "_templates" / "autosummary" / "
 #: Methods that the rest of the library calls and a user does not: the pages leave them out.
 PLUMBING = set(re.search(r'plumbing = "(.+?)"', TEMPLATE.read_text())[1].split(", "))
 #: Arguments that the library fills in.
-FILLED_IN = {"estimated", "kinks"}
+FILLED_IN = {"estimated", "kinks", "chosen"}
 
 #: numpydoc's findings: sections, their order, the summary line, parameters and their types.
 STRUCTURE = {

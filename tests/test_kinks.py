@@ -304,7 +304,10 @@ def test_the_restricted_penalty_is_the_penalty_near_the_fit(name: str) -> None:
     block = kinked.restricted(active, theta).fitted_to(3)
     assert block.strength_at(10.0) == 0.5
     assert "active" in block.describe(10.0)
-    assert block.penalized().tolist() == [True, name != "l1", True]
+    kinked_here = [True, name != "l1", True]
+    np.testing.assert_array_equal(np.abs(block.gaps), np.eye(3)[kinked_here])
+    assert np.all(block.gaps @ theta[active] > 0)
+    np.testing.assert_array_equal(block.basis, np.eye(5)[:, active])
     here = theta[active]
     assert float(block.value(here)) == pytest.approx(float(kinked.value(theta)), rel=1e-14)
     np.testing.assert_allclose(block.gradient(here), kinked.gradient(theta)[active], atol=1e-14)

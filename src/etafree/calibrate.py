@@ -199,7 +199,7 @@ def calibrate(
     if isinstance(goal, Criterion) and covariance is None:
         _check_centre(goal, posterior, center, how)
         criterion = active_block(goal)
-        every = full.select(criterion.names)
+        every = _on_face(full, criterion)
         original = every if some is None else every.select(names_of(criterion, some))
         _movable(original, how)
         target = target_of(
@@ -216,19 +216,18 @@ def calibrate(
         original = _movable(full, how)
         target = _jackknifed(fit, structure, center=center, correction=correction, how=how)
     else:
-        original = _movable(_active(full, goal), how)
+        original = _movable(_on_face(full, goal), how)
         unused = {"clusters": clusters, "dependence": dependence, "correction": correction}
         target = _given(goal, original, center, covariance, unused)
     if fit is not None:
         target = replace(target, findings=(*fit.findings, *target.findings))
     mapping, values = move_draws(original, target, how, rng)
-    if original is not full:  # coefficients at a kink are exactly zero
-        zeros = np.zeros_like(full.values)
-        zeros[:, :, [full.names.index(name) for name in original.names]] = values
-        values = zeros
+    values, basis = _all_coefficients(values, original, full, target)
     settings |= {**asdict(how), "version": __version__, "made_with": made_with()}
     moved = replace(full, values=values)
-    return Calibration(moved, full, target, mapping, settings, posterior, fit=fit, again=again)
+    return Calibration(
+        moved, full, target, mapping, settings, posterior, fit=fit, again=again, face=basis
+    )
 
 
 def _reported(
@@ -409,16 +408,37 @@ def _drawn(
     return _named(checked, goal)
 
 
+def _face(goal: Criterion | Target | None) -> ActivePenalty | None:
+    """Return the penalty on a face, with its basis, if it is what a criterion or target is of."""
+    criterion = goal.criterion if isinstance(goal, Target) else goal
+    penalty = None if criterion is None else criterion.penalty
+    return penalty if isinstance(penalty, ActivePenalty) else None
+
+
 def _is_active(goal: Target, draws: Draws) -> bool:
-    """Return whether a target leaves out parameters that a kink sets to zero."""
-    kinked = goal.criterion is not None and isinstance(goal.criterion.penalty, ActivePenalty)
-    return kinked and set(goal.names) < set(draws.names)
+    """Return whether a target leaves out parameters that a kink sets to zero, or ties."""
+    face = _face(goal)
+    return face is not None and draws.p == len(face.basis) > goal.p
 
 
-def _active(draws: Draws, goal: Criterion | Target | None) -> Draws:
-    """Return the draws of the parameters that a target is of."""
-    active = isinstance(goal, Target) and _is_active(goal, draws)
-    return draws.select(goal.names) if active and goal is not None else draws
+def _on_face(draws: Draws, goal: Criterion | Target | None) -> Draws:
+    """Return the draws of a face's coordinates: each draw's nearest point on the face."""
+    face = _face(goal)
+    if goal is None or face is None or draws.p != len(face.basis) or draws.p == goal.p:
+        return draws
+    values = face.coordinates(draws.values)
+    return replace(draws, values=values, names=goal.names, source=None)
+
+
+def _all_coefficients(
+    values: Array, moved: Draws, full: Draws, target: Target
+) -> tuple[Array, Array | None]:
+    """Return the draws of all coefficients from those of a face, and its basis if it has ties."""
+    face = None if moved is full else _face(target)
+    if face is None:
+        return values, None
+    tied = not set(target.names) <= set(full.names)
+    return values @ face.basis.T, face.basis if tied else None  # zeros and ties are exact
 
 
 def _named(draws: Draws, goal: Criterion | Target) -> Draws:

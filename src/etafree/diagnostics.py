@@ -88,8 +88,8 @@ ADVICE = {
     "effective parameters": "rows determine {value:.2f} parameters each: so many pull the "
     "penalized fit away from the minimiser of the expected loss, which intervals then miss; use a "
     "stronger penalty or fewer columns",
-    "selection": "{name!r} is {value:.1f} standard errors from zero: another sample might not "
-    "select it, and intervals do not know of that",
+    "selection": "{who} {value:.1f} standard errors from {edge}: another sample might {other}, and "
+    "intervals do not know of that",
     "unscaled prior": "the log prior is not weak against eta times the loss: the posterior's own "
     "mode moves with eta; the calibration targets the penalized estimator and uses the draws for "
     "shape only",
@@ -672,12 +672,19 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> tuple[
 
 
 def fragile_selection(criterion: Criterion, target: Target) -> tuple[Check, ...]:
-    """Return how many standard errors from zero the weakest selected coefficient is."""
+    """Return how many standard errors from zero, or from a tie, the weakest coefficient is."""
     if not isinstance(criterion.penalty, ActivePenalty):
         return ()
-    size = np.where(criterion.penalty.penalized(), np.abs(target.center) / target.se, np.inf)
+    gaps = criterion.penalty.gaps
+    se = np.sqrt(np.einsum("ki,ij,kj->k", gaps, target.covariance, gaps))
+    size = np.append(np.abs(gaps @ target.center) / se, np.inf)
     weakest = int(size.argmin())
-    return (judge("selection", size[weakest], {"name": target.names[weakest]}),)
+    row = gaps[weakest] if weakest < len(gaps) else np.zeros(target.p)
+    names = [repr(target.names[j]) for j in np.flatnonzero(row)]
+    details = {"who": f"{''.join(names)} is", "edge": "zero", "other": "not select it"}
+    if len(names) > 1:
+        details = {"who": f"{' and '.join(names)} are", "edge": "a tie", "other": "tie them"}
+    return (judge("selection", size[weakest], details),)
 
 
 def smoothing_bias(criterion: Criterion, target: Target) -> tuple[Check, ...]:

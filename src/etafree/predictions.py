@@ -88,32 +88,23 @@ class Sums:
         return out
 
 
-class Coefficients(NamedTuple):
-    """What is known of the coefficients of a criterion."""
+class Columns(NamedTuple):
+    """Names of all coefficients, and how they follow from those that were calibrated."""
 
-    center: Array
-    covariance: Array
-    draws: Array  #: (d, p).
-
-    @classmethod
-    def of(
-        cls, target: Target, names: Sequence[str], criterion: Criterion, draws: Array
-    ) -> Coefficients:
-        """Return those of a criterion from a target and draws (d, k) of parameters `names`."""
-        order = [list(names).index(name) for name in criterion.names]
-        return cls(target.center, target.covariance, draws[:, order])
+    names: tuple[str, ...]
+    basis: Array  #: (all, p); zero rows are coefficients that a penalty sets to zero.
 
 
 def table_of(
-    sums: Sums, target: Target, known: Coefficients, kind: str, level: float, *, tests: bool
+    sums: Sums, target: Target, draws: Array, kind: str, level: float, *, tests: bool
 ) -> pd.DataFrame:
     """Return estimates, standard errors and limits of sums, and with `tests` t and p."""
     import pandas as pd
 
     as_choice(kind, "kind", KINDS)
-    slopes = sums.slopes(known.center)
-    estimate = sums.values(known.center[None])[0]
-    variance = np.einsum("ij,jk,ik->i", slopes, known.covariance, slopes)
+    slopes = sums.slopes(target.center)
+    estimate = sums.values(target.center[None])[0]
+    variance = np.einsum("ij,jk,ik->i", slopes, target.covariance, slopes)
     se = np.sqrt(np.maximum(variance, 0.0))
     columns: dict[str, Array] = {"estimate": estimate, "se": se}
     reach, p_values = np.zeros(len(se)), np.ones(len(se))
@@ -124,15 +115,15 @@ def table_of(
             p_values[part] = 2 * law.tail(np.abs(estimate[part] / se[part]))
     if kind == "wald" and sums.single and not sums.link:  # on the scale that is nearer to normal
         inner = replace(sums, link=True)
-        middle, slopes = inner.values(known.center[None])[0], inner.slopes(known.center)
+        middle, slopes = inner.values(target.center[None])[0], inner.slopes(target.center)
         ratio = np.divide(reach, se, out=np.zeros(len(se)), where=se > 0)
-        half = ratio * np.sqrt(np.einsum("ij,jk,ik->i", slopes, known.covariance, slopes))
+        half = ratio * np.sqrt(np.einsum("ij,jk,ik->i", slopes, target.covariance, slopes))
         ends = sums.loss.response(middle - half), sums.loss.response(middle + half)
         columns |= {"lower": ends[0], "upper": ends[1]}
     elif kind == "wald":
         columns |= {"lower": estimate - reach, "upper": estimate + reach}
     else:
-        lower, upper = equal_tails(sums.values(known.draws), level)
+        lower, upper = equal_tails(sums.values(draws), level)
         columns |= {"lower": lower, "upper": upper}
     if tests:
         ratio = np.divide(estimate, se, out=np.full(len(se), np.nan), where=se > 0)
@@ -151,6 +142,7 @@ class Grid:
     """Rows at which a criterion predicts: its own, or new ones."""
 
     criterion: Criterion
+    columns: Columns
     link: bool
     X: Array
     offset: Array
@@ -160,7 +152,14 @@ class Grid:
     index: pd.Index
 
     @classmethod
-    def of(cls, criterion: Criterion | None, newdata: object, offset: object, scale: str) -> Grid:
+    def of(
+        cls,
+        criterion: Criterion | None,
+        columns: Columns,
+        newdata: object,
+        offset: object,
+        scale: str,
+    ) -> Grid:
         """Return the rows of new data, of the criterion's own if `newdata` is None."""
         import pandas as pd
 
@@ -181,8 +180,8 @@ class Grid:
                 table = pd.DataFrame(total.X, columns=list(criterion.names), index=index)
             else:
                 table = rows.table if rows.kept is None else rows.table.iloc[rows.kept]
-            return cls(criterion, link, total.X, own, weights, table, rows.right, index)
-        table, X = _new_rows(criterion, newdata)
+            return cls(criterion, columns, link, total.X, own, weights, table, rows.right, index)
+        table, X = _new_rows(criterion, columns, newdata)
         if total.offset is not None and offset is None:
             problem = "is needed: the data had one for each row"
             raise InputError("offset", problem, "pass a number or a value per row of newdata")
@@ -190,13 +189,17 @@ class Grid:
         if np.ndim(shift) > 0 and np.shape(shift) != (len(X),):
             raise InputError("offset", f"has shape {np.shape(shift)} for {len(X)} rows")
         ones = np.ones(len(X))
-        return cls(criterion, link, X, shift * ones, ones, table, rows.right, table.index)
+        return cls(criterion, columns, link, X, shift * ones, ones, table, rows.right, table.index)
 
     def at(self, table: pd.DataFrame) -> Array:
         """Return the design matrix of another table with the same rows."""
-        if self.right is None:
-            return np.ascontiguousarray(table[list(self.criterion.names)].to_numpy(dtype=float))
-        return self.right.rows(table, self.criterion.names)[0]
+        if self.right is not None:
+            return self.right.rows(table, self.columns.names)[0] @ self.columns.basis
+        own = list(self.criterion.names)  # of the data's own rows; new ones have all columns
+        if not set(self.columns.names) <= set(table.columns):
+            return np.ascontiguousarray(table[own].to_numpy(dtype=float))
+        whole: Array = table[list(self.columns.names)].to_numpy(dtype=float)
+        return whole @ self.columns.basis
 
     def each(self) -> Sums:
         """Return the prediction at every row."""
@@ -329,11 +332,13 @@ class Change(NamedTuple):
     distance: float = 1.0
 
 
-def _new_rows(criterion: Criterion, newdata: object) -> tuple[pd.DataFrame, Array]:
+def _new_rows(
+    criterion: Criterion, columns: Columns, newdata: object
+) -> tuple[pd.DataFrame, Array]:
     """Return new data as a table, and their design matrix."""
     import pandas as pd
 
-    right, names = criterion.rows.right, list(criterion.names)
+    right, names = criterion.rows.right, list(columns.names)
     if right is not None:
         if not isinstance(newdata, pd.DataFrame):
             raise InputError("newdata", f"is a {type(newdata).__name__}", "pass a DataFrame")
@@ -341,13 +346,14 @@ def _new_rows(criterion: Criterion, newdata: object) -> tuple[pd.DataFrame, Arra
         if not complete.all():
             problem = f"has missing values in {int((~complete).sum())} rows"
             raise InputError("newdata", problem, "fill them in, or drop these rows")
-        return newdata, X
+        return newdata, X @ columns.basis
     if isinstance(newdata, pd.DataFrame):
         missing = [name for name in names if name not in newdata]
         if missing:
             raise InputError("newdata", f"lacks {missing}", f"columns are {names}")
-        return newdata, as_array(newdata[names].to_numpy(dtype=float), "newdata", ndim=2)
+        whole = as_array(newdata[names].to_numpy(dtype=float), "newdata", ndim=2)
+        return newdata, whole @ columns.basis
     X = as_array(newdata, "newdata", ndim=2)
     if X.shape[1] != len(names):
         raise InputError("newdata", f"has {X.shape[1]} columns for {len(names)}", NO_FORMULA)
-    return pd.DataFrame(X, columns=names), X
+    return pd.DataFrame(X, columns=names), X @ columns.basis

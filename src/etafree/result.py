@@ -18,7 +18,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,10 @@ class Calibration:
         variables, `test` and `region` the parameters that were calibrated.
     again : callable or None
         Calibrates the same draws under another dependence, for `with_dependence`; files have none.
+    face : (p, k) array or None
+        Under a penalty that ties coefficients (SLOPE, fused) :math:`E`, :math:`\theta=E\beta`.
+        The target, `test` and `region` are of :math:`\beta`, with names such as "b = c"; tables,
+        plots and draws show every coefficient by its own name, tied ones alike.
 
     See Also
     --------
@@ -181,6 +185,7 @@ class Calibration:
     recorded: tuple[Check, ...] | None = field(default=None, repr=False)
     fit: Fit | None = field(default=None, repr=False)
     again: Callable[..., Calibration] | None = field(default=None, repr=False)
+    face: Array | None = field(default=None, repr=False)
 
     @property
     def criterion(self) -> Criterion | None:
@@ -200,20 +205,23 @@ class Calibration:
     @property
     def inactive(self) -> tuple[str, ...]:
         """Parameters that are exactly zero under a penalty with a kink: they have no interval."""
-        return tuple(name for name in self.names if name not in self.target.names)
+        if self.face is None:
+            return tuple(name for name in self.names if name not in self.target.names)
+        return tuple(n for n, row in zip(self.names, self.face, strict=True) if not row.any())
 
-    @property
-    def _active(self) -> list[int]:
-        """Places of the target's parameters among all."""
-        return [self.names.index(name) for name in self.target.names]
+    @cached_property
+    def basis(self) -> Array:
+        """The parameters (p, k) as linear functions of the target's, zero where inactive."""
+        if self.face is not None:
+            return self.face
+        places = {name: j for j, name in enumerate(self.target.names)}
+        rows = [np.eye(self.target.p)[places[n]] if n in places else None for n in self.names]
+        return np.array([np.zeros(self.target.p) if row is None else row for row in rows])
 
     @property
     def center(self) -> Array:
         """Where the calibrated draws are centred (p,)."""
-        if not self.inactive:
-            return self.map.offset
-        offset = dict(zip(self.target.names, self.map.offset, strict=True))
-        return np.array([offset.get(name, 0.0) for name in self.names])
+        return self.map.offset if self.names == self.target.names else self.basis @ self.map.offset
 
     @property
     def center_shift(self) -> Array:
@@ -222,8 +230,15 @@ class Calibration:
 
     @cached_property
     def _before(self) -> Draws:
-        """The original draws of the active parameters."""
-        return self.original.select(self.target.names)
+        """The original draws of the target's parameters, with what they were drawn from."""
+        return replace(self._on_target(self.original), source=self.original.source)
+
+    def _on_target(self, draws: Draws) -> Draws:
+        """Return the draws of the target's parameters, of a tie the mean of its members'."""
+        if self.face is None:
+            return draws.select(self.target.names)
+        nearest = draws.values @ (self.face / np.square(self.face).sum(axis=0))
+        return replace(draws, values=nearest, names=self.target.names, source=None)
 
     @cached_property
     def shown(self) -> Shown:
@@ -232,8 +247,14 @@ class Calibration:
         if self.fit is not None and self.fit.constrain is not None:
             arrays = self.original.array, self.draws.array
             return summaries.constrained(self.fit, self.center, t, *arrays)
-        after = self.draws.select(t.names).array
-        return Shown(t.names, self.map.offset, t.se, t.law(), self._before.array, after, t.se_error)
+        if self.face is None:
+            after, before = self.draws.select(t.names).array, self._before.array
+            return Shown(t.names, self.map.offset, t.se, t.law(), before, after, t.se_error)
+        active = np.flatnonzero(self.face.any(axis=1))
+        names, slope = tuple(self.names[j] for j in active), self.face[active]
+        before, after = self._before.array @ slope.T, self.draws.array[:, active]
+        estimate, se, law = slope @ self.map.offset, np.abs(slope) @ t.se, t.law(slope)
+        return Shown(names, estimate, se, law, before, after, slope=slope)
 
     def _by_name(self, values: Array, zero: float = np.nan) -> pd.Series:
         """Return values of what is shown as a Series; `zero` is what parameters at zero have."""
@@ -372,18 +393,28 @@ class Calibration:
             interval's width over the original's: above one, the posterior was overconfident.
             ``se_error`` is the relative Monte Carlo error of a standard error that draws made.
             Under a penalty with a kink, ``status`` says which parameters are exactly zero and have
-            no interval.
+            no interval, and which are tied to each other.
         """
         import pandas as pd
 
         rows = self._names_of(var_names, filter_vars)
         table = summaries.summary_table(self.shown, self._level(level), kind)
-        if not self.inactive:
+        if not self.inactive and self.face is None:
             return table.loc[rows]
         table = table.reindex(pd.Index(self.names, name="parameter"))
         table.loc[list(self.inactive), "estimate"] = 0.0
-        table["status"] = ["no interval" if n in self.inactive else "active" for n in self.names]
+        table["status"] = self._status()
         return table.loc[rows]
+
+    def _status(self) -> list[str]:
+        """Return of every parameter that it has no interval, is active, or the tie it is in."""
+        ties = np.abs(self.basis).sum(axis=0) > 1
+        status = []
+        for row in self.basis:
+            block = int(np.abs(row).argmax())
+            active = self.target.names[block] if ties[block] else "active"
+            status.append(active if row.any() else "no interval")
+        return status
 
     def region(self, level: float | None = None) -> Region:
         r"""Return the joint confidence ellipsoid of all parameters (Hotelling), at `level`.
@@ -569,16 +600,16 @@ class Calibration:
         >>> np.quantile(result.skewed_draws().array, [0.025, 0.975]).round(1)
         array([1. , 2.8])
         """
-        t, values = self.target, self.draws.values.copy()
+        t, count = self.target, len(self.draws)
         ratios, law = self._ratios(np.eye(t.p), draws, refits, wider, seed)
-        count = values.shape[0] * values.shape[1]
         grid = (np.arange(count) + 0.5) / count
         reach = inference.ratio_quantiles(ratios, law, grid)[::-1]
-        for j, name in enumerate(t.names):
-            column = values[:, :, self.names.index(name)]
+        d, values = self.draws, self._on_target(self.draws).values.copy()
+        for j in range(t.p):
+            column = values[:, :, j]
             rank = np.argsort(np.argsort(column, axis=None, kind="stable"), kind="stable")
             column[:] = (self.map.offset[j] - t.se[j] * reach[rank, j]).reshape(column.shape)
-        d = self.draws
+        values = values @ self.basis.T
         return Draws(values, d.names, d.eta, d.sampler, d.info)
 
     def _ratios(
@@ -883,7 +914,7 @@ class Calibration:
         label = str(getattr(function, "__name__", "functional") if name is None else name)
         arrays = self.center, self.draws.array, self.original.array
         at, after, before = (self._image(function, array) for array in arrays)
-        near = summaries.neighbours(self.center, self.target.se, self._active)
+        near = summaries.neighbours(self.center, self.target.se, self.basis)
         slope = summaries.derivative(self._image(function, near), self.target.se)
         return Functional(label, at, after, before, self._level(None), slope, self.target)
 
@@ -1078,8 +1109,8 @@ class Calibration:
         0      0.90  0.39   0.05   1.75
         1      4.06  0.73   2.51   5.60
         """
-        grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
-        return self._predicted(grid, grid.each(), kind, level)
+        grid = self._grid(newdata, offset, scale)
+        return self._predicted(grid.each(), kind, level)
 
     def average_predictions(
         self,
@@ -1119,8 +1150,8 @@ class Calibration:
         >>> result.average_predictions(by="half", kind="wald")["estimate"].round(2).to_dict()
         {'high': 2.43, 'low': 1.37}
         """
-        grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
-        return self._predicted(grid, grid.averages(by), kind, level)
+        grid = self._grid(newdata, offset, scale)
+        return self._predicted(grid.averages(by), kind, level)
 
     def comparisons(
         self,
@@ -1169,9 +1200,9 @@ class Calibration:
         >>> result.comparisons({"x": 10})["estimate"].round(2).to_dict()
         {('x', '+10'): 1.05}
         """
-        grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
+        grid = self._grid(newdata, offset, scale)
         sums = grid.contrasts(variables, by, slopes=False)
-        return self._predicted(grid, sums, kind, level, tests=True)
+        return self._predicted(sums, kind, level, tests=True)
 
     def slopes(
         self,
@@ -1211,22 +1242,19 @@ class Calibration:
         >>> result.slopes("x")["estimate"].round(3).to_dict()
         {('x', 'slope'): 0.105}
         """
-        grid = predictions.Grid.of(self.criterion, newdata, offset, scale)
+        grid = self._grid(newdata, offset, scale)
         sums = grid.contrasts(variables, by, slopes=True)
-        return self._predicted(grid, sums, kind, level, tests=True)
+        return self._predicted(sums, kind, level, tests=True)
+
+    def _grid(self, newdata: object, offset: object, scale: str) -> predictions.Grid:
+        columns = predictions.Columns(self.names, self.basis)
+        return predictions.Grid.of(self.criterion, columns, newdata, offset, scale)
 
     def _predicted(
-        self,
-        grid: predictions.Grid,
-        sums: predictions.Sums,
-        kind: str,
-        level: float | None,
-        *,
-        tests: bool = False,
+        self, sums: predictions.Sums, kind: str, level: float | None, *, tests: bool = False
     ) -> pd.DataFrame:
-        draws = self.draws
-        known = predictions.Coefficients.of(self.target, draws.names, grid.criterion, draws.array)
-        return predictions.table_of(sums, self.target, known, kind, self._level(level), tests=tests)
+        draws = self._on_target(self.draws).array
+        return predictions.table_of(sums, self.target, draws, kind, self._level(level), tests=tests)
 
     def tic(self) -> Takeuchi:
         r"""Return Takeuchi's information criterion, for comparing fits of the same responses.
@@ -1365,7 +1393,7 @@ WORDS = (
 SAMPLER = ("eta", "sampler", "info")
 SETTINGS = ("kind", "root", "working", "level", "seed", "version", "made_with")
 ARRAYS = (
-    *("draws", "original", "map_mean", "map_offset", "map_scale", *TARGET_ARRAYS),
+    *("draws", "original", "map_mean", "map_offset", "map_scale", "face", *TARGET_ARRAYS),
     *(f"satterthwaite_{name}" for name in SATTERTHWAITE),
 )
 #: Where a file has a model's own variables, and the arrays of these.
@@ -1386,6 +1414,7 @@ def pack(result: Calibration) -> tuple[dict[str, Array], dict[str, object]]:
     arrays = {"draws": result.draws.values, "original": o.values}
     arrays |= {"map_mean": m.mean, "map_offset": m.offset, "map_scale": m.scale}
     arrays |= {name: getattr(t, name) for name in TARGET_ARRAYS if getattr(t, name) is not None}
+    arrays |= {} if result.face is None else {"face": result.face}
     laws = t.laws.whole() if isinstance(t.laws, LeverageLaws) and t.laws.storable else t.laws
     if isinstance(laws, Satterthwaite):
         arrays |= {f"satterthwaite_{n}": getattr(laws, n) for n in SATTERTHWAITE}
@@ -1463,7 +1492,9 @@ def unpack(
         moved = LocationScaleMap(mean, offset, scale, target.names)
         checks = tuple(_check(*values) for values in meta["checks"])
         fit = unpack_variables(own, meta["own"], original, draws) if "own" in meta else None
-        result = kind(draws, original, target, moved, meta["settings"], recorded=checks, fit=fit)
+        parts = draws, original, target, moved, meta["settings"]
+        result = kind(*parts, recorded=checks, fit=fit, face=arrays.get("face"))
+        _check_face(result)
         _check_settings(result)
         _check_target(target)
         _check_map(result)
@@ -1584,6 +1615,19 @@ def _check_target(target: Target) -> None:
             raise ValueError("the covariance is not the sandwich of Hessian and meat")
 
 
+def _check_face(result: Calibration) -> None:
+    """Refuse a face that does not lead from the target's parameters to all."""
+    face = result.face
+    if face is None:
+        return
+    if face.shape != (len(result.names), result.target.p):
+        raise ValueError(f"the face has shape {face.shape}")
+    if np.any(np.count_nonzero(face, axis=1) > 1) or not np.isin(face, (-1.0, 0.0, 1.0)).all():
+        raise ValueError("the face is not one of zeros and ties")
+    if not face.any(axis=0).all():
+        raise ValueError("a parameter of the target is shown by none")
+
+
 def _check_map(result: Calibration) -> None:
     """Refuse a map that does not lead from these draws to this target."""
     before, target, moved = result._before, result.target, result.map
@@ -1608,11 +1652,14 @@ def _check_draws(result: Calibration) -> None:
     draws, target, offset = result.draws, result.target, result.map.offset
     if draws.values.shape != result.original.values.shape:
         raise ValueError("there are more draws before than after, or fewer")
-    rest = [k for k, name in enumerate(draws.names) if name not in target.names]
+    rest = [k for k, name in enumerate(draws.names) if name in result.inactive]
     if np.any(draws.array[:, rest] != 0):
         raise ValueError("draws of parameters without an interval are not zero")
+    tied = result._on_target(draws).array @ result.basis.T
+    if not np.allclose(draws.array, tied, rtol=1e-9, atol=0.0):
+        raise ValueError("draws of tied parameters differ")
     image = result.map(result._before.array)
-    after = draws.select(target.names).array
+    after = result._on_target(draws).array
     rounding = 1e-12 * np.maximum(np.abs(offset), np.abs(image).max(axis=0))
     room = POINTS * target.se + rounding
     for j, nu in enumerate(target.dof):

@@ -4,7 +4,8 @@ A coefficient that an L1 penalty sets to zero has no normal limit, and its neigh
 depend on it: on the set :math:`\hat A` of the others the penalty is smooth, and calibration is that
 of :math:`\theta_A` with :math:`J_{AA}`, :math:`K_{AA}` and the linear term :math:`\lambda
 s_n\,\mathrm{sign}(\hat\theta_A)` (appendix "Non-smooth penalties" of Tamano and Tomo, arXiv
-2511.15320).
+2511.15320). A penalty that ties coefficients has a face :math:`\theta=E\beta` instead of a set: the
+block is the criterion of :math:`\beta`, with design :math:`XE`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from etafree.foundation.check import Finding, missing_rows
 from etafree.foundation.linalg import check_covariance
 from etafree.foundation.threads import own_settings
 from etafree.optimize import Minimum, minimise
+from etafree.optimize.faces import on_face
 from etafree.penalties import ActivePenalty, KinkedPenalty
 from etafree.target import Law, PartLaws, Target, degrees_of_freedom
 from etafree.totals.base import ClusterTotals
@@ -35,7 +37,10 @@ from etafree.totals.linear import has_design, is_linear
 
 
 def active_block(criterion: Criterion) -> Criterion:
-    """Return the criterion of the coefficients that are not zero, itself if there is no kink."""
+    """Return the criterion of the coordinates of the fit's face, itself if there is no kink.
+
+    They are the coefficients that are not zero, each tie of them once.
+    """
     penalty = criterion.penalty
     if not isinstance(penalty, KinkedPenalty):
         return criterion
@@ -45,24 +50,15 @@ def active_block(criterion: Criterion) -> Criterion:
             f"{type(penalty).__name__} goes with losses over a linear predictor",
             "use a smooth penalty, such as ef.penalties.huberized_l1",
         )
-    fit = minimise(criterion)
-    active = penalty.active(fit.theta)
-    if not active.any():
+    face = penalty.face(minimise(criterion).theta)
+    if not face.basis.size:
         raise InputError(
             "penalty",
-            f"of strength {criterion.strength:.4g} sets every coefficient to zero: "
+            f"({penalty.describe(criterion.size)}) sets every coefficient to zero: "
             "there is nothing to calibrate",
             "lower its strength",
         )
-    names = tuple(name for name, kept in zip(criterion.names, active, strict=True) if kept)
-    position = None
-    if criterion.intercept is not None and active[criterion.intercept]:
-        position = int(np.count_nonzero(active[: criterion.intercept]))
-    total = replace(criterion.total, X=np.ascontiguousarray(criterion.total.X[:, active]))
-    smooth = penalty.restricted(active, fit.theta)
-    return replace(
-        criterion, total=total, penalty=smooth, names=names, intercept=position, start=None
-    )
+    return on_face(criterion, face)
 
 
 CENTERS = ("map", "one_step", "mean")
@@ -383,7 +379,7 @@ def chosen(criterion: Criterion, var_names: object) -> NDArray[np.intp]:
         return np.array(places_of(criterion.names, var_names))
     except InputError as error:
         if isinstance(criterion.penalty, ActivePenalty) and "is no parameter" in error.problem:
-            problem = error.problem.replace("is no", "is zero under this penalty, or no")
+            problem = error.problem.replace("is no", "is zero or tied under this penalty, or no")
             raise InputError("var_names", problem, error.advice) from None
         raise
 

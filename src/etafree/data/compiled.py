@@ -133,9 +133,52 @@ def kinked_sweeps(theta, precision, linear, codes, rates, normals, chi, unit, th
                 out[(step + 1) // thin - 1, j] = theta[j]
 
 
+@jit()
+def _log_tail(z):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return the log of the standard normal law's upper tail over its density, up to a constant."""
+    if z < 5.0:
+        return math.log(math.erfc(z / math.sqrt(2.0))) + 0.5 * z * z
+    fraction = z
+    for k in range(12, 0, -1):
+        fraction = z + k / fraction
+    return 0.5 * math.log(2.0 / math.pi) - math.log(fraction)
+
+
+@jit()
+def _tail_excess(z, rng):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return by how much a standard normal number above z exceeds it (Robert 1995)."""
+    if z <= 0.0:
+        while True:
+            u = rng.standard_normal()
+            if u > z:
+                return u - z
+    rate = 0.5 * (z + math.sqrt(z * z + 4.0))
+    while True:
+        excess = rng.standard_exponential() / rate
+        if 2.0 * rng.standard_exponential() > (z + excess - rate) ** 2:
+            return excess
+
+
+@jit()
+def _with_kink(bend, pull, rate, rng):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return a draw of the law exp(-bend x^2 / 2 + pull x - rate |x|): two tails of normal laws."""
+    root = math.sqrt(bend)
+    above, below = (rate - pull) / root, (rate + pull) / root
+    odds = _log_tail(above) - _log_tail(below)
+    likelier = rng.random() * (1.0 + math.exp(-abs(odds))) < 1.0
+    right = (odds > 0.0) == likelier
+    return _tail_excess(above, rng) / root if right else -_tail_excess(below, rng) / root
+
+
 @jit(fastmath={"contract"})
-def kinked_coordinates(theta, precision, linear, codes, rates, normals, chi, unit, thin, out):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Run the same chain with theta drawn coordinate by coordinate, which costs p squared."""
+def kinked_coordinates(  # type: ignore[no-untyped-def]  # pragma: no cover
+    theta, precision, linear, codes, rates, alone, normals, chi, unit, rng, thin, out
+):
+    """Run the same chain with theta drawn coordinate by coordinate, which costs p squared.
+
+    A coordinate that is `alone` in its group is drawn without a scale: its law given the others
+    has two pieces, and draws forget the past faster.
+    """
     p, many = theta.shape[0], rates.shape[0]
     inverse, norms, pull = np.empty(many), np.empty(many), np.empty(p)
     for step in range(normals.shape[0]):
@@ -147,8 +190,12 @@ def kinked_coordinates(theta, precision, linear, codes, rates, normals, chi, uni
                     pull[k] -= x * precision[j, k]
         _mix(inverse, norms, theta, codes, rates, chi[step], unit[step])
         for j in range(p):
-            bend = precision[j, j] + inverse[codes[j]]
-            x = (pull[j] + precision[j, j] * theta[j] + math.sqrt(bend) * normals[step, j]) / bend
+            own = pull[j] + precision[j, j] * theta[j]
+            if alone[j] and precision[j, j] > 0.0:
+                x = _with_kink(precision[j, j], own, rates[codes[j]], rng)
+            else:
+                bend = precision[j, j] + inverse[codes[j]]
+                x = (own + math.sqrt(bend) * normals[step, j]) / bend
             move = x - theta[j]
             theta[j] = x
             for k in range(p):
@@ -156,3 +203,94 @@ def kinked_coordinates(theta, precision, linear, codes, rates, normals, chi, uni
         if (step + 1) % thin == 0:
             for j in range(p):
                 out[(step + 1) // thin - 1, j] = theta[j]
+
+
+@jit()
+def _kinks(theta, step, direction, terms, ranks, size):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return a polyhedral penalty at theta plus step times direction; `ranks` keeps their order."""
+    members, ranked = terms.members, terms.ranked
+    total, before = 0.0, 0.0
+    for i in range(len(members)):
+        x = theta[members[i]] + step * direction[members[i]]
+        if terms.bounded and x < 0.0:
+            return math.inf
+        total += terms.absolute * abs(x)
+        if i > 0:
+            total += terms.jump * abs(x - before)
+        before = x
+        size[i] = abs(x)
+    for i in range(len(ranked)):
+        r, j = ranks[i], i - 1
+        while j >= 0 and size[ranks[j]] < size[r]:
+            ranks[j + 1] = ranks[j]
+            j -= 1
+        ranks[j + 1] = r
+    for i in range(len(ranked)):
+        total += ranked[i] * size[ranks[i]]
+    return total
+
+
+@jit()
+def _slice(theta, d, slope, bend, terms, here, ranks, size, rng):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return a step along direction d by a slice, and the kinks there; NaN if it has no end.
+
+    A slice of a log-concave law on a line is an interval: doubling finds one around it, and a
+    uniform point of that, shrunk towards the current one until it lies inside, is uniform on it.
+    """
+    level = -here - rng.standard_exponential()
+    low = -3.0 * rng.random()  # directions are about one standard deviation long
+    high = low + 3.0
+    for side in range(2):
+        for doubling in range(201):
+            t = high if side else low
+            if not slope * t - 0.5 * bend * t * t - _kinks(theta, t, d, terms, ranks, size) > level:
+                break
+            if doubling == 200:
+                return math.nan, here
+            if side:
+                high *= 2.0
+            else:
+                low *= 2.0
+    for _ in range(200):
+        t = low + (high - low) * rng.random()
+        kinks = _kinks(theta, t, d, terms, ranks, size)
+        if slope * t - 0.5 * bend * t * t - kinks > level:
+            return t, kinks
+        if t < 0.0:
+            low = t
+        else:
+            high = t
+    return 0.0, here
+
+
+@jit()
+def line_sweeps(theta, precision, linear, terms, directions, turned, bends, rng, thin, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Run slices along directions d (m, p) of a normal law times a polyhedral penalty's kinks.
+
+    Keeps every `thin`-th state of theta; returns whether every slice had an end. `turned` has the
+    precision times d, `bends` d times that.
+    """
+    m, p = directions.shape
+    q = len(terms.members)
+    ranks, size, pull = np.arange(q), np.empty(q), np.empty(p)
+    for step in range(out.shape[0] * thin):
+        if step % AFRESH == 0:  # before rounding adds up
+            for j in range(p):
+                pull[j] = linear[j]
+                for k in range(p):
+                    pull[j] -= precision[j, k] * theta[k]
+        here = _kinks(theta, 0.0, directions[0], terms, ranks, size)
+        for k in range(m):
+            slope = 0.0
+            for j in range(p):
+                slope += directions[k, j] * pull[j]
+            t, here = _slice(theta, directions[k], slope, bends[k], terms, here, ranks, size, rng)
+            if math.isnan(t):
+                return False
+            for j in range(p):
+                theta[j] += t * directions[k, j]
+                pull[j] -= t * turned[k, j]
+        if (step + 1) % thin == 0:
+            for j in range(p):
+                out[(step + 1) // thin - 1, j] = theta[j]
+    return True

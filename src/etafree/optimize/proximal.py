@@ -17,8 +17,10 @@ Inf. Process. Syst. 19, 801-808.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +39,7 @@ from etafree.optimize.newton import (
     finite_moments,
     separated,
 )
-from etafree.penalties import KinkedPenalty
+from etafree.penalties import KinkedPenalty, NormPenalty
 from etafree.penalties.kinked import GroupNorms
 from etafree.totals.base import Derivatives
 from etafree.totals.linear import has_design
@@ -59,6 +61,10 @@ class QuadraticModel:
     norms: GroupNorms  #: Without a ridge, which belongs to the quadratic.
     scale: Array  #: Size (p,) of the terms that a subgradient sums, to judge when it is zero.
     value: float = 0.0  #: Of what is modelled, at theta.
+
+    def kinks(self, z: Array) -> float:
+        """Return the penalty at z, without its ridge."""
+        return float(self.norms.value(z))
 
     def gaps(self, z: Array, gradient: Array) -> Array:
         """Return the smallest subgradient (p,), each coordinate relative to the terms it sums."""
@@ -106,8 +112,8 @@ class QuadraticModel:
 
     def change(self, z: Array, gradient: Array) -> float:
         """Return the model at z less that at theta; `gradient` is the quadratic's at z."""
-        norms = float(self.norms.value(z)) - float(self.norms.value(self.theta))
-        return float(0.5 * (z - self.theta) @ (self.gradient + gradient)) + norms
+        bend = self.kinks(z) - self.kinks(self.theta)
+        return float(0.5 * (z - self.theta) @ (self.gradient + gradient)) + bend
 
     def _on_active(self, z: Array, gradient: Array, room: float) -> tuple[Array, Array]:
         """Return the point and gradient after Newton steps on the active block alone."""
@@ -215,7 +221,7 @@ def proximal_minimise(criterion: Criterion, start: object = None) -> Minimum:
         problem, advice = f"is {criterion.loss!r}; {needs}", "use ef.penalties.huberized_l1"
         raise InputError("loss", problem, advice)
     with np.errstate(over="ignore", invalid="ignore"):  # a step that overflows is rejected
-        objective = _Objective.of(criterion, criterion.penalty)
+        objective = _objective(criterion, criterion.penalty)
         first = _first(objective) if start is None else criterion.point(start, "start")
         model = objective.at(first)
         if not np.isfinite(model.value):
@@ -223,58 +229,137 @@ def proximal_minimise(criterion: Criterion, start: object = None) -> Minimum:
         return _iterate(objective, model)
 
 
-@dataclass(frozen=True, eq=False)
-class _Objective:
+class Model(Protocol):
+    """A quadratic around a point, plus a penalty with kinks."""
+
+    @property
+    def theta(self) -> Array:
+        """The point (p,)."""
+
+    @property
+    def gradient(self) -> Array:
+        """Of the quadratic there (p,)."""
+
+    @property
+    def hessian(self) -> Array:
+        """Of the quadratic (p, p)."""
+
+    @property
+    def scale(self) -> Array:
+        """Size (p,) of the terms that a subgradient sums."""
+
+    @property
+    def value(self) -> float:
+        """Of what is modelled, at the point."""
+
+    @property
+    def gap(self) -> float:
+        """The largest relative subgradient at theta."""
+
+    def kinks(self, z: Array) -> float:
+        """Return the penalty at z."""
+
+    def newton_step(self, z: Array, gradient: Array) -> Array | None:
+        """Return the Newton step (p,) where the penalty is smooth, None if there is none."""
+
+    def minimiser(self, room: float = np.inf) -> Array | None:
+        """Return the minimiser, None if the model falls by more than `room`."""
+
+
+class Objective(ABC):
     """A criterion with its penalty times lambda_n s_n."""
 
     criterion: Criterion
-    kinks: GroupNorms
-    free: NDArray[np.bool_]  #: Which coefficients (p,) are not penalized.
-    floor: float  #: What the loss cannot fall below.
 
-    @classmethod
-    def of(cls, criterion: Criterion, penalty: KinkedPenalty) -> _Objective:
-        total = criterion.total
+    @property
+    @abstractmethod
+    def free(self) -> NDArray[np.bool_]:
+        """Which coefficients (p,) are not penalized."""
+
+    @property
+    def runs(self) -> NDArray[np.bool_]:
+        """Which may run off to infinity."""
+        return self.free
+
+    @cached_property
+    def floor(self) -> float:
+        """What the loss cannot fall below."""
+        total = self.criterion.total
         best = total.loss.values(total.loss.start(total.y), total.y)
         least = float(np.sum(best if total.weights is None else best * total.weights))
-        kinks = penalty.kinks_at(criterion.p).scaled(criterion.strength * criterion.size)
-        free = (kinks.rates == 0) & (kinks.ridge == 0)
-        return cls(criterion, kinks, free, min(least, 0.0))
+        return min(least, 0.0)
 
-    def at(self, theta: Array, *, majorize: bool = False) -> QuadraticModel:
+    def at(self, theta: Array, *, majorize: bool = False) -> Model:
         """Return the quadratic model at a point."""
         return self.model(theta, self.criterion.total.derivatives(theta, majorize=majorize))
 
-    def model(self, theta: Array, loss: Derivatives) -> QuadraticModel:
+    @abstractmethod
+    def model(self, theta: Array, loss: Derivatives) -> Model:
         """Return the model of a loss with these derivatives, plus the penalty."""
-        bend = self.kinks.ridge * theta
-        return QuadraticModel(
-            theta,
-            loss.gradient + bend,
-            loss.hessian + np.diag(self.kinks.ridge),
-            self.kinks.without_ridge(),
-            loss.gradient_scale + np.abs(bend) + self.kinks.rates,
-            loss.value + float(self.kinks.value(theta)),
-        )
 
-    def check(self, curvature: Array, among: NDArray[np.bool_]) -> None:
+    @abstractmethod
+    def penalties(self, thetas: Array) -> Array:
+        """Return the penalty times lambda_n s_n at many points (D, p)."""
+
+    @abstractmethod
+    def check(self, model: Model) -> Array:
+        """Return the Hessian at a fit; an `InputError` if it says that columns are collinear."""
+
+    def check_among(self, curvature: Array, among: NDArray[np.bool_]) -> None:
         """Raise an `InputError` if columns `among` are collinear."""
         alone = np.eye(self.criterion.p)
         check_collinear(self.criterion, np.where(np.outer(among, among), curvature, alone))
 
-    def done(self, model: QuadraticModel, iterations: int) -> Minimum:
-        """Return the fit, unless the Hessian says that active columns are collinear."""
-        active = model.norms.active(model.theta)
-        hessian = model.hessian + model.norms.hessian(model.theta)
-        self.check(hessian, active)
-        hessian -= np.diag(np.where(active, 0.0, self.kinks.ridge))
-        return Minimum(model.theta, model.value, hessian, model.gap, iterations, "converged")
+
+@dataclass(frozen=True, eq=False)
+class NormObjective(Objective):
+    """A criterion whose penalty sums norms of groups."""
+
+    criterion: Criterion
+    norms: GroupNorms
+
+    @property
+    def free(self) -> NDArray[np.bool_]:
+        free: NDArray[np.bool_] = (self.norms.rates == 0) & (self.norms.ridge == 0)
+        return free
+
+    def model(self, theta: Array, loss: Derivatives) -> QuadraticModel:
+        bend = self.norms.ridge * theta
+        return QuadraticModel(
+            theta,
+            loss.gradient + bend,
+            loss.hessian + np.diag(self.norms.ridge),
+            self.norms.without_ridge(),
+            loss.gradient_scale + np.abs(bend) + self.norms.rates,
+            loss.value + float(self.norms.value(theta)),
+        )
+
+    def penalties(self, thetas: Array) -> Array:
+        values: Array = self.norms.value(thetas)
+        return values
+
+    def check(self, model: Model) -> Array:
+        active = self.norms.active(model.theta)
+        hessian = model.hessian + self.norms.without_ridge().hessian(model.theta)
+        self.check_among(hessian, active)
+        hessian -= np.diag(np.where(active, 0.0, self.norms.ridge))
+        return hessian
 
 
-def _first(objective: _Objective) -> Array:
+def _objective(criterion: Criterion, penalty: KinkedPenalty) -> Objective:
+    """Return the objective of a penalty of either kind."""
+    weight = criterion.strength * criterion.size
+    if isinstance(penalty, NormPenalty):
+        return NormObjective(criterion, penalty.kinks_at(criterion.p).scaled(weight))
+    from etafree.optimize.faces import face_objective
+
+    return face_objective(criterion)
+
+
+def _first(objective: Objective) -> Array:
     """Return the better of zero and the penalized least-squares fit to the loss's start."""
     gram, moment = finite_moments(objective.criterion)
-    objective.check(gram, objective.free)
+    objective.check_among(gram, objective.free)
     zero, norms = np.zeros(len(moment)), np.sqrt(np.diagonal(gram))
     pull = np.divide(np.abs(moment), norms, out=np.zeros_like(norms), where=norms > 0)
     moments = Derivatives(0.0, -moment, gram, norms * pull.max())
@@ -282,21 +367,22 @@ def _first(objective: _Objective) -> Array:
     if fitted is None:
         return zero
     both = np.vstack([zero, fitted])
-    values = objective.criterion.total.totals(both) + objective.kinks.value(both)
+    values = objective.criterion.total.totals(both) + objective.penalties(both)
     return fitted if np.isfinite(values[1]) and not values[0] <= values[1] else zero
 
 
-def _iterate(objective: _Objective, model: QuadraticModel) -> Minimum:
+def _iterate(objective: Objective, model: Model) -> Minimum:
     """Take proximal Newton steps until the subgradient is zero to rounding."""
     criterion = objective.criterion
     column_rms = criterion.total.column_norms / np.sqrt(criterion.n)
-    runs = objective.free & criterion.loss.unit_free
+    runs = objective.runs & criterion.loss.unit_free
     for iteration in range(MAX_ITERATIONS):
         step = model.newton_step(model.theta, model.gradient)
         away = 0.0 if step is None else float(np.max((np.abs(step) * column_rms)[runs], initial=0))
         if model.gap <= TOLERANCE and away <= 1e-6:
-            return objective.done(model, iteration)
-        if away > 0.1 and (model.gap <= TOLERANCE or iteration >= 60):
+            return _done(objective, model, iteration)
+        flat = step is None and runs.all()  # no curvature is left
+        if _runs_off(away, flat, iteration, model.gap):
             raise separated(criterion, model.theta)
         lower = _search(objective, model, model.minimiser(model.value - objective.floor), 4)
         if lower is None:
@@ -304,10 +390,10 @@ def _iterate(objective: _Objective, model: QuadraticModel) -> Minimum:
             lower = _search(objective, model, safe.minimiser(), 40)
         if lower is None:
             if model.gap <= 1e3 * TOLERANCE:  # nothing else is left to gain
-                return objective.done(model, iteration)
+                return _done(objective, model, iteration)
             if runs.any() and (step is None or away > 0.1):
                 raise separated(criterion, model.theta)
-            objective.check(model.hessian, model.norms.active(model.theta))
+            objective.check(model)
             stuck = f"no step lowers the loss (relative subgradient {model.gap:.1e})"
             raise ConvergenceError(f"{stuck}; rescale the columns or pass start=")
         model = lower
@@ -319,15 +405,23 @@ def _iterate(objective: _Objective, model: QuadraticModel) -> Minimum:
     )
 
 
-def _search(
-    objective: _Objective, model: QuadraticModel, z: Array | None, halvings: int
-) -> QuadraticModel | None:
+def _runs_off(away: float, flat: bool, iteration: int, gap: float) -> bool:
+    """Return whether Newton steps that stay long, or have no curvature, will have no end."""
+    return (flat and iteration >= 20) or (away > 0.1 and (gap <= TOLERANCE or iteration >= 60))
+
+
+def _done(objective: Objective, model: Model, iterations: int) -> Minimum:
+    """Return the fit, unless the Hessian says that active columns are collinear."""
+    hessian = objective.check(model)
+    return Minimum(model.theta, model.value, hessian, model.gap, iterations, "converged")
+
+
+def _search(objective: Objective, model: Model, z: Array | None, halvings: int) -> Model | None:
     """Return the model at the first of theta + (z - theta) / 2**k with a lower value, or None."""
     if z is None:
         return None
     step = z - model.theta
-    bend = float(model.norms.value(z)) - float(model.norms.value(model.theta))
-    slope = float(model.gradient @ step) + bend
+    slope = float(model.gradient @ step) + model.kinks(z) - model.kinks(model.theta)
     noise = 1e-13 * (abs(model.value) + float(np.max(model.scale)) * 1e-3)
     for k in range(halvings):
         t = 0.5**k

@@ -1,15 +1,17 @@
-r"""Convex penalties with a kink at zero: L1, elastic net and group L1.
+r"""Convex penalties with kinks: their faces, and those with a kink at zero.
 
-All three are :math:`\rho(\theta) = \sum_g w_g\|\theta_g\|_2 + \tfrac12\sum_j r_j\theta_j^2` over
-groups of coefficients; a group of one is an absolute value. A group that a fit sets to zero is
-*inactive*: exactly zero, and its estimator has no normal limit. Everything that is differentiated
-or calibrated lives on the active block, where :math:`\rho` is smooth (`KinkedPenalty.restricted`).
+A fit lies on a *face*, a set :math:`\theta = E\beta` along which the penalty is smooth: zeros, or
+coefficients tied to each other. Everything that is differentiated or calibrated lives on it
+(`KinkedPenalty.face`). L1, elastic net and group L1 are :math:`\rho(\theta) = \sum_g
+w_g\|\theta_g\|_2 + \tfrac12\sum_j r_j\theta_j^2` over groups of coefficients; a group of one is an
+absolute value. A group that a fit sets to zero is *inactive*: exactly zero, and its estimator has
+no normal limit.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
@@ -21,6 +23,9 @@ from etafree.data.groups import Groups
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_array, as_number
 from etafree.penalties.smooth import Penalty, Strength
+
+#: Tied coefficients that a name spells out.
+SPELLED_OUT = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,48 +143,55 @@ class GroupNorms:
 
 @dataclass(frozen=True, eq=False)
 class ActivePenalty(Penalty):
-    r"""A kinked penalty on its active block, where it is smooth.
+    r"""A kinked penalty on the face of a fit, where it is smooth.
 
-    :math:`c^\top\theta + \sum_g w_g\|\theta_g\| + \tfrac12\sum_j r_j\theta_j^2` with :math:`c_j =
-    w_j\,\mathrm{sign}(\hat\theta_j)` for absolute values: the signs stay those of the fit, also
-    where a draw crosses zero.
+    A function of the coordinates :math:`\beta` of a face :math:`\theta = E\beta`,
+    :math:`c^\top\beta + \sum_g w_g\|\beta_g\| + \tfrac12\sum_j r_j\beta_j^2` with
+    :math:`c_j = w_j\,\mathrm{sign}(\hat\theta_j)` for absolute values: the signs stay those of the
+    fit, also where a draw crosses zero.
 
     Attributes
     ----------
     strength : float or callable
         As of the penalty it was made from.
-    linear, kinks : (a,) array, GroupNorms
+    linear, kinks : (k,) array, GroupNorms
         :math:`c`, and the rest.
-    name : str
-        What results call it.
+    whole : KinkedPenalty
+        What it was made from.
+    basis : (p, k) array
+        :math:`E`: entries 0, 1 and -1, in every row one that is not zero at most. The first of a
+        column is 1.
+    gaps : (m, k) array
+        :math:`G`, with :math:`G\beta > 0` inside the face: the fit's distances to other faces.
 
     See Also
     --------
-    KinkedPenalty.restricted : What makes it.
+    KinkedPenalty.face : What makes it.
 
     Examples
     --------
     >>> from etafree.penalties import L1
     >>> theta = np.array([0.0, -3.0, 2.0])
-    >>> block = L1(0.5).restricted([False, True, True], theta)
+    >>> block = L1(0.5).face(theta)
     >>> float(block.value(theta[1:])), block.linear
     (5.0, array([-1.,  1.]))
+    >>> block.gaps @ theta[1:], block.basis @ theta[1:]
+    (array([3., 2.]), array([ 0., -3.,  2.]))
+    >>> block.names("abc")
+    ('b', 'c')
     """
 
     strength: Strength
     linear: Array
     kinks: GroupNorms
-    name: str
+    whole: KinkedPenalty
+    basis: Array
+    gaps: Array
 
     def fitted_to(self, p: int, intercept: int | None = None) -> ActivePenalty:
         if p != len(self.linear):
             raise InputError("penalty", f"is for {len(self.linear)} active parameter(s), not {p}")
         return self
-
-    def penalized(self) -> NDArray[np.bool_]:
-        """Return which coefficients (a,) the kinks might have set to zero."""
-        kinked: NDArray[np.bool_] = (self.kinks.rates > 0) | (self.linear != 0)
-        return kinked
 
     def value(self, theta: Array) -> Array:
         return theta @ self.linear + self.kinks.value(theta)
@@ -190,12 +202,90 @@ class ActivePenalty(Penalty):
     def hessian(self, theta: Array) -> Array:
         return self.kinks.hessian(theta)
 
+    def coordinates(self, theta: Array) -> Array:
+        """Return the coordinates (..., k) of the points of the face nearest to `theta` (..., p)."""
+        sizes = np.square(self.basis).sum(axis=0)
+        nearest: Array = theta @ (self.basis / sizes)
+        return nearest
+
+    def names(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return names of the coordinates, "a" or "b = -c", by `names` of the coefficients."""
+
+        def tied(column: Array) -> str:
+            members = np.flatnonzero(column)
+            signed = [f"{'-' if column[j] < 0 else ''}{names[int(j)]}" for j in members]
+            if len(signed) > SPELLED_OUT:
+                return f"{signed[0]} = ... = {signed[-1]} ({len(signed)} tied)"
+            return " = ".join(signed)
+
+        return tuple(map(tied, self.basis.T))
+
     def describe(self, size: float) -> str:
-        return f"{self.name} penalty on active coefficients (strength {self.strength_at(size):.4g})"
+        return self.whole.describe(size, " on active coefficients")
 
 
 @dataclass(frozen=True, eq=False)
 class KinkedPenalty(Penalty, ABC):
+    r"""Base of convex penalties with kinks, whose fits lie on a face.
+
+    `theta` is a parameter vector (p,). On a face :math:`\theta = E\beta` coefficients are zero, or
+    tied to each other. Zeros have no interval; what is calibrated is :math:`\beta`.
+
+    Parameters
+    ----------
+    strength : float or callable
+        :math:`\lambda`, or a function of :math:`s_n` giving :math:`\lambda_n`.
+
+    See Also
+    --------
+    L1, ElasticNet, GroupL1 : Penalties that set coefficients, or groups of them, to zero.
+    Slope, Fused, NonNegative : Penalties whose faces have ties and zeros.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> theta = np.array([1.0, 1.0, 0.0])
+    >>> for penalty in (ef.penalties.L1(1.0), ef.penalties.Fused(1.0)):
+    ...     print(penalty.face(theta).names("abc"), penalty.describe(100.0))
+    ('a', 'b') L1 penalty (strength 1)
+    ('a = b',) fused L1 (share of jumps 0.5) penalty (strength 1)
+    """
+
+    strength: Strength
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """A few words for reports."""
+
+    @abstractmethod
+    def face(self, theta: Array) -> ActivePenalty:
+        """Return the smooth penalty on the face that `theta` (p,) lies on, with its basis."""
+
+    def bounds(self, p: int) -> Array | None:
+        """Return bounds (p, 2) outside which the penalty is infinite, None if it is nowhere."""
+        return None
+
+    def describe(self, size: float, where: str = "") -> str:
+        """Return a few words for reports, such as "L1 penalty (strength 0.1)".
+
+        Parameters
+        ----------
+        size : float
+            The effective scale, at which the strength is taken.
+        where : str
+            Words that say which coefficients it is of.
+
+        Returns
+        -------
+        str
+            The name, and the strength where there is one.
+        """
+        return f"{self.name} penalty{where} (strength {self.strength_at(size):.4g})"
+
+
+@dataclass(frozen=True, eq=False)
+class NormPenalty(KinkedPenalty):
     r"""Base of penalties :math:`\sum_g w_g\|\theta_g\|_2+\tfrac12\sum_j r_j\theta_j^2`.
 
     `theta` is a parameter vector (p,). Fits are exactly zero in inactive groups, which have no
@@ -223,18 +313,12 @@ class KinkedPenalty(Penalty, ABC):
     array([-2.])
     """
 
-    strength: Strength
     #: Filled in by `fitted_to`.
     kinks: GroupNorms | None = field(default=None, kw_only=True, repr=False)
 
     @abstractmethod
     def _kinks(self, penalized: Array) -> GroupNorms:
         """Return groups, weights and ridge; `penalized` (p,) is one, zero for the intercept."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """A few words for reports."""
 
     def fitted_to(self, p: int, intercept: int | None = None) -> Self:
         if intercept is None and self.kinks is not None and len(self.kinks.codes) == p:
@@ -316,11 +400,17 @@ class KinkedPenalty(Penalty, ABC):
         norms = GroupNorms.of(kinks.codes, np.where(single, 0.0, kinks.weights), kinks.ridge)
         groups, codes = np.unique(norms.codes[active], return_inverse=True)
         block = GroupNorms(codes.astype(np.intp), norms.weights[groups], norms.ridge[active])
-        return ActivePenalty(self.strength, signs, block, self.name)
+        basis = np.eye(len(theta))[:, active]
+        away = (np.sign(theta) * (kinks.rates > 0))[active]
+        gaps = np.diag(away)[away != 0]
+        return ActivePenalty(self.strength, signs, block, self, basis, gaps)
+
+    def face(self, theta: Array) -> ActivePenalty:
+        return self.restricted(self.active(theta), theta)
 
 
 @dataclass(frozen=True, eq=False)
-class L1(KinkedPenalty):
+class L1(NormPenalty):
     r"""Weighted sum of absolute values, :math:`\rho(\theta) = \sum_j w_j|\theta_j|`.
 
     Parameters
@@ -347,7 +437,7 @@ class L1(KinkedPenalty):
     weights: object = None
 
     def _kinks(self, penalized: Array) -> GroupNorms:
-        weights = penalized * _nonnegative(self.weights, penalized)
+        weights = penalized * nonnegative(self.weights, penalized)
         return GroupNorms.of(np.arange(len(weights)), weights, np.zeros(len(weights)))
 
     @property
@@ -356,7 +446,7 @@ class L1(KinkedPenalty):
 
 
 @dataclass(frozen=True, eq=False)
-class ElasticNet(KinkedPenalty):
+class ElasticNet(NormPenalty):
     r"""Elastic net, :math:`\rho(\theta) = m\|\theta\|_1 + \tfrac12(1-m)\|\theta\|_2^2`.
 
     Parameters
@@ -401,7 +491,7 @@ class ElasticNet(KinkedPenalty):
 
 
 @dataclass(frozen=True, eq=False)
-class GroupL1(KinkedPenalty):
+class GroupL1(NormPenalty):
     r"""Sum of the norms of groups of coefficients, :math:`\rho(\theta) = \sum_g w_g\|\theta_g\|_2`.
 
     Parameters
@@ -432,7 +522,7 @@ class GroupL1(KinkedPenalty):
 
     def _kinks(self, penalized: Array) -> GroupNorms:
         groups = Groups.of(self.groups, len(penalized), "groups", "coefficient")
-        weights = _nonnegative(self.weights, np.sqrt(np.bincount(groups.codes, penalized)))
+        weights = nonnegative(self.weights, np.sqrt(np.bincount(groups.codes, penalized)))
         codes = np.where(penalized > 0, groups.codes, len(groups)).astype(np.intp)
         return GroupNorms.of(codes, np.append(weights, 0.0), np.zeros(len(penalized)))
 
@@ -443,7 +533,7 @@ class GroupL1(KinkedPenalty):
         return f"group L1 ({count} groups)"
 
 
-def _nonnegative(weights: object, default: Array) -> Array:
+def nonnegative(weights: object, default: Array) -> Array:
     """Return weights of the length of those by default, checked."""
     if weights is None:
         return default

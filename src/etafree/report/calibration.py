@@ -109,7 +109,7 @@ def _limits(result: Calibration, eta: float) -> Array:
     criterion = result.criterion if posterior is None else posterior.criterion
     assert criterion is not None
     prior = None if posterior is None else posterior.log_prior
-    draws = _draws(GeneralizedPosterior(criterion, eta, prior)).select(result.target.names)
+    draws = result._on_target(_draws(GeneralizedPosterior(criterion, eta, prior)))
     how = Map(settings["root"], settings["kind"], settings["working"])
     mapping, moved = move_draws(draws, result.target, how, np.random.default_rng(SEED))
     with np.errstate(over="ignore", invalid="ignore"):  # the exp of a wide posterior
@@ -136,6 +136,8 @@ def _draws(posterior: GeneralizedPosterior) -> Draws:
 
 def _variables(result: Calibration, theta: Array) -> Array:
     """Return what the result shows (D, k) at parameters (D, p)."""
+    if result.face is not None and result.shown.slope is not None:
+        return theta @ result.shown.slope.T
     if result.fit is None or result.fit.constrain is None:
         return theta
     names, flat, _ = flat_variables(result.fit, theta)

@@ -121,16 +121,13 @@ def is_shown(fit: Fit, name: str) -> bool:
     return len(flat_names(name, fit.tree["posterior"][name])) != fit.criterion.n
 
 
-def neighbours(center: Array, se: Array, places: Sequence[int] | None = None) -> Array:
+def neighbours(center: Array, se: Array, basis: Array | None = None) -> Array:
     """Return the centre, and points a step above and below it in every parameter (1 + 2p, all).
 
-    `places` are those of the p parameters among all of the centre, where these are more.
+    `basis` (all, p) says how all of the centre follow from the p parameters, where these are fewer.
     """
     step = STEP * np.diag(se)
-    if places is not None:
-        rows = np.zeros((len(se), len(center)))
-        rows[:, places] = step
-        step = rows
+    step = step if basis is None else step @ basis.T
     return np.concatenate([center[None], center + step, center - step])
 
 

@@ -11,26 +11,33 @@ Written as a scale mixture of normals, :math:`1/\omega_g\mid\theta\sim
 \mathrm{IG}(\kappa_g/\|\theta_g\|, \kappa_g^2)` and :math:`\theta\mid\omega\sim
 N(\Lambda^{-1}h,\Lambda^{-1})` with :math:`\Lambda=P+\mathrm{diag}(1/\omega)`: whole vectors are
 drawn, so collinear columns do no harm. That takes :math:`p^3` operations; many parameters are drawn
-one after the other given the rest, :math:`p^2` a sweep. :math:`P` may be singular, as it is with
-more parameters than rows. Importance weights take care of the loss itself; for least squares they
-are even.
+one after the other given the rest, :math:`p^2` a sweep, those with an absolute value without a
+scale, from two pieces of normal laws (Hans 2009). :math:`P` may be singular, as it is with more
+parameters than rows. Importance weights take care of the loss itself; for least squares they are
+even. Under polyhedral penalties the chain is that of `etafree.samplers.lines`.
 
 References
 ----------
 Park, T. and Casella, G. (2008). The Bayesian lasso. J. Amer. Statist. Assoc. 103, 681-686. Kyung,
 M., Gill, J., Ghosh, M. and Casella, G. (2010). Penalized regression, standard errors, and Bayesian
-lassos. Bayesian Anal. 5, 369-411.
+lassos. Bayesian Anal. 5, 369-411. Hans, C. (2009). Bayesian lasso regression. Biometrika 96,
+835-845. Robert, C. P. (1995). Simulation of truncated normal variables. Statist. Comput. 5,
+121-125.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import safe_factor
-from etafree.penalties import KinkedPenalty
+from etafree.penalties import NormPenalty, PolyhedralPenalty
 from etafree.penalties.kinked import GroupNorms
 from etafree.posterior import GeneralizedPosterior
+from etafree.samplers.lines import THIN as LINE_THIN
+from etafree.samplers.lines import line_chain
 from etafree.samplers.variational import TOGETHER, Normal
 from etafree.totals.linear import has_design
 
@@ -70,9 +77,9 @@ def kinked_chain(
     """
     from etafree.data.compiled import kinked_coordinates, kinked_sweeps
 
-    sweeps = kinked_sweeps if together else kinked_coordinates
     p, groups = len(start), len(kinks.weights)
     theta, out = start.astype(np.float64), np.empty((draws, p))
+    alone = (np.bincount(kinks.codes) == 1)[kinks.codes] & (kinks.rates > 0)
     block = max(1, BLOCK // (thin * (p + 2 * groups)))
     runs = [(np.empty((1, p)), BURN_IN)]
     runs += [(out[first : first + block], thin) for first in range(0, draws, block)]
@@ -80,9 +87,11 @@ def kinked_chain(
         steps = len(kept) * every
         normals, chi = rng.standard_normal((steps, p)), rng.standard_normal((steps, groups))
         unit = rng.random((steps, groups))
-        sweeps(
-            theta, precision, linear, kinks.codes, kinks.weights, normals, chi, unit, every, kept
-        )
+        law = theta, precision, linear, kinks.codes, kinks.weights
+        if together:
+            kinked_sweeps(*law, normals, chi, unit, every, kept)
+        else:
+            kinked_coordinates(*law, alone, normals, chi, unit, rng, every, kept)
     return out
 
 
@@ -99,27 +108,34 @@ def kinked_proposal(
     """
     from arviz_stats.base.array import array_stats
 
-    energy = posterior.energy
-    if not isinstance(energy.penalty, KinkedPenalty) or energy.strength == 0:
+    energy, penalty = posterior.energy, posterior.energy.penalty
+    if not isinstance(penalty, NormPenalty | PolyhedralPenalty) or energy.strength == 0:
         return None
     if has_design(energy.total):
         slope, bend = energy.total.expected_derivatives(normal.mean, normal.lower @ normal.lower.T)
     else:
         slope, bend = energy.total.derivatives(normal.mean)[1:3]
-    kinks = energy.penalty.kinks_at(energy.p).scaled(energy.strength * energy.size)
-    rate = posterior.eta / widen
-    precision = rate * (bend + np.diag(kinks.ridge))
-    rates = kinks.scaled(rate).without_ridge()
-    if safe_factor(precision + rates.laplace_curvature()) is None:
-        return None
-    linear = rate * (bend @ normal.mean - slope)
+    rate, weight = posterior.eta / widen, energy.strength * energy.size
+    linear, precision = rate * (bend @ normal.mean - slope), rate * bend
     together = energy.p <= TOGETHER
-    for thin in THIN if together else THIN_SINGLE:
-        theta = kinked_chain(
-            precision, linear, rates, normal.mean, draws, rng, thin, together=together
+    if isinstance(penalty, PolyhedralPenalty):
+        terms = penalty.terms(energy.p).scaled(rate * weight)
+        law = partial(line_chain, precision, linear, terms, normal.mean, normal.lower.T, draws, rng)
+        kinks, scale, thins = penalty.value, rate * weight, LINE_THIN
+    else:
+        norms = penalty.kinks_at(energy.p).scaled(weight)
+        precision = precision + rate * np.diag(norms.ridge)
+        rates = norms.scaled(rate).without_ridge()
+        if safe_factor(precision + rates.laplace_curvature()) is None:
+            return None
+        law = partial(
+            kinked_chain, precision, linear, rates, normal.mean, draws, rng, together=together
         )
+        kinks, scale, thins = rates.value, 1.0, THIN if together else THIN_SINGLE
+    for thin in thins:
+        theta = law(thin)
         share = min(1.0, float(np.min(array_stats.ess(theta[None], 0, 1))) / draws)
         if share > ENOUGH:
             break
     quadratic = 0.5 * np.einsum("ij,ij->i", theta @ precision, theta) - theta @ linear
-    return theta, -quadratic - rates.value(theta), share
+    return theta, -quadratic - scale * kinks(theta), share

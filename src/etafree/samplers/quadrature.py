@@ -7,6 +7,7 @@ import numpy as np
 from etafree.draws import Draws
 from etafree.errors import ConvergenceError, InputError
 from etafree.foundation.arguments import Array
+from etafree.penalties import KinkedPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.variational import Normal
 
@@ -33,8 +34,11 @@ def distribution(
     # theta = mode + sd sinh(t): dense around the mode, and far enough out for polynomial tails.
     depth = DEPTH / rates.min()
     ends = [_reach(posterior, mode, side * sd, peak - depth) for side in (-1.0, 1.0)]
-    if posterior.bounds is not None:  # up to just before a bound, where a log density may end
-        gaps = np.abs(posterior.bounds[0] - mode) / sd * (1 - 1e-12)
+    bounds, penalty = posterior.bounds, posterior.criterion.penalty
+    if isinstance(penalty, KinkedPenalty):
+        bounds = penalty.bounds(1)
+    if bounds is not None:  # up to just before a bound, where a log density may end
+        gaps = np.abs(bounds[0] - mode) / sd * (1 - 1e-12)
         ends = [min(end, float(np.arcsinh(gap))) for end, gap in zip(ends, gaps, strict=True)]
     t = np.concatenate([np.linspace(-ends[0], 0.0, POINTS), np.linspace(0.0, ends[1], POINTS)[1:]])
     theta = mode + sd * np.sinh(t)

@@ -18,7 +18,7 @@ from etafree.errors import ConvergenceError, InputError, NotPositiveDefiniteErro
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.optimize import Minimum, minimise
-from etafree.penalties import KinkedPenalty
+from etafree.penalties import NormPenalty, PolyhedralPenalty
 from etafree.posterior import GeneralizedPosterior
 from etafree.totals.linear import is_linear
 
@@ -50,13 +50,22 @@ def normal_approximation(posterior: GeneralizedPosterior) -> Normal:
     if posterior.limit is not None:
         return _near_limit(posterior, *posterior.limit)
     energy, fit = _minimised(posterior)
-    eta = posterior.eta
+    if isinstance(energy.penalty, PolyhedralPenalty) and energy.strength > 0:
+        from etafree.samplers.lines import line_moments
+
+        mean, covariance = line_moments(energy, fit, posterior.eta)
+        return Normal(mean, linalg.cholesky(covariance, "covariance"), fit.theta)
+    return _fixed_point(energy, fit, posterior.eta)
+
+
+def _fixed_point(energy: Criterion, fit: Minimum, eta: float) -> Normal:
+    """Return the approximation by Newton steps from the mode."""
     weight = energy.strength * energy.size
     mean, root = fit.theta, _root_at(energy, fit, eta)
     if not is_linear(energy.total):  # no expectations in closed form: Laplace
         return Normal(mean, root, fit.theta)
     before = None  # curvature of the loss, all that the proposal for many kinks needs
-    kinked = isinstance(energy.penalty, KinkedPenalty) and energy.p > TOGETHER
+    kinked = isinstance(energy.penalty, NormPenalty) and energy.p > TOGETHER
     for _ in range(MAX_ITERATIONS):
         covariance = root @ root.T
         with np.errstate(over="ignore", invalid="ignore"):
@@ -93,7 +102,7 @@ def _root_at(energy: Criterion, fit: Minimum, eta: float) -> Array:
     """Return the root of the covariance that the curvature at the mode gives, and kinks there."""
     precision = eta * fit.hessian
     root = _root(precision)
-    if root is None and isinstance(energy.penalty, KinkedPenalty) and energy.strength > 0:
+    if root is None and isinstance(energy.penalty, NormPenalty) and energy.strength > 0:
         kinks = energy.penalty.kinks_at(energy.p).scaled(eta * energy.strength * energy.size)
         root = _root(precision + kinks.laplace_curvature())
     if root is None:
