@@ -104,6 +104,33 @@ def test_rows_of_a_file_without_an_index_stand_in_the_order_of_the_fit(folder: P
     assert run(*asked, f"{folder / 'reversed.parquet'}:school") == expected
 
 
+def test_damage_to_parquet_and_arrow_files_is_one_line(folder: Path, tmp_path: Path) -> None:
+    """Some bytes overwritten, file after file: an answer or an error of ours, and nothing else."""
+    from etafree.cli.commands import column
+
+    rng = np.random.default_rng(8)
+    for name in ("data.parquet", "data.feather", "shuffled.parquet"):
+        whole, outcomes = (folder / name).read_bytes(), set[object]()
+        for _ in range(60):
+            spoiled = bytearray(whole)
+            start = int(rng.integers(0, len(spoiled) - 8))
+            spoiled[start : start + 8] = rng.bytes(8)
+            (tmp_path / name).write_bytes(spoiled)
+            try:
+                outcomes.add(len(column(f"{tmp_path / name}:name", "clusters")))
+            except ef.errors.InputError as error:
+                outcomes.add(error.argument)
+        assert outcomes == {400, "clusters"}, name
+
+
+def test_lists_are_no_labels(tmp_path: Path, folder: Path) -> None:
+    table = tmp_path / "lists.parquet"
+    pd.DataFrame({"pupils": [[1]] * 400, "school": np.arange(400) // 10}).to_parquet(table)
+    asked = (folder / "fit.nc", "--var", "beta", "--clusters")
+    assert "40 clusters" in run(*asked, f"{table}:school")
+    assert "neither numbers nor categories" in run(*asked, f"{table}:pupils", code=2)
+
+
 def test_select_reads_the_same_tables(folder: Path) -> None:
     """The order of rows moves resampled clusters, but not the calibrated interval."""
     asked = ("--formula", "y ~ x", "--clusters", "name", "--loss", "squared")

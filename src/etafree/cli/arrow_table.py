@@ -66,13 +66,14 @@ class ArrowTable:
                 parquet([str(path)])  # its footer, and whether it holds what it claims
             with reading(str(path)):
                 stored = module("pyarrow.dataset").dataset(str(path), format=kind)
-                rows = stored.count_rows()
+                rows, names = stored.count_rows(), stored.schema.names
+            if rows < 0:
+                raise _damaged(path, option)
             check_claim(path, rows, os.path.getsize(path), option)
         except InputError as error:
             raise InputError(option, error.problem, error.advice) from None
         if not rows:
             raise InputError(option, f"{str(path)!r} has no rows", "it has a header only")
-        names = stored.schema.names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InputError(option, f"{str(path)!r} has several columns named {twice}")
@@ -126,7 +127,11 @@ class ArrowTable:
             with reading(str(self.path)):
                 check_room(str(self.path), 8 * len(self) * len(names), option, "keep fewer rows")
                 table = self.stored.to_table(columns=names)
-            return as_frame(as_plain(table, names), names)
+                table.validate(full=True)  # offsets of a damaged file lead anywhere
+                frame = as_frame(as_plain(table, names), names)
+            if len(frame) != len(self):
+                raise _damaged(self.path, option)
+            return frame
         except InputError as error:
             raise InputError(option, error.problem, error.advice) from None
 
@@ -145,6 +150,10 @@ class ArrowTable:
         names = [None if field.startswith(UNNAMED) else field for field in fields]
         levels = self._columns(fields, option).set_axis(names, axis=1)
         return pd.Index(levels[names[0]]) if len(names) == 1 else pd.MultiIndex.from_frame(levels)
+
+
+def _damaged(path: Path, option: str) -> InputError:
+    return InputError(option, f"{str(path)!r} has not the rows it claims", "write it again")
 
 
 def table_of(path: Path, option: str) -> CsvTable | ArrowTable:

@@ -66,7 +66,7 @@ def reading(path: str) -> Iterator[None]:
     except FileNotFoundError:
         advice = "it must be under this path on every machine that works on it, while it is in use"
         raise InputError("data", f"there is no file {path!r}", advice) from None
-    except (module("pyarrow").ArrowException, OSError) as error:
+    except (module("pyarrow").ArrowException, OSError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError("data", f"{path!r} cannot be read ({reason})", "write it again") from None
 
@@ -330,8 +330,10 @@ class Arrow(Source):
     @classmethod
     def of(cls, files: list[File], declared: Sequence[str], batch: int, client: object) -> Arrow:
         """Return the source of files, with all the columns that any of them has."""
-        schemas = [schema for f in files for schema in (f.declared, f.fragment.physical_schema)]
-        names = [*declared, *(name for schema in schemas for name in schema.names)]
+        names = [*declared]
+        for file in files:
+            with reading(file.path):  # names may be damaged too
+                names += [*file.declared.names, *file.fragment.physical_schema.names]
         return cls(files, batch, client, tuple(dict.fromkeys(names)))
 
     @cached_property
