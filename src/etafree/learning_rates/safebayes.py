@@ -164,7 +164,7 @@ def safebayes(
         runs = np.empty((RUNS, len(rates)))
         with counted(runs.size * (n - first), "safebayes: predictions") as step:
             for run, k in np.ndindex(runs.shape):
-                runs[run, k] = sequence.by_draws(rates[k], count, seeds[run], step)
+                runs[run, k] = sequence.by_draws(float(rates[k]), count, seeds[run], step)
         totals = runs.mean(axis=0)
         apart = runs - runs[:, [int(totals.argmin())]]
         error = apart.std(axis=0, ddof=1) / np.sqrt(RUNS)
