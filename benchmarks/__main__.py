@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 #: Name of a benchmark and the module that runs it, small processes before large data.
 BENCHMARKS = {
     "cold": "cold",
+    "again": "again",
     "sandwich": "sandwich",
     "streamed": "streamed",
     "map": "location_scale_map",

@@ -9,6 +9,7 @@ import etafree as ef
 from conftest import make_case, refused
 from etafree.data.groups import Groups
 from etafree.totals import vector as pointwise
+from etafree.totals.base import Total
 from etafree.totals.vector import PointwiseLoss
 
 jnp = pytest.importorskip("jax.numpy")
@@ -172,3 +173,25 @@ def test_what_is_refused():
         "has 2 entries",
         lambda: ef.target(ef.Criterion(good, None, start=[0.0]), clusters=[1, 2]),
     )
+
+
+def test_losses_of_single_rows_are_those_under_weights_of_one_row_each():
+    rng = np.random.default_rng(4)
+    x, y = rng.standard_normal((2, 9))
+    thetas, rows = rng.standard_normal((5, 2)), np.array([7, 0, 3])
+    known = 0.5 * (y[rows] - thetas[:, :1] - thetas[:, 1:] * x[rows]) ** 2
+
+    def one(theta, row):
+        return 0.5 * (row["y"] - theta[0] - theta[1] * row["x"]) ** 2
+
+    def every(theta):
+        return 0.5 * (y - theta[0] - theta[1] * x) ** 2
+
+    data = {"x": x, "y": y}
+    for criterion in (
+        ef.Criterion(ef.JaxLoss(one, constants=True), data=data, start=np.zeros(2)),
+        ef.Criterion(PointwiseLoss(every, n=9), data=None, start=np.zeros(2)),
+    ):
+        total = criterion.reweighted(rng.integers(0, 3, 9)).total
+        np.testing.assert_allclose(total.losses_of(rows, thetas), known, rtol=1e-12)
+        np.testing.assert_allclose(Total.losses_of(total, rows, thetas), known, rtol=1e-12)

@@ -348,6 +348,19 @@ def test_a_model_that_needs_chains_is_left_out_where_quick_draws_fail() -> None:
     assert own == ""
 
 
+def test_the_fit_s_own_learning_rate_has_the_fit_s_own_numbers() -> None:
+    y = np.random.default_rng(2).standard_normal(30)
+    criterion = ef.Criterion(ef.losses.Huber(), (np.ones((30, 1)), y))
+    draws = ef.sample(ef.GeneralizedPosterior(criterion, 0.3), draws=200, seed=5)
+    result = ef.calibrate(draws, criterion)
+    own, other = sweep(result, [0.3, 0.6])
+    before, after = own.limits
+    np.testing.assert_allclose(after[[0, 2]].T, result.interval(), rtol=1e-12)
+    np.testing.assert_allclose(before[1], draws.mean, rtol=1e-12)
+    np.testing.assert_allclose(after[1], result.center, rtol=1e-12)
+    assert np.all(before != other.limits[0])
+
+
 def test_limits_that_overflow_are_missing_not_drawn(constrained) -> None:
     def explosive(theta):
         return {"rate": np.where(theta[..., 0] > 1.5, np.inf, 1.0 + theta[..., 0])}

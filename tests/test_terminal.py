@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ import pytest
 import etafree as ef
 from etafree.cli import main
 from etafree.fits.trees import write_netcdf
-from etafree.foundation.terminal import CONTROL, plain
+from etafree.foundation import terminal
+from etafree.foundation.terminal import CONTROL, counted, plain
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and descriptors of POSIX")
 COMMAND = [sys.executable, "-c", "from etafree.cli import main; main()"]
@@ -229,3 +232,55 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
     heavy = "{'pandas', 'xarray', 'jax', 'formulaic', 'narwhals', 'pyarrow', 'matplotlib'}"
     script = f"import sys, etafree.cli; assert not {heavy} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("switch", ["1", "0"])
+def test_work_that_counts_nothing_is_shown_after_a_while_unless_switched_off(
+    monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(terminal, "LONG", 0.01)
+    monkeypatch.setenv("ETAFREE_PROGRESS", switch)
+    with counted(None, "compiling"), counted(7, "drawing") as step:
+        step(1)
+        deadline = time.monotonic() + 60
+        while "drawing" not in screen.getvalue() and time.monotonic() < deadline and switch == "1":
+            time.sleep(0.01)
+    assert ("compiling" in screen.getvalue()) == (switch == "1")
+    assert ("drawing" in screen.getvalue()) == (switch == "1")
+    assert terminal._DISPLAY._progress is None
+
+
+def test_nothing_is_shown_or_loaded_where_nobody_looks() -> None:
+    code = (
+        "import sys, etafree as ef, numpy as np; from etafree.foundation import terminal\n"
+        "terminal.LONG = 0.0\n"
+        "criterion = ef.Criterion(ef.losses.Squared(), (np.ones((9, 1)), np.arange(9.0)))\n"
+        "ef.select(criterion); ef.bootstrap(criterion, 200)\n"
+        "assert 'rich' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout == done.stderr == b""
+
+
+def test_the_display_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Screen())
+    monkeypatch.setattr(terminal, "LONG", 0.01)
+
+    @terminal.shown("working")
+    def interrupted() -> None:
+        time.sleep(0.1)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert terminal._DISPLAY._progress is None
+    assert terminal._DISPLAY._lines == 0

@@ -22,6 +22,7 @@ from etafree.dependence import Clusters, bind
 from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_count, as_seeds, told_seed
+from etafree.foundation.terminal import counted
 from etafree.foundation.threads import own_settings
 from etafree.inference import resample_counts
 from etafree.optimize import Minimum, minimise
@@ -254,7 +255,8 @@ def _drawn(criterion: Criterion, draws: int, clusters: object, seed: object, kin
     name = "loss-likelihood bootstrap" if kind == "dirichlet" else "bootstrap"
     groups, seeds = resampled_groups(criterion, clusters, "the bootstrap"), as_seeds(seed)
     count = as_count(draws, "draws", least=2)
-    drawn = resamples(criterion, minimise(criterion), count, groups, seeds, kind)
+    with counted(None, name):
+        drawn = resamples(criterion, minimise(criterion), count, groups, seeds, kind)
     if drawn.failed:
         left_out = f"{drawn.failed} of {count} resamples have no minimiser and are left out"
         advice = "the spread is understated; add a penalty"

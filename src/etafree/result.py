@@ -489,9 +489,10 @@ class Calibration:
         if len(matrix) != 1:
             raise InputError("contrast", f"has {len(matrix)} rows", "bootstrap one at a time")
         how = self._level(level), as_count(draws, "draws", least=99), as_rng(seed)
-        return inference.wild_bootstrap(
-            self.criterion, self.target, groups, matrix[0], float(right[0]), *how
-        )
+        with counted(None, "wild bootstrap"):
+            return inference.wild_bootstrap(
+                self.criterion, self.target, groups, matrix[0], float(right[0]), *how
+            )
 
     def bootstrap_t(
         self,
@@ -1319,7 +1320,8 @@ class Calibration:
         target = writable(path)
         if target.exists() and not force:
             raise InputError("path", f"{str(target)!r} exists", "pass force=True to replace it")
-        text = calibration_page(self)
+        with counted(None, "report"):
+            text = calibration_page(self)
         with whole_file(target) as file:
             file.write(text.encode())
         return target

@@ -23,6 +23,7 @@ from etafree.draws import Draws
 from etafree.errors import InputError, MissingExtraError
 from etafree.foundation.arguments import Array, as_choice
 from etafree.foundation.check import Finding
+from etafree.foundation.terminal import counted
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -177,7 +178,7 @@ def portable(adapter: Callable[..., Fit], fit: object, model: object, **options:
         name: FromModel(recipe, f"criterion.penalty.{name}")
         for name in ("function", "slope", "curvature")
     }
-    losses = total.loss.with_function(FromModel(recipe, "criterion.loss.function"))
+    losses = total.loss.again(function=FromModel(recipe, "criterion.loss.function"))
     criterion = replace(
         read.criterion, total=replace(total, loss=losses), penalty=replace(penalty, **derivatives)
     )
@@ -659,7 +660,9 @@ def _modelled(
     kind = "DataTree"
     if _paths(fit) or _origin(fit) in ("arviz", "xarray"):
         fit, kind = _own_tree(fit)
-    read = _shown(portable(adapter, fit, model, **options, **call), var_names, filter_vars)
+    with counted(None, "reading the model"):
+        read = portable(adapter, fit, model, **options, **call)
+    read = _shown(read, var_names, filter_vars)
     return replace(_with_labels(read), kind=kind)
 
 

@@ -17,7 +17,7 @@ from etafree.data.pytrees import import_jax
 from etafree.errors import InputError
 from etafree.fits import Fit
 from etafree.fits.model import Density, ModelOptions, fit_of
-from etafree.fits.pymc import check_model, pymc_density
+from etafree.fits.pymc import check_model, remembered_density
 from etafree.fits.trees import as_tree
 from etafree.foundation.arguments import Array
 
@@ -40,7 +40,10 @@ def bambi_fit(fit: object, model: Model | Built, **options: Unpack[ModelOptions]
     own = model if isinstance(model, Built) else built(model)
     tree = as_tree(fit)
     check_model(tree, own.model)
-    return fit_of(_uncentred(pymc_density(own.model), own.centred), tree, **options)
+    density, centred = remembered_density(own.model), own.centred
+    key = tuple((name, *terms, means.tobytes()) for name, terms, means in centred)
+    uncentred = density.once(("uncentred", key), lambda: _uncentred(density, centred))
+    return fit_of(uncentred, tree, **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +105,7 @@ def _uncentred(density: Density, centred: list[Centred]) -> Density:
         log_likelihood=lambda z: density.log_likelihood(moved(z)),
         log_prior=lambda z, jacobian: density.log_prior(moved(z), jacobian),
         constrain=constrain,
+        compiled={},
     )
 
 

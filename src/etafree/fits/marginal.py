@@ -23,6 +23,7 @@ Assoc. 81, 82-86.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -38,12 +39,15 @@ from etafree.foundation.linalg import eigvalsh
 
 if TYPE_CHECKING:
     from jax import Array as JaxArray
+    from numpy.typing import ArrayLike
     from scipy.sparse import csr_array
 
     #: A function of a vector, written in JAX.
     Function = Callable[[JaxArray], JaxArray]
     #: Terms (N,) of a joint log density, of parameters (p,) and effects (k,).
     Terms = Callable[[JaxArray | Array, JaxArray], JaxArray]
+    #: Groups' values, slopes (G, d) and precisions (G, d, d), of theta, effects and steps (k,).
+    Local = Callable[..., tuple[JaxArray, JaxArray, JaxArray]]
     #: Random effects (k,), of parameters (p,) and a random key.
     EffectDraws = Callable[[JaxArray, JaxArray], JaxArray]
 
@@ -53,6 +57,8 @@ BUNDLE = 1 << 20
 STEPS, NEAR = 100, 1e-8
 #: How far a quadratic may be from itself, relative.
 CONSTANT = 1e-8
+#: Effects per group up to which equations are solved by elimination, term by term.
+ELIMINATED = 3
 #: Nodes per effect of the quadrature, and of the one that checks it, by effects per group.
 NODES = {1: (41, 81), 2: (15, 25), 3: (11, 15)}
 #: Pairs of nodes of importance sampling, how much wider they spread than the mode says, and
@@ -108,31 +114,54 @@ class GroupRows(Rows):
         return np.asarray(array[first])
 
 
-def touch(function: Function, point: Array) -> csr_array:
-    """Return which entries of a function depend on which of its argument: sparse ones (N, k).
+class Touch:
+    """Which entries (N,) of a function depend on which of its argument (k,): sparse (N, columns).
 
-    Forward mode tells at `point`, which should not be a special one.
+    Forward mode tells at a point, which should not be a special one. Compiled once.
     """
-    from scipy.sparse import coo_array
 
-    jax = import_jax()
-    with double_precision():
-        point = jax.numpy.asarray(point)
-        n = jax.eval_shape(function, point).shape[0]
+    def __init__(self, function: Function, k: int) -> None:
+        jax = import_jax()
+        with double_precision():
+            self.n = jax.eval_shape(function, jax.numpy.zeros(k)).shape[0]
 
-        def along(axes: JaxArray) -> JaxArray:
+        def along(point: JaxArray, axes: JaxArray) -> JaxArray:
             touched: JaxArray = jax.vmap(lambda a: jax.jvp(function, (point,), (a,))[1] != 0)(axes)
             return touched
 
-        compiled, k, step = jax.jit(along), len(point), max(1, min(len(point), BUNDLE // n))
-        terms, effects = [], []
-        for first in range(0, k, step):
-            axes = np.eye(step, k, first)  # zero below the last
-            columns, rows = np.nonzero(np.asarray(compiled(axes)))
-            terms.append(rows)
-            effects.append(columns + first)
-    entries = (np.concatenate(terms), np.concatenate(effects))
-    return coo_array((np.ones(len(entries[0])), entries), shape=(n, k)).tocsr()
+        self._along, self._step = jax.jit(along), max(1, min(k, BUNDLE // self.n))
+
+    def __call__(self, point: Array, columns: NDArray[np.intp] | None = None) -> csr_array:
+        from scipy.sparse import coo_array
+
+        every, step = np.arange(len(point)) if columns is None else columns, self._step
+        terms, touching = [], []
+        with double_precision():
+            for first in range(0, len(every), step):
+                some = every[first : first + step]
+                axes = np.zeros((step, len(point)))  # zero below the last
+                axes[np.arange(len(some)), some] = 1.0
+                touched, rows = np.nonzero(np.asarray(self._along(point, axes)))
+                terms.append(rows)
+                touching.append(touched + first)
+        entries = tuple(np.concatenate([np.zeros(0, np.intp), *part]) for part in (terms, touching))
+        return coo_array((np.ones(len(entries[0])), entries), shape=(self.n, len(every))).tocsr()
+
+
+def touch(function: Function, point: Array) -> csr_array:
+    """Return which entries of a function depend on which of its argument: sparse ones (N, k)."""
+    return Touch(function, len(point))(np.asarray(point, dtype=np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A function of parameters (p,) and of data, with the data; others compile nothing."""
+
+    function: Callable[..., JaxArray]
+    data: tuple[ArrayLike, ...]
+
+    def __call__(self, theta: JaxArray) -> JaxArray:
+        return self.function(theta, *self.data)
 
 
 def group_effects(touched: NDArray[Any] | csr_array, n: int) -> EffectGroups:
@@ -194,27 +223,30 @@ class _Layout:
         return axes
 
 
-def _quadratic(
-    terms: Terms, groups: EffectGroups, effects: Array, scale: Array
-) -> Callable[[JaxArray], tuple[JaxArray, JaxArray, JaxArray]]:
-    """Return a function of theta: groups' values, slopes (G, d) and precisions (G, d, d).
+def quadratic(terms: Terms, groups: EffectGroups) -> Local:
+    """Return a function of theta, effects and steps (k,) that describes a quadratic.
 
-    By differences, which are exact for a quadratic; the j-th effects of all groups move at once, as
-    groups do not meet.
+    It gives groups' values, slopes (G, d) and precisions (G, d, d) by differences, which are exact;
+    the j-th effects of all groups move at once, as groups do not meet.
     """
     jax = import_jax()
     jnp, G, d, values = jax.numpy, groups.count, groups.width, _values(terms, groups)
     there = groups.effects < G
-    steps = np.zeros((d, len(effects)))
-    steps[groups.slots[there], np.flatnonzero(there)] = scale[there]
+    steps = np.zeros((d, len(there)))
+    steps[groups.slots[there], np.flatnonzero(there)] = 1.0
     pairs = np.column_stack(np.tril_indices(d, -1))
-    moves = np.vstack([np.zeros((1, len(effects))), steps, -steps, steps[pairs].sum(axis=1)])
+    moves = np.vstack([np.zeros((1, len(there))), steps, -steps, steps[pairs].sum(axis=1)])
     absent = np.ones((G, d))
     absent[groups.effects[there], groups.slots[there]] = 0.0
     many = max(1, BUNDLE // len(groups.terms))
 
-    def local(theta: JaxArray) -> tuple[JaxArray, JaxArray, JaxArray]:
-        moved = jax.lax.map(lambda move: values(theta, effects + move), moves, batch_size=many)
+    def local(
+        theta: JaxArray, effects: JaxArray, scale: JaxArray
+    ) -> tuple[JaxArray, JaxArray, JaxArray]:
+        def after(move: JaxArray) -> JaxArray:
+            return values(theta, effects + scale * move)
+
+        moved = jax.lax.map(after, moves, batch_size=many)
         (middle,), ahead, back, both = jnp.split(moved, (1, d + 1, 2 * d + 1))
         bend = 2 * middle - ahead - back
         cross = ahead[pairs[:, 0]] + ahead[pairs[:, 1]] - middle - both
@@ -226,16 +258,23 @@ def _quadratic(
 
 
 def is_quadratic(
-    terms: Terms, groups: EffectGroups, theta: Array, effects: Array, scale: Array
+    terms: Terms,
+    groups: EffectGroups,
+    theta: Array,
+    effects: Array,
+    scale: Array,
+    local: Local | None = None,
 ) -> bool:
     """Return whether the log density is quadratic in the effects: curvature constant, downwards.
 
-    Compared are the curvatures at `effects` and at a random point about `scale` (k,) away.
+    Compared are the curvatures at `effects` and at a random point about `scale` (k,) away, by
+    `local`, the compiled `quadratic` of the terms if there is one.
     """
-    jit, away = import_jax().jit, np.random.default_rng(0).standard_normal(len(effects))
+    local = import_jax().jit(quadratic(terms, groups)) if local is None else local
+    away = np.random.default_rng(0).standard_normal(len(effects))
     with double_precision():
         (middle, _, here), (_, _, there) = (
-            map(np.asarray, jit(_quadratic(terms, groups, point, scale))(theta))
+            map(np.asarray, local(theta, point, scale))
             for point in (effects, effects + scale * away)
         )
     if not (np.isfinite(here).all() and eigvalsh(here).min() > 0):
@@ -244,27 +283,50 @@ def is_quadratic(
     return bool(np.all(np.abs(there - here) <= CONSTANT * size[:, None, None]))
 
 
-def closed_form(terms: Terms, groups: EffectGroups, effects: Array, scale: Array) -> Function:
+def closed_form(terms: Terms, groups: EffectGroups, effects: Array, scale: Array) -> Given:
     r"""Return the groups' marginal losses (G,) as a function of theta, for a quadratic density.
 
     With slope s and precision P at any point u,
     :math:`\log\int e^{T_g} = T_g(u+P^{-1}s) - \tfrac12\log|P/2\pi|`, exactly. The point `effects`
     and the steps `scale` (k,) matter for rounding only.
     """
-    jax, local = import_jax(), _quadratic(terms, groups, effects, scale)
+    jax, local = import_jax(), quadratic(terms, groups)
     layout, values = _Layout(groups), _values(terms, groups)
-    volume = np.bincount(groups.effects, np.log(np.sqrt(2 * np.pi) * scale), groups.count + 1)[:-1]
 
-    def losses(theta: JaxArray) -> JaxArray:
-        _, slope, precision = local(theta)
-        lower = jax.numpy.linalg.cholesky(precision)
-        ahead = jax.scipy.linalg.cho_solve((lower, True), slope[..., None])[..., 0]
+    def losses(theta: JaxArray, effects: JaxArray, scale: JaxArray) -> JaxArray:
+        _, slope, precision = local(theta, effects, scale)
+        ahead, log_root = _solved(precision, slope)
         top = values(theta, layout.flat(ahead) * scale + effects)
-        logs = jax.numpy.log(jax.numpy.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
-        marginal: JaxArray = top - logs + volume
+        logs = jax.numpy.log(jax.numpy.sqrt(2 * np.pi) * scale)
+        volume = jax.ops.segment_sum(logs, groups.effects, groups.count)
+        marginal: JaxArray = top - log_root + volume
         return -marginal
 
-    return losses
+    return Given(losses, (effects, scale))
+
+
+def _solved(precision: JaxArray, slope: JaxArray) -> tuple[JaxArray, JaxArray]:
+    r"""Return solutions :math:`P^{-1}s` (G, d) and :math:`\tfrac12\log|P|` (G,).
+
+    Few effects are eliminated one by one: derivatives of a Cholesky factor compile for seconds.
+    """
+    jax, d = import_jax(), slope.shape[1]
+    jnp = jax.numpy
+    if d > ELIMINATED:
+        lower = jnp.linalg.cholesky(precision)
+        solution = jax.scipy.linalg.cho_solve((lower, True), slope[..., None])[..., 0]
+        return solution, jnp.log(jnp.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+    rows = [[precision[:, i, j] for j in range(d)] + [slope[:, i]] for i in range(d)]
+    for k in range(d):
+        for i in range(k + 1, d):
+            ratio = rows[i][k] / rows[k][k]
+            rows[i] = [a - ratio * b for a, b in zip(rows[i], rows[k], strict=True)]
+    ahead: list[JaxArray] = []
+    for k in reversed(range(d)):
+        known = sum(a * x for a, x in zip(rows[k][k + 1 : d], ahead, strict=True))
+        ahead.insert(0, (rows[k][d] - known) / rows[k][k])
+    logs = [0.5 * jnp.log(rows[k][k]) for k in range(d)]
+    return jnp.stack(ahead, axis=1), functools.reduce(operator.add, logs)
 
 
 def _local(
@@ -296,12 +358,12 @@ def _local(
 
 
 def modes(
-    terms: Terms, groups: EffectGroups, effects: Array
-) -> Callable[[JaxArray], tuple[JaxArray, JaxArray]]:
-    r"""Return a function of theta: the effects (k,) at the groups' modes, and roots (G, d, d).
+    terms: Terms, groups: EffectGroups
+) -> Callable[[JaxArray, JaxArray], tuple[JaxArray, JaxArray]]:
+    r"""Return a function of theta and effects (k,) to start from: modes (k,), and roots.
 
-    The root is :math:`R=P^{-1/2}`, symmetric, of the precision P, minus the Hessian there. Newton
-    steps from `effects` (k,), per group shortened until the density rises; where the density is
+    The root (G, d, d) is :math:`R=P^{-1/2}`, symmetric, of the precision P, minus the Hessian at
+    the mode. Newton steps, per group shortened until the density rises; where the density is
     not concave, along the absolute values of the Hessian's eigenvalues.
     """
     jax, layout, local = import_jax(), _Layout(groups), _local(terms, groups)
@@ -325,7 +387,7 @@ def modes(
         shorten = jnp.where(rises, jnp.minimum(1.0, 2 * shorten), shorten / 4)
         return u, step, jnp.where(rises, logs, value), root, shorten, gap, count + 1
 
-    def mode(theta: JaxArray) -> tuple[JaxArray, JaxArray]:
+    def mode(theta: JaxArray, effects: JaxArray) -> tuple[JaxArray, JaxArray]:
         low, unit = jnp.full(G, -1e300), jnp.broadcast_to(jnp.eye(d), (G, d, d))
         start = (jnp.asarray(effects), jnp.zeros((G, d)), low, unit, jnp.ones(G), jnp.inf, 0)
         u, _, _, root, *_ = jax.lax.while_loop(
@@ -350,6 +412,10 @@ class Rule:
     weights: Array
     alone: Array
 
+    def over(self, present: Array) -> tuple[Array, Array]:
+        """Return the nodes (K, G or 1, d) and log weights (K, G) for groups' effects (G, d)."""
+        return self.points, np.where(present > 0, self.weights, self.alone).sum(axis=2)
+
     @classmethod
     def hermite(cls, nodes: int, d: int) -> Rule:
         """Return all combinations of `nodes` Gauss-Hermite nodes on d axes, scaled to sd one."""
@@ -370,7 +436,7 @@ class Rule:
         return cls(WIDE * points, -log_density - each, -each)
 
 
-def quadrature(terms: Terms, groups: EffectGroups, effects: Array, rule: Rule) -> Function:
+def quadrature(terms: Terms, groups: EffectGroups, effects: Array, rule: Rule) -> Given:
     r"""Return the groups' marginal losses (G,) as a function of theta, by nodes around the modes.
 
     The nodes :math:`\hat u+Rz` follow the group's mode and its curvature. The integral does not
@@ -380,26 +446,25 @@ def quadrature(terms: Terms, groups: EffectGroups, effects: Array, rule: Rule) -
     The search for the modes starts at `effects` (k,).
     """
     jax, layout, values = import_jax(), _Layout(groups), _values(terms, groups)
-    jnp, mode, present = jax.numpy, modes(terms, groups, effects), layout.present
-    weights = np.where(present > 0, rule.weights, rule.alone).sum(axis=2)
+    jnp, mode, present = jax.numpy, modes(terms, groups), layout.present
     many = max(1, BUNDLE // len(groups.terms))
 
-    def losses(theta: JaxArray) -> JaxArray:
-        u, root = (jax.lax.stop_gradient(m) for m in mode(jax.lax.stop_gradient(theta)))
+    def losses(theta: JaxArray, effects: JaxArray, points: JaxArray, weights: JaxArray) -> JaxArray:
+        u, root = map(jax.lax.stop_gradient, mode(jax.lax.stop_gradient(theta), effects))
 
         def node(point: JaxArray) -> JaxArray:
             moved = (root @ point[..., None])[..., 0] * present
             return values(theta, u + layout.flat(moved))
 
-        at_nodes = jax.lax.map(jax.checkpoint(node), jnp.asarray(rule.points), batch_size=many)
+        at_nodes = jax.lax.map(jax.checkpoint(node), points, batch_size=many)
         volume = jnp.linalg.slogdet(root)[1]
         marginal: JaxArray = jax.scipy.special.logsumexp(at_nodes + weights, axis=0) + volume
         return -marginal
 
-    return losses
+    return Given(losses, (effects, *rule.over(present)))
 
 
-def laplace(terms: Terms, groups: EffectGroups, effects: Array) -> Function:
+def laplace(terms: Terms, groups: EffectGroups, effects: Array) -> Given:
     r"""Return the groups' marginal losses (G,) as a function of theta, by Laplace's approximation.
 
     :math:`\log\int e^{T_g}\approx T_g(\hat u)-\tfrac12\log|P(\hat u)/2\pi|`. Two steps
@@ -408,11 +473,11 @@ def laplace(terms: Terms, groups: EffectGroups, effects: Array) -> Function:
     the mode of a theta nearby is of third order.
     """
     jax, layout, local = import_jax(), _Layout(groups), _local(terms, groups)
-    mode, values = modes(terms, groups, effects), _values(terms, groups)
+    mode, values = modes(terms, groups), _values(terms, groups)
     volume = 0.5 * np.log(2 * np.pi) * groups.sizes
 
-    def losses(theta: JaxArray) -> JaxArray:
-        u, root = (jax.lax.stop_gradient(m) for m in mode(jax.lax.stop_gradient(theta)))
+    def losses(theta: JaxArray, effects: JaxArray) -> JaxArray:
+        u, root = map(jax.lax.stop_gradient, mode(jax.lax.stop_gradient(theta), effects))
         slope = jax.grad(lambda v: values(theta, v).sum())
         for _ in range(2):
             half = root.transpose(0, 2, 1) @ layout.table(slope(u))[..., None]
@@ -423,44 +488,66 @@ def laplace(terms: Terms, groups: EffectGroups, effects: Array) -> Function:
         marginal: JaxArray = logs - turned + volume
         return -marginal
 
-    return losses
+    return Given(losses, (effects,))
 
 
 @dataclass(frozen=True, eq=False)
 class Marginal:
     """Effects integrated out: the groups, their losses (G,) and how these were computed.
 
-    `reference` is a more exact integral to hold `losses` against, None where they are exact;
-    `sampled` says whether it is by importance sampling, with noise of its own.
+    They are held against a more exact integral: quadrature against a `finer` rule, whose nodes
+    come in parts that the same function takes, Laplace's approximation against the `reference`
+    by importance sampling, which has noise of its own. Losses in closed form are exact.
     """
 
     groups: EffectGroups
-    losses: Function
+    losses: Given
     method: str
-    reference: Function | None = None
-    sampled: bool = False
+    finer: tuple[tuple[ArrayLike, ...], ...] = ()
+    reference: Given | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the losses are the integrals themselves."""
+        return not self.finer and self.reference is None
 
 
 def integrated(
-    terms: Terms, groups: EffectGroups, theta: Array, effects: Array, scale: Array
+    terms: Terms,
+    groups: EffectGroups,
+    theta: Array,
+    effects: Array,
+    scale: Array,
+    local: Local | None = None,
 ) -> Marginal:
     """Return the marginal losses of groups by the most exact way that is known for them.
 
     `theta` is where the shape of the density is looked at; `effects` and `scale` (k,) are about
-    where the effects are, and how far they spread.
+    where the effects are, and how far they spread; `local` as for `is_quadratic`.
     """
-    if is_quadratic(terms, groups, theta, effects, scale):
+    if is_quadratic(terms, groups, theta, effects, scale, local):
         return Marginal(groups, closed_form(terms, groups, effects, scale), "exactly")
     if groups.width in NODES:
-        losses, finer = (
-            quadrature(terms, groups, effects, Rule.hermite(nodes, groups.width))
-            for nodes in NODES[groups.width]
-        )
-        each = f"{NODES[groups.width][0]} nodes{' per effect' * (groups.width > 1)}"
+        few, many = NODES[groups.width]
+        losses = quadrature(terms, groups, effects, Rule.hermite(few, groups.width))
+        finer = _in_parts(Rule.hermite(many, groups.width), losses, _Layout(groups).present)
+        each = f"{few} nodes{' per effect' * (groups.width > 1)}"
         return Marginal(groups, losses, f"by adaptive quadrature with {each}", finer)
     sampled = quadrature(terms, groups, effects, Rule.sampled(SAMPLED, groups))
     losses = laplace(terms, groups, effects)
-    return Marginal(groups, losses, "by Laplace's approximation", sampled, sampled=True)
+    return Marginal(groups, losses, "by Laplace's approximation", reference=sampled)
+
+
+def _in_parts(rule: Rule, losses: Given, present: Array) -> tuple[tuple[ArrayLike, ...], ...]:
+    """Return the nodes of a rule as data of losses by a smaller one, with nodes of weight zero."""
+    effects, few, _ = losses.data
+    points, weights = rule.over(present)
+    size, count = len(np.asarray(few)), -(-len(points) // len(np.asarray(few)))
+    lacking = ((0, count * size - len(points)),)
+    points = np.pad(points, (*lacking, (0, 0), (0, 0)))
+    weights = np.pad(weights, (*lacking, (0, 0)), constant_values=-np.inf)
+    parts = zip(np.split(points, count), np.split(weights, count), strict=True)
+    return tuple((effects, *part) for part in parts)
 
 
 def conditional_draws(
@@ -479,11 +566,11 @@ def conditional_draws(
     Statistics 3, 395-402.
     """
     jax, layout, values = import_jax(), _Layout(groups), _values(terms, groups)
-    jnp, mode, present = jax.numpy, modes(terms, groups, effects), layout.present
+    jnp, mode, present = jax.numpy, modes(terms, groups), layout.present
     wide = WIDE if candidates > 1 else 1.0
 
     def draw(theta: JaxArray, key: JaxArray) -> JaxArray:
-        u, root = mode(theta)
+        u, root = mode(theta, jnp.asarray(effects))
         noise, choice = jax.random.split(key)
         shape = (candidates, groups.count, groups.width)
         points = wide * jax.random.normal(noise, shape) * present

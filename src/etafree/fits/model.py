@@ -4,6 +4,9 @@ What PyMC and NumPyro give is the same: log densities over a flat vector of free
 unconstrained scale. The prior, on the model's own scale and without a Jacobian, is the penalty;
 the log-likelihood gives the losses. Vectors with a hierarchical prior that split the observations
 are group effects: a group's loss is then its marginal log-likelihood.
+
+What is compiled belongs to the model: a second fit of it, or another calibration of the first,
+compiles nothing. Functions are kept as long as the model lives, by a digest of all that they hold.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import OrderedDict
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise, starmap
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,24 +32,27 @@ from etafree.fits import Fit
 from etafree.fits.marginal import (
     BUNDLE,
     CANDIDATES,
+    EffectGroups,
     GroupRows,
     Marginal,
+    Touch,
     conditional_draws,
     group_effects,
     integrated,
-    touch,
+    quadratic,
 )
 from etafree.fits.trees import SAMPLE_DIMS
 from etafree.foundation.arguments import Array, as_choice, as_positive
 from etafree.foundation.check import Finding, find
 from etafree.foundation.linalg import inv
-from etafree.totals.vector import JaxPenalty, PointwiseLoss
+from etafree.totals.vector import JaxPenalty, PointwiseLoss, PointwiseTotal
 
 if TYPE_CHECKING:
     import xarray as xr
     from jax import Array as JaxArray
+    from scipy.sparse import csr_array
 
-    from etafree.fits.marginal import EffectDraws, Function, Terms
+    from etafree.fits.marginal import Function, Local
 
     #: Arrays of JAX by the names of the model's variables.
     Variables = dict[str, JaxArray]
@@ -53,6 +61,9 @@ if TYPE_CHECKING:
 Dims = tuple[str | None, ...] | None
 #: Draws that a compiled function takes at a time.
 BATCH = 64
+#: States of a model, such as data it was given in turn, whose functions are kept.
+KEPT = 4
+T = TypeVar("T")
 OVERRIDE = "latent=None takes them for parameters, which is right only if groups are few and large"
 CROSSED = (
     "drop the effects from the model and pass both labels, clusters=[one, other], for coefficients "
@@ -88,6 +99,14 @@ class Density:
     log_prior: Callable[[JaxArray, bool], Variables]
     constrain: Callable[[JaxArray], Variables]
     unconstrain: Callable[[Variables], Variables]
+    compiled: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made of the density under this key, made at the first call."""
+        if key not in self.compiled:
+            self.compiled[key] = make()
+        kept: T = self.compiled[key]
+        return kept
 
     @property
     def size(self) -> int:
@@ -107,14 +126,57 @@ def slices(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
     return dict(zip(shapes, starmap(slice, pairwise(ends)), strict=True))
 
 
-def over_draws(
-    function: Callable[..., Variables], points: object, many: int = BATCH
-) -> dict[str, Array]:
-    """Return by name what a JAX function makes of many points (D, ...), or of trees of them."""
+_DENSITIES: WeakKeyDictionary[Any, OrderedDict[Hashable, Density]] = WeakKeyDictionary()
+
+
+def remembered(model: object, state: Hashable, make: Callable[[], Density]) -> Density:
+    """Return the density of a model in this state, made once as long as the model lives."""
+    try:
+        states = _DENSITIES.setdefault(model, OrderedDict())
+    except TypeError:  # nothing refers weakly to it
+        return make()
+    if state not in states:
+        states[state] = make()
+        while len(states) > KEPT:
+            states.popitem(last=False)
+    states.move_to_end(state)
+    return states[state]
+
+
+def batched(function: Callable[..., Variables]) -> Callable[..., Variables]:
+    """Return the compiled function of many points (D, ...), or trees of them."""
     jax = import_jax()
-    with double_precision():
-        mapped = jax.jit(lambda all_: jax.lax.map(function, all_, batch_size=many))(points)
-        return {name: np.asarray(value) for name, value in mapped.items()}
+    compiled: Callable[..., Variables] = jax.jit(jax.vmap(function))
+    return compiled
+
+
+def in_batches(
+    compiled: Callable[..., Variables], points: object, many: int = BATCH
+) -> dict[str, Array]:
+    """Return by name what a compiled function makes of points (D, ...), so `many` at a time.
+
+    Batches are filled up: any number of draws takes one compilation.
+    """
+    tree = import_jax().tree
+    points = tree.map(np.asarray, points)
+    count, parts = len(tree.leaves(points)[0]), []
+    for first in range(0, max(count, 1), many):
+        where = np.minimum(np.arange(first, first + many), count - 1)
+        batch = tree.map(
+            lambda a, where=where: (
+                a[where] if len(a) else np.zeros_like(a, shape=(many, *a.shape[1:]))
+            ),
+            points,
+        )
+        with double_precision():
+            values = compiled(batch)
+        parts.append({name: np.asarray(v)[: count - first] for name, v in values.items()})
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def over_draws(function: Callable[..., Variables], points: object) -> dict[str, Array]:
+    """Return by name what a JAX function makes of many points (D, ...), or of trees of them."""
+    return in_batches(batched(function), points)
 
 
 def observations(
@@ -174,13 +236,10 @@ def _refuse_unlike(shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, Dim
         raise InputError("model", f"has observed variables along different dims: {listed}", advice)
 
 
-def refuse_silent(losses: Function, theta: Array, names: Sequence[str], title: str) -> None:
-    """Refuse losses that do not depend on some parameters, judged by their slope at theta (p,)."""
-    jax = import_jax()
-    with double_precision():
-        weights = np.random.default_rng(1).standard_normal(jax.eval_shape(losses, theta).shape)
-        slope = np.asarray(jax.jit(jax.grad(lambda t: weights @ losses(t)))(theta))
-    silent = [name for name, entry in zip(names, slope, strict=True) if entry == 0]
+def refuse_silent(total: PointwiseTotal, theta: Array, names: Sequence[str], title: str) -> None:
+    """Refuse losses that do not depend on some parameters, judged by their slopes at theta (p,)."""
+    slopes = total.scores(theta)
+    silent = [name for name, column in zip(names, slopes.T, strict=True) if not column.any()]
     if silent:
         problem = f"{title} says nothing about {', '.join(silent)}"
         raise InputError("log_likelihood", problem, "leave log_likelihood out, or list all that do")
@@ -206,7 +265,9 @@ def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions])
     count with the prior; the others are added up observation by observation.
     """
     eta, weight, penalty_name = prior_weight(options.get("eta"), options.get("prior"))
-    title, rows, rest, n = observations(density, options.get("log_likelihood"))
+    chosen = options.get("log_likelihood")
+    key: Hashable = chosen if chosen is None or isinstance(chosen, str) else tuple(chosen)
+    title, rows, rest, n = density.once(("data", key), lambda: observations(density, chosen))
     samples, info = posterior_samples(tree)
     z = _unconstrained(density, samples)
     mean, spread = z.mean(axis=(0, 1)), z.std(axis=(0, 1))
@@ -216,85 +277,236 @@ def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions])
     effects: tuple[str, ...] = ()
     if (latent := options.get("latent", "auto")) is not None:
         as_choice(latent, "latent", ("auto",))
-        effects = _group_effects(density, rows, probe)
-    free = [name for name in density.shapes if name not in effects]
+        effects = _group_effects(density, (key, rows), probe)
+    split = density.once(
+        ("split", key, effects), lambda: _Split(density, key, effects, title, rows, rest)
+    )
+    own, other, free = split.own, split.other, split.free
     _check_drawn(density.package, free, samples)
-    own, other = density.place(free), density.place(effects)
-
-    def joined(theta: JaxArray | Array, u: JaxArray | Array = mean[other]) -> JaxArray:
-        z: JaxArray = import_jax().numpy.zeros(density.size)
-        return z.at[own].set(theta).at[other].set(u)
-
-    def log_prior(z: JaxArray) -> JaxArray:
-        each = density.log_prior(z, False)
-        total = sum((each[name].sum() for name in free), import_jax().numpy.zeros(()))
-        return total if rest is None else total + rest(z)
-
-    unit = f"negative log-likelihood of {title}"
-    losses: Function = lambda theta: -rows(theta)  # noqa: E731
-    loss, index = PointwiseLoss(losses, n, unit), None
+    names = tuple(label for name in free for label in density.labels[name])
+    unit, moving = f"negative log-likelihood of {title}", frozenset[str]()
     marginal: Marginal | None = None
     if effects:
-        if touch(lambda u: log_prior(joined(probe[own], u))[None], probe[other]).nnz:
-            named = f"{', '.join(effects)} besides {title}"
-            problem = f"has priors or observations that depend on the group effects {named}"
-            raise InputError("model", problem, OVERRIDE)
-
-        def terms(theta: JaxArray | Array, u: JaxArray) -> JaxArray:
-            at = joined(theta, u)
-            densities = density.log_prior(at, True)
-            priors = [densities[name].reshape(-1) for name in effects]
-            stacked: JaxArray = import_jax().numpy.concatenate([rows(at), *priors])
-            return stacked
-
-        marginal, drawn = _marginal(terms, n, effects, (mean, probe, scale), (own, other))
-        losses, groups = marginal.losses, marginal.groups
+        marginal, every, moving = split.integrated(n, probe, mean, scale)
         unit = f"marginal {unit} (effects integrated {marginal.method})"
-        spreads = _spreads(terms, n, probe[own], probe[other])
-        loss = PointwiseLoss(losses, groups.count, unit, n, spreads)
-        index = GroupRows(n, members=groups.rows)
-    names = tuple(label for name in free for label in density.labels[name])
-    if rest is not None:
-        refuse_silent(losses, probe[own], names, title)
-    penalty = JaxPenalty.of(lambda theta: -log_prior(joined(theta)), weight, penalty_name)
+        kept = density.once(
+            ("loss", key, effects, marginal.method, marginal.groups.terms.tobytes()),
+            lambda: PointwiseLoss(marginal.losses.function, marginal.groups.count, unit, n),
+        )
+        loss = kept.again(data=marginal.losses.data, spreads=split.spreads(probe))
+    else:
+        loss = density.once(
+            ("loss", key, effects), lambda: PointwiseLoss(lambda theta: -rows(theta), n, unit)
+        )
+    penalty = density.once(
+        ("penalty", key, effects, weight),
+        lambda: JaxPenalty.of(lambda theta: -split.log_prior(theta), weight, penalty_name),
+    )
     criterion = Criterion(loss, None, penalty, start=mean[own], names=names)
-    if index is not None:
-        criterion = replace(criterion, rows=index)
-    moving = _moving(density, lambda u: joined(probe[own], u), probe[other]) if effects else set()
+    if marginal is not None:
+        criterion = replace(criterion, rows=GroupRows(n, members=marginal.groups.rows))
+    if rest is not None:
+        refuse_silent(criterion.total, probe[own], names, title)
+    shown = frozenset(name for name in samples if name not in moving)
 
     def constrain(theta: Array) -> dict[str, Array]:
-        def variables(t: JaxArray) -> Variables:
-            every = density.constrain(joined(t))
-            return {k: v for k, v in every.items() if k in samples and k not in moving}
-
-        flat = over_draws(variables, theta.reshape(-1, len(own)))
+        call = density.once(("constrain", key, effects, shown), lambda: split.variables(shown))
+        flat = in_batches(call, theta.reshape(-1, len(own)))
         return {k: v.reshape((*theta.shape[:-1], *v.shape[1:])) for k, v in flat.items()}
 
-    def group_draws(theta: Array, seed: int) -> dict[str, Array]:
-        jax = import_jax()
-        with double_precision():
-            key = jax.random.PRNGKey(seed)
-            keys = np.asarray(jax.random.split(key, len(theta)))
+    def pointwise(theta: Array) -> dict[str, Array]:
+        return in_batches(density.once("rows", lambda: batched(density.log_likelihood)), theta)
 
-        def variables(point: tuple[JaxArray, JaxArray]) -> Variables:
-            every = density.constrain(joined(point[0], drawn(*point)))
-            return {k: v for k, v in every.items() if k in samples and k in moving}
-
-        many = max(1, min(BATCH, BUNDLE // (CANDIDATES * (n + len(other)))))
-        return over_draws(variables, (theta, keys), many)
-
+    group_draws = None
+    if marginal is not None:
+        group_draws = _group_draws(split, every, marginal, mean[other], moving & set(samples))
     return Fit(
         draws=Draws(z[:, :, own], names, eta, density.package, info),
         tree=tree,
         criterion=criterion,
         constrain=constrain,
-        pointwise=None if effects else lambda t: over_draws(density.log_likelihood, t),
+        pointwise=None if effects else pointwise,
         latent=tuple(name for name in samples if name in moving),
-        group_effects=group_draws if effects else None,
-        findings=()
-        if marginal is None or marginal.reference is None
-        else (_error(marginal, criterion),),
+        group_effects=group_draws,
+        findings=() if marginal is None or marginal.exact else (_error(marginal, criterion),),
     )
+
+
+class _Stack:
+    """Arrays by name that a function makes of z (q,), one below the other, and which it touches."""
+
+    def __init__(self, function: Callable[[JaxArray], Variables], size: int) -> None:
+        jax = import_jax()
+        with double_precision():
+            traced = jax.eval_shape(function, jax.numpy.zeros(size))
+        self.where = slices({name: value.shape for name, value in traced.items()})
+
+        def stacked(z: JaxArray) -> JaxArray:
+            values = function(z)
+            column: JaxArray = jax.numpy.concatenate([values[k].reshape(-1) for k in self.where])
+            return column
+
+        self.touch = Touch(stacked, size)
+
+
+class _Split:
+    """A density as a function of parameters theta (p,) and group effects u (k,), which may be none.
+
+    Compiled functions of it are kept with the density.
+    """
+
+    def __init__(
+        self,
+        density: Density,
+        key: Hashable,
+        effects: tuple[str, ...],
+        title: str,
+        rows: Function,
+        rest: Function | None,
+    ) -> None:
+        self.density, self.key, self.effects = density, key, effects
+        self.title, self.rows, self.rest = title, rows, rest
+        self.free = [name for name in density.shapes if name not in effects]
+        self.own, self.other = density.place(self.free), density.place(effects)
+        self._order = np.argsort(np.concatenate([self.own, self.other]))
+        self._locals: dict[bytes, Local] = {}
+
+    def joined(self, theta: JaxArray | Array, u: JaxArray | Array | None = None) -> JaxArray:
+        """Return z; without effects where these do not matter."""
+        u = np.zeros(len(self.other)) if u is None else u
+        z: JaxArray = import_jax().numpy.concatenate([theta, u])[self._order]
+        return z
+
+    def _log_prior(self, z: JaxArray) -> JaxArray:
+        each = self.density.log_prior(z, False)
+        total = sum((each[name].sum() for name in self.free), import_jax().numpy.zeros(()))
+        return total if self.rest is None else total + self.rest(z)
+
+    def log_prior(self, theta: JaxArray) -> JaxArray:
+        """Return the log density of the parameters, and of observations that count with them."""
+        return self._log_prior(self.joined(theta))
+
+    def _priors(self, z: JaxArray) -> JaxArray:
+        densities = self.density.log_prior(z, True)
+        flat = [densities[name].reshape(-1) for name in self.effects]
+        stacked: JaxArray = import_jax().numpy.concatenate(flat)
+        return stacked
+
+    def terms(self, theta: JaxArray | Array, u: JaxArray) -> JaxArray:
+        """Return the log density of observations and of effects, term by term."""
+        z = self.joined(theta, u)
+        stacked: JaxArray = import_jax().numpy.concatenate([self.rows(z), self._priors(z)])
+        return stacked
+
+    @functools.cached_property
+    def _stack(self) -> _Stack:
+        floating = import_jax().numpy.floating
+
+        def everything(z: JaxArray) -> Variables:
+            terms = import_jax().numpy.concatenate([self.rows(z), self._priors(z)])
+            variables = {
+                f"variable {name}": value
+                for name, value in self.density.constrain(z).items()
+                if import_jax().numpy.issubdtype(value.dtype, floating)
+            }
+            return {"terms": terms, "prior": self._log_prior(z), **variables}
+
+        return _Stack(everything, self.density.size)
+
+    def touched(self, probe: Array) -> tuple[csr_array, bool, frozenset[str]]:
+        """Return which terms depend on which effects, if the prior does, and which variables."""
+        touched, where = self._stack.touch(probe, self.other), self._stack.where
+        depends = {name: bool(touched[rows].nnz) for name, rows in where.items()}
+        moving = [name.partition(" ")[2] for name in where if name.startswith("variable ")]
+        moving = [name for name in moving if depends[f"variable {name}"]]
+        return touched[where["terms"]], depends["prior"], frozenset(moving)
+
+    def integrated(
+        self, n: int, probe: Array, mean: Array, scale: Array
+    ) -> tuple[Marginal, EffectGroups, frozenset[str]]:
+        """Return the groups' marginal losses, groups of all effects, and variables that move."""
+        touched, depends, moving = self.touched(probe)
+        named = ", ".join(self.effects)
+        if depends:
+            problem = f"has priors or observations that depend on the group effects {named}"
+            raise InputError("model", f"{problem} besides {self.title}", OVERRIDE)
+        groups = group_effects(touched, n)
+        if groups.count == 1:
+            problem = (
+                f"ties all observations together by {named} (crossed or correlated effects), so "
+                "there are no independent groups whose marginal likelihoods could be the losses"
+            )
+            raise InputError("model", problem, CROSSED)
+        at = probe[self.own], mean[self.other], scale[self.other]
+        marginal = integrated(self.terms, groups, *at, self.local(groups))
+        every = group_effects(touched, touched.shape[0])  # effects without observations too
+        return marginal, every, moving
+
+    def local(self, groups: EffectGroups) -> Local:
+        """Return the compiled function that describes the terms as a quadratic in the effects."""
+        key = groups.terms.tobytes()
+        if key not in self._locals:
+            self._locals = {key: import_jax().jit(quadratic(self.terms, groups))}
+        return self._locals[key]
+
+    @functools.cached_property
+    def _bends(self) -> Callable[..., JaxArray]:
+        jax = import_jax()
+
+        def curvature(theta: JaxArray, u: JaxArray, away: JaxArray) -> JaxArray:
+            slope = jax.grad(lambda u: self._priors(self.joined(theta, u)).sum())
+            bent: JaxArray = away @ jax.jvp(slope, (u,), (away,))[1]
+            return bent
+
+        compiled: Callable[..., JaxArray] = jax.jit(jax.grad(curvature))
+        return compiled
+
+    def spreads(self, probe: Array) -> tuple[int, ...]:
+        """Return which parameters (p,) say how the effects spread, by position.
+
+        They change the curvature of the effects' density, as the mean does not, or affect the
+        observations only where effects are not zero.
+        """
+        away = np.random.default_rng(3).standard_normal(len(self.other))
+        with double_precision():
+            bends = np.asarray(self._bends(probe[self.own], probe[self.other], away)) != 0
+        rows = _rows_and_priors(self.density, self.key, self.rows)
+        heard = _heard(rows, probe, self.own)
+        silent = _heard(rows, _zeroed(probe, self.other), self.own)
+        return tuple(int(j) for j in np.flatnonzero(bends | (heard & ~silent)))
+
+    def variables(self, shown: Container[str]) -> Callable[..., Variables]:
+        """Return the compiled function of parameters that gives the variables in `shown`."""
+
+        def named(theta: JaxArray) -> Variables:
+            every = self.density.constrain(self.joined(theta))
+            return {name: value for name, value in every.items() if name in shown}
+
+        return batched(named)
+
+
+def _group_draws(
+    split: _Split, groups: EffectGroups, marginal: Marginal, start: Array, moving: Container[str]
+) -> Callable[[Array, int], Mapping[str, Array]]:
+    """Return the function that draws group effects, and what is computed of them."""
+    drawn = conditional_draws(split.terms, groups, start, 1 if marginal.exact else CANDIDATES)
+    many = max(1, min(BATCH, BUNDLE // (CANDIDATES * len(groups.terms))))
+
+    @functools.cache
+    def compiled() -> Callable[..., Variables]:
+        def variables(point: tuple[JaxArray, JaxArray]) -> Variables:
+            every = split.density.constrain(split.joined(point[0], drawn(*point)))
+            return {name: value for name, value in every.items() if name in moving}
+
+        return batched(variables)
+
+    def group_draws(theta: Array, seed: int) -> dict[str, Array]:
+        jax = import_jax()
+        with double_precision():
+            keys = np.asarray(jax.random.split(jax.random.PRNGKey(seed), len(theta)))
+        return in_batches(compiled(), (theta, keys), many)
+
+    return group_draws
 
 
 def _check_drawn(package: str, free: Sequence[str], samples: Mapping[str, Array]) -> None:
@@ -333,7 +545,8 @@ def _unconstrained(density: Density, samples: Mapping[str, Array]) -> Array:
     chains = next(iter(drawn.values())).shape[:2]
     flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in drawn.items()}
     z, bad = np.zeros((*chains, density.size)), []
-    for name, values in over_draws(density.unconstrain, flat).items():
+    compiled = density.once("unconstrain", lambda: batched(density.unconstrain))
+    for name, values in in_batches(compiled, flat).items():
         z[:, :, density.place([name])] = values.reshape(*chains, -1)
         if not np.isfinite(values).all():
             bad.append(name)
@@ -343,101 +556,62 @@ def _unconstrained(density: Density, samples: Mapping[str, Array]) -> Array:
     return z
 
 
-def _group_effects(density: Density, rows: Function, probe: Array) -> tuple[str, ...]:
+def _rows_and_priors(density: Density, key: Hashable, rows: Function) -> _Stack:
+    """Return which observations, and prior densities of which variables, depend on what."""
+
+    def everything(z: JaxArray) -> Variables:
+        priors = {f"prior {name}": value for name, value in density.log_prior(z, False).items()}
+        return {"rows": rows(z), **priors}
+
+    return density.once(("stack", key), lambda: _Stack(everything, density.size))
+
+
+def _heard(stack: _Stack, point: Array, columns: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return which of these entries of z affect the observations at a point."""
+    touched = stack.touch(point, columns)[stack.where["rows"]]
+    return np.isin(np.arange(len(columns)), touched.indices)
+
+
+def _zeroed(point: Array, places: NDArray[np.intp]) -> Array:
+    """Return a point with zeros in these places."""
+    return np.where(np.isin(np.arange(len(point)), places), 0.0, point)
+
+
+def _group_effects(
+    density: Density, observed: tuple[Hashable, Function], probe: Array
+) -> tuple[str, ...]:
     """Return the vectors with a hierarchical prior that split the observations into groups.
 
     A prior is hierarchical if other parameters enter it, or if some affect the data through such
     vectors only, as the standard deviation does that multiplies standard normal vectors.
     """
-    jax = import_jax()
+    vectors = [name for name, shape in density.shapes.items() if np.prod(shape) > 1]
+    if not vectors:
+        return ()
+    stack = _rows_and_priors(density, *observed)
+    touched = stack.touch(probe)
+    rows, every = touched[stack.where["rows"]], np.arange(density.size)
     vectors = [
         name
-        for name, shape in density.shapes.items()
-        if np.prod(shape) > 1 and _splits(rows, density.place([name]), probe)
+        for name in vectors
+        if group_effects(rows[:, density.place([name])], rows.shape[0]).count > 1
     ]
     if not vectors:
         return ()
+    outside = np.setdiff1d(every, density.place(vectors))
 
-    def priors(z: JaxArray) -> Variables:
-        return {name: value.sum() for name, value in density.log_prior(z, False).items()}
+    def speaks(zero: Sequence[str]) -> NDArray[np.bool_]:
+        return _heard(stack, _zeroed(probe, density.place(zero)), outside)
 
-    with double_precision():
-        prior_slopes = jax.jit(jax.jacrev(priors))(probe)
-        weights = np.random.default_rng(1).standard_normal(jax.eval_shape(rows, probe).shape)
-        slope = jax.jit(jax.grad(lambda z: weights @ rows(z)))
+    through = speaks([]) & ~speaks(vectors)  # what affects the data through the vectors only
 
-        def speaks(zero: Sequence[str]) -> NDArray[np.bool_]:
-            without = probe.copy()
-            without[density.place(zero)] = 0.0
-            return np.asarray(np.asarray(slope(without)) != 0)
+    def is_hierarchical(name: str) -> bool:
+        others = [other for other in vectors if other != name]
+        prior = touched[stack.where[f"prior {name}"]]
+        known = prior[:, np.setdiff1d(every, density.place([name]))].nnz > 0
+        return bool(known or np.any(through & speaks(others)))
 
-        through = speaks([]) & ~speaks(vectors)  # what affects the data through the vectors only
-        through[density.place(vectors)] = False
-
-        def is_hierarchical(name: str) -> bool:
-            outside = np.setdiff1d(np.arange(density.size), density.place([name]))
-            others = [other for other in vectors if other != name]
-            known = np.any(np.asarray(prior_slopes[name])[outside] != 0)
-            return bool(known or np.any(through & speaks(others)))
-
-        return tuple(name for name in vectors if is_hierarchical(name))
-
-
-def _splits(rows: Function, inside: NDArray[np.intp], probe: Array) -> bool:
-    """Return whether the entries of a vector affect separate sets of observations."""
-    array = import_jax().numpy.asarray
-    touched = touch(lambda u: rows(array(probe).at[inside].set(u)), probe[inside])
-    return group_effects(touched, touched.shape[0]).count > 1
-
-
-def _marginal(
-    terms: Terms,
-    n: int,
-    effects: tuple[str, ...],
-    points: tuple[Array, Array, Array],
-    places: tuple[NDArray[np.intp], NDArray[np.intp]],
-) -> tuple[Marginal, EffectDraws]:
-    """Return the groups' marginal losses, and a function that draws their effects."""
-    own, other = places
-    mean, probe, scale = points
-    touched = touch(lambda u: terms(probe[own], u), probe[other])
-    groups = group_effects(touched, n)
-    if groups.count == 1:
-        problem = (
-            f"ties all observations together by {', '.join(effects)} (crossed or correlated "
-            "effects), so there are no independent groups whose marginal likelihoods could be the "
-            "losses"
-        )
-        raise InputError("model", problem, CROSSED)
-    marginal = integrated(terms, groups, probe[own], mean[other], scale[other])
-    every = group_effects(touched, touched.shape[0])  # effects without observations too
-    many = 1 if marginal.reference is None else CANDIDATES
-    return marginal, conditional_draws(terms, every, mean[other], many)
-
-
-def _spreads(terms: Terms, n: int, theta: Array, effects: Array) -> tuple[int, ...]:
-    """Return which parameters (p,) say how the effects spread, by position.
-
-    They change the curvature of the effects' density, terms from the n-th on, as the mean does not,
-    or affect the observations only where effects are not zero.
-    """
-    jax, rng = import_jax(), np.random.default_rng(3)
-    with double_precision():
-        count = jax.eval_shape(terms, theta, effects).shape[0]
-        weights, away = rng.standard_normal(count), rng.standard_normal(len(effects))
-
-        def data(t: JaxArray, u: JaxArray) -> JaxArray:
-            value: JaxArray = weights[:n] @ terms(t, u)[:n]
-            return value
-
-        def curvature(t: JaxArray) -> JaxArray:
-            slope = jax.grad(lambda u: terms(t, u)[n:].sum())
-            bent: JaxArray = away @ jax.jvp(slope, (jax.numpy.asarray(effects),), (away,))[1]
-            return bent
-
-        heard, silent = (np.asarray(jax.grad(data)(theta, u)) for u in (effects, 0 * effects))
-        bends = np.asarray(jax.grad(curvature)(theta)) != 0
-    return tuple(int(j) for j in np.flatnonzero(bends | ((heard != 0) & (silent == 0))))
+    return tuple(name for name in vectors if is_hierarchical(name))
 
 
 def _error(marginal: Marginal, criterion: Criterion) -> Finding:
@@ -447,34 +621,28 @@ def _error(marginal: Marginal, criterion: Criterion) -> Finding:
     approximation, how far the estimate would move if the losses were those of importance sampling:
     one Newton step, in standard errors of the model.
     """
-    assert marginal.reference is not None
-    jax, start, reference = import_jax(), criterion.start, marginal.reference
+    from scipy.special import logsumexp
+
+    jax, start = import_jax(), criterion.start
+    loss: PointwiseLoss = criterion.total.loss
 
     def difference() -> float:
-        with double_precision():
-            other = np.asarray(jax.jit(reference)(start))
+        parts = [PointwiseTotal(loss.again(data=data), len(start)) for data in marginal.finer]
+        other = -logsumexp([-part.values(start) for part in parts], axis=0)
         return float(np.abs(criterion.total.values(start) - other).max())
 
     def shift() -> float:
+        reference = marginal.reference
+        assert reference is not None
         with double_precision():
             other = np.asarray(jax.jit(jax.grad(lambda t: reference(t).sum()))(start))
         spread = inv(criterion.derivatives(start).hessian, "Hessian")
         moved = spread @ (criterion.total.derivatives(start).gradient - other)
         return float(np.max(np.abs(moved) / np.sqrt(np.diagonal(spread))))
 
-    if marginal.sampled:
+    if marginal.reference is not None:
         return find("Laplace approximation", shift)
     return find("quadrature", difference)
-
-
-def _moving(density: Density, joined: Function, effects: Array) -> set[str]:
-    """Return the variables that depend on the group effects."""
-    jax, direction = import_jax(), np.random.default_rng(2).standard_normal(len(effects))
-    variables = lambda u: density.constrain(joined(u))  # noqa: E731
-    with double_precision():
-        slopes = jax.jit(lambda u: jax.jvp(variables, (u,), (direction,))[1])(effects)
-        float0 = jax.dtypes.float0
-        return {n for n, s in slopes.items() if s.dtype != float0 and np.any(np.asarray(s) != 0)}
 
 
 def check_data(tree: xr.DataTree, observed: Mapping[str, ArrayLike]) -> None:

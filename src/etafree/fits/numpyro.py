@@ -7,9 +7,11 @@ way round. So the model is traced once, and its densities then hold copies of th
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -21,7 +23,7 @@ from numpy.typing import ArrayLike
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import InputError, MissingExtraError
 from etafree.fits import Fit
-from etafree.fits.model import Density, ModelOptions, check_data, fit_of, slices
+from etafree.fits.model import Density, ModelOptions, check_data, fit_of, remembered, slices
 from etafree.fits.trees import SAMPLE_DIMS, as_tree
 from etafree.foundation.arguments import Array
 
@@ -188,38 +190,68 @@ def numpyro_density(
         transforms = {name: _transform(sites[name]) for name in start}
         shapes = {n: tuple(transforms[n].inverse_shape(v.shape)) for n, v in start.items()}
         flat, z = _Flat(call, shapes), np.zeros(sum(map(math.prod, shapes.values())))
-        log_likelihood, constrain, plain_prior, free_prior, unconstrain = _detached(
+        traced = _traced(
             (flat.log_likelihood, z),
             (flat.constrain, z),
             (lambda z: flat.log_prior(z, False), z),
             (lambda z: flat.log_prior(z, True), z),
             (flat.unconstrain, start),
         )
+    labels = {name: _labels(name, transforms[name], shape) for name, shape in shapes.items()}
+    dims = {
+        name: tuple(frame.name for frame in site["cond_indep_stack"])
+        for name, site in sites.items()
+        if site["is_observed"]
+    }
 
-    def unconstrain_drawn(draw: Variables) -> Variables:
-        values = unconstrain({name: draw.get(name, value) for name, value in start.items()})
-        return {name: value for name, value in values.items() if name in draw}
+    def build() -> Density:
+        log_likelihood, constrain, plain_prior, free_prior, unconstrain = _detached(traced)
 
-    return Density(
-        package="numpyro",
-        shapes=shapes,
-        labels={name: _labels(name, transforms[name], shape) for name, shape in shapes.items()},
-        dims={
-            name: tuple(frame.name for frame in site["cond_indep_stack"])
-            for name, site in sites.items()
-            if site["is_observed"]
-        },
-        log_likelihood=log_likelihood,
-        log_prior=lambda z, jacobian: free_prior(z) if jacobian else plain_prior(z),
-        constrain=constrain,
-        unconstrain=unconstrain_drawn,
-    ), sites
+        def unconstrain_drawn(draw: Variables) -> Variables:
+            values = unconstrain({name: draw.get(name, value) for name, value in start.items()})
+            return {name: value for name, value in values.items() if name in draw}
+
+        return Density(
+            package="numpyro",
+            shapes=shapes,
+            labels=labels,
+            dims=dims,
+            log_likelihood=log_likelihood,
+            log_prior=lambda z, jacobian: free_prior(z) if jacobian else plain_prior(z),
+            constrain=constrain,
+            unconstrain=unconstrain_drawn,
+        )
+
+    state = hashlib.sha256(repr((labels, dims)).encode())
+    for program, _ in traced:
+        _add_program(state, program)
+    return remembered(call.model, state.digest(), build), sites
 
 
-def _detached(*functions: tuple[Function, object]) -> list[Function]:
-    """Trace functions at the points beside them, with copies of all arrays that they close over."""
+def _traced(*functions: tuple[Function, object]) -> list[tuple[Any, object]]:
+    """Return the programs of functions traced at the points beside them, and what they return."""
+    return [import_jax().make_jaxpr(f, return_shape=True)(point) for f, point in functions]
+
+
+def _add_program(digest: Any, program: Any) -> None:
+    """Add to a digest what a traced program computes, and all numbers in it."""
+    digest.update(re.sub("0x[0-9a-f]+", "", str(program)).encode())  # addresses differ every time
+    inner = getattr(program, "jaxpr", program)
+    constants = [*getattr(program, "consts", ())]
+    for equation in inner.eqns:  # a program in print rounds its numbers
+        constants += [atom.val for atom in equation.invars if hasattr(atom, "val")]
+        for value in equation.params.values():
+            for part in value if isinstance(value, tuple | list) else (value,):
+                if hasattr(part, "eqns"):
+                    _add_program(digest, part)
+    for constant in constants:
+        array = np.asarray(constant)
+        digest.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+
+
+def _detached(traced: Sequence[tuple[Any, object]]) -> list[Function]:
+    """Return functions of traced programs, with copies of all arrays that they close over."""
     jax, core = import_jax(), importlib.import_module("jax.extend.core")
-    traced = [jax.make_jaxpr(f, return_shape=True)(point) for f, point in functions]
     copies: dict[int, ArrayLike] = {}  # functions share them
 
     def own(constant: ArrayLike) -> ArrayLike:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import importlib
 import os
 import warnings
@@ -21,7 +22,15 @@ import numpy as np
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import EtafreeError, InputError, MissingExtraError
 from etafree.fits import Fit
-from etafree.fits.model import Density, ModelOptions, check_data, fit_of, refuse_other_data, slices
+from etafree.fits.model import (
+    Density,
+    ModelOptions,
+    check_data,
+    fit_of,
+    refuse_other_data,
+    remembered,
+    slices,
+)
 from etafree.fits.trees import as_tree
 
 if TYPE_CHECKING:
@@ -44,7 +53,7 @@ def pymc_fit(fit: object, model: Model, **options: Unpack[ModelOptions]) -> Fit:
     """Read a PyMC fit with exact losses on the unconstrained scale."""
     tree = as_tree(fit)
     check_model(tree, model)
-    return fit_of(pymc_density(model), tree, **options)
+    return fit_of(remembered_density(model), tree, **options)
 
 
 @contextlib.contextmanager
@@ -62,6 +71,37 @@ def _readable() -> Iterator[None]:
             "if its data were changed since the fit, put them back; else store log_likelihood and "
             "leave model= out",
         ) from error
+
+
+def remembered_density(model: Model) -> Density:
+    """Return the density of a model with the data that it has now, made once."""
+    outputs = (*model.basic_RVs, *model.deterministics, *model.rvs_to_values.values())
+
+    def build() -> Density:
+        density = pymc_density(model)
+        density.compiled["variables"] = outputs  # alive, so that their ids stay theirs
+        return density
+
+    return remembered(model, _state(model, outputs), build)
+
+
+def _state(model: Model, outputs: Sequence[Variable]) -> bytes:
+    """Return a digest of a model's variables, transforms, labels and data, wherever these are."""
+    inputs = importlib.import_module("pytensor.graph.traversal").graph_inputs
+    random = importlib.import_module("pytensor.tensor.random.var").RandomGeneratorSharedVariable
+    transforms = [(id(rv), id(t)) for rv, t in model.rvs_to_transforms.items()]
+    labels = (model.named_vars_to_dims, dict(model.coords))
+    variables = [(id(variable), variable.name) for variable in outputs]
+    digest = hashlib.sha256(repr((variables, transforms, labels)).encode())
+    for variable in inputs(outputs):
+        if isinstance(variable, random):
+            continue
+        held = hasattr(variable, "get_value")
+        data = variable.get_value(borrow=True) if held else getattr(variable, "data", None)
+        if isinstance(data, np.ndarray | np.generic):
+            digest.update(f"{id(variable)} {data.dtype} {data.shape}".encode())
+            digest.update(np.ascontiguousarray(data).tobytes())
+    return digest.digest()
 
 
 @_readable()
@@ -89,9 +129,11 @@ def pymc_density(model: Model) -> Density:
 
         return function
 
-    @functools.cache
+    densities = {jacobian: model.logp(free, jacobian=jacobian, sum=False) for jacobian in (0, 1)}
+
+    @functools.cache  # which does not hold the model
     def prior(jacobian: bool) -> Callable[[JaxArray], Variables]:
-        return over(model.logp(free, jacobian=jacobian, sum=False), free)
+        return over(densities[jacobian], free)
 
     variables, dims_of = [*free, *model.deterministics], model.named_vars_to_dims
     return Density(

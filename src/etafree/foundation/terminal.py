@@ -1,21 +1,32 @@
-"""Printing to a terminal: control characters are escaped, closed pipes are no error."""
+"""Printing to a terminal: control characters are escaped, closed pipes are no error.
+
+Work that takes more than about two seconds shows its progress on a terminal or in a notebook. The
+environment variable ETAFREE_PROGRESS=0 turns that off.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Seconds from which work shows its progress.
-LONG = 5.0
+LONG = 2.0
+#: The environment variable that turns it off.
+SWITCH = "ETAFREE_PROGRESS"
 
 #: Characters that move the cursor, change colours or the direction of text.
 HIDDEN = "\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -68,27 +79,121 @@ def stand_in() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
+class _Display:
+    """What of the work under way is shown: a line for each part, in one display for all of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._progress: Progress | None = None
+        self._lines = 0
+
+    def add(self, name: str, total: int | None, done: int) -> TaskID:
+        """Show a part of the work; nothing is loaded before the first."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            if self._progress is None:
+                terminal = sys.stderr.isatty()
+                console = Console(file=sys.stderr, force_terminal=True) if terminal else Console()
+                left = TextColumn("{task.fields[left]}")
+                columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), left
+                self._progress = Progress(*columns, console=console, transient=True)
+                self._progress.start()
+            self._lines += 1
+            return self._progress.add_task(name, total=total, completed=done, left="")
+
+    def update(self, line: TaskID, done: int, left: str) -> None:
+        """Say how far a part is."""
+        if self._progress is not None:
+            self._progress.update(line, completed=done, left=left)
+
+    def remove(self, line: TaskID) -> None:
+        """Take a part away, and the display with the last."""
+        with self._lock:
+            self._lines -= 1
+            if self._progress is not None:
+                self._progress.remove_task(line)
+                if self._lines == 0:
+                    self._progress.stop()
+                    self._progress = None
+
+
+_DISPLAY = _Display()
+
+
+def watched() -> bool:
+    """Return whether somebody sees our progress: a terminal or notebook, not of a worker."""
+    if os.environ.get(SWITCH, "") in ("0", "false", "no", "off"):
+        return False
+    if multiprocessing.parent_process() is not None:
+        return False
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.stderr.isatty() or hasattr(shell, "kernel")
+
+
 @contextlib.contextmanager
-def counted(total: int, name: str) -> Iterator[Callable[[int], None]]:
-    """Yield a function that counts steps, in a progress bar if they take long in a terminal."""
-    watched = sys.stderr.isatty() and multiprocessing.parent_process() is None
-    start, before, done = 0.0, 0, 0
-    bar: Progress | None = None
-    with contextlib.ExitStack() as stack:
+def counted(total: int | None, name: str) -> Iterator[Callable[[int], None]]:
+    """Yield a function that counts steps, shown in a terminal or notebook if they take long.
 
-        def show(count: int) -> None:
-            nonlocal start, before, done, bar
-            done, now = done + count, time.monotonic()
-            if before == 0:  # the first may compile
-                start, before = now, done
-            elif watched and bar is None and now - start > max(0.5, LONG * (done - before) / total):
-                from rich.console import Console
-                from rich.progress import Progress
+    A part of the work that has counted nothing for two seconds is shown too, and one without a
+    total with the time that it takes. Parts within parts have a line each.
+    """
+    if not watched():
+        yield lambda count: None
+        return
+    start, before, done, over = 0.0, 0, 0, False
+    line: TaskID | None = None
+    lock = threading.Lock()
 
-                console = Console(file=sys.stderr, force_terminal=True)
-                bar = stack.enter_context(Progress(console=console, transient=True))
-                bar.add_task(name, total=total)
-            if bar is not None:
-                bar.update(bar.task_ids[0], completed=done)
+    def appear() -> None:
+        nonlocal line
+        with lock:
+            if line is None and not over:
+                line = _DISPLAY.add(name, total, done)
 
+    def show(count: int) -> None:
+        nonlocal start, before, done
+        done, now = done + count, time.monotonic()
+        if before == 0:  # the first may compile
+            start, before = now, done
+            return
+        spent = now - start
+        expected = spent / (done - before) * ((total or done) - before)
+        if total is not None and spent > 0.5 and expected > LONG:
+            appear()
+        if line is not None:
+            left = max(expected - spent, 0.0)
+            _DISPLAY.update(line, done, f"{left:.0f} s left" if total is not None else "")
+
+    timer = threading.Timer(LONG, appear)
+    timer.daemon = True
+    timer.start()
+    try:
         yield show
+    finally:
+        timer.cancel()
+        with lock:
+            over = True
+            if line is not None:
+                _DISPLAY.remove(line)
+
+
+def shown(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function whose calls may take long, so that a terminal or notebook shows them.
+
+    Examples
+    --------
+    >>> shown("adding")(sum)([1, 2])
+    3
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            with counted(None, name):
+                return function(*args, **kwargs)
+
+        return call
+
+    return decorate

@@ -8,6 +8,7 @@ from typing import Any
 
 from etafree.errors import InputError
 from etafree.foundation.arguments import as_choice
+from etafree.foundation.terminal import shown
 from etafree.foundation.threads import own_settings
 from etafree.learning_rates.gpc import gpc
 from etafree.learning_rates.holmes_walker import holmes_walker
@@ -24,6 +25,7 @@ _EVERY = magnitude, lyddon, gpc, matsubara, safebayes, holmes_walker, kl_to_baye
 METHODS: dict[str, Callable[..., LearningRate]] = {method.__name__: method for method in _EVERY}
 
 
+@shown("choosing a learning rate")
 @own_settings
 def select(
     source: object,

@@ -14,6 +14,7 @@ for :math:`\sigma^2\sim\mathrm{IG}(a,b)`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, as_count, as_positive
+from etafree.foundation.terminal import counted
 from etafree.learning_rates.problem import LearningRate, Problem, normal_prior
 from etafree.losses import Squared
 from etafree.posterior import GeneralizedPosterior, LogPrior
@@ -159,7 +161,10 @@ def safebayes(
         facts["computed"] = "closed form"
     else:
         seeds = draw_seed.spawn(RUNS)
-        runs = np.array([[sequence.by_draws(eta, count, seed) for eta in rates] for seed in seeds])
+        runs = np.empty((RUNS, len(rates)))
+        with counted(runs.size * (n - first), "safebayes: predictions") as step:
+            for run, k in np.ndindex(runs.shape):
+                runs[run, k] = sequence.by_draws(float(rates[k]), count, seeds[run], step)
         totals = runs.mean(axis=0)
         apart = runs - runs[:, [int(totals.argmin())]]
         error = apart.std(axis=0, ddof=1) / np.sqrt(RUNS)
@@ -221,7 +226,9 @@ class _Sequence:
         y = total.y if total.offset is None else total.y - total.offset
         return prequential_losses(total.X[order], y[order], rates, *prior, self.version, conjugate)
 
-    def by_draws(self, eta: float, draws: int, seed: np.random.SeedSequence) -> float:
+    def by_draws(
+        self, eta: float, draws: int, seed: np.random.SeedSequence, step: Callable[[int], None]
+    ) -> float:
         """Return the cumulative loss of predictions at one learning rate."""
         rng, done, loss, fresh = np.random.default_rng(seed), self.first, 0.0, True
         while done < len(self.order):
@@ -244,6 +251,7 @@ class _Sequence:
                 means = zip(weights.T @ theta, rows[:usable], strict=True)
                 loss += sum(float(self._losses(m[None], row[None])[0, 0]) for m, row in means)
             done += usable
+            step(usable)
             fresh, log_weights = usable < len(rows), power[:, -1]
         return loss
 
@@ -279,8 +287,7 @@ class _Sequence:
             if total.offset is not None:
                 u += total.offset[rows]
             return total.loss.values(u, total.y[rows])
-        single = np.eye(total.n)[rows]
-        return np.column_stack([total.reweighted(one, True).totals(thetas) for one in single])
+        return np.asarray(total.losses_of(rows, thetas))
 
     def _penalty_steps(self, thetas: Array, done: int, count: int) -> Array:
         """Return what the penalty adds with every row, (D, count)."""

@@ -10,6 +10,7 @@ import numpy as np
 from etafree.draws import Draws
 from etafree.errors import ConvergenceError, InputError
 from etafree.foundation.arguments import MOST, as_choice, as_rng, told_seed
+from etafree.foundation.terminal import shown
 from etafree.foundation.threads import own_settings
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.elliptical import TOO_COARSE, elliptical_draws
@@ -33,6 +34,7 @@ FEWEST = 50
 ROUNDING = 0.1
 
 
+@shown("sampling")
 @own_settings
 def sample(
     posterior: GeneralizedPosterior, draws: int = 4000, seed: object = 0, sampler: str = "auto"

@@ -39,6 +39,7 @@ from etafree.data.compiled import jit
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_choice
+from etafree.foundation.terminal import counted
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _UNIT = np.float32(2.0**-31)
@@ -113,6 +114,8 @@ def fill_noise(counter, words, one, two, unit):  # type: ignore[no-untyped-def] 
 RULES = ("appendix", "published")
 #: Observations updated at a time: their random numbers stay in the innermost cache.
 BLOCK = 512
+#: Updates of latent variables between two looks at interrupts: some tenths of a second.
+UPDATES = 1 << 26
 #: Squares of latent shifts stay within single precision.
 LARGEST = 1e15
 
@@ -159,18 +162,17 @@ def update_latents(base, x, b, y, t, z, noise, unit, residual, eta, c, published
 
 
 @jit(fastmath=True)
-def _run_chain(key, columns, y, cov, root, start, eta, c, published, burn_in, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+def _run_chain(counter, t, beta, columns, y, cov, root, start, eta, c, published, out):  # type: ignore[no-untyped-def]  # pragma: no cover
     p, n = columns.shape
-    beta, moment = np.zeros(p), np.empty(p)
+    moment = np.empty(p)
     few, words = np.empty(p + (p + 1) // 2, np.uint64), np.empty(BLOCK + BLOCK // 2, np.uint64)
     small = np.empty((3, p), np.float32)
     normal, spare, unused = small[0], small[1], small[2]
     # separate arrays: rows of one lie a power of two apart, and fight for the cache
     z, noise = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
     unit, residual = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-    t, partial = np.zeros(n, np.float32), np.empty(BLOCK)
-    counter = key
-    for step in range(burn_in + out.shape[0]):
+    partial = np.empty(BLOCK)
+    for step in range(out.shape[0]):
         for j in range(p):
             moment[j] = start[j]
         for first in range(0, n, BLOCK):
@@ -202,17 +204,28 @@ def _run_chain(key, columns, y, cov, root, start, eta, c, published, burn_in, ou
             for k in range(p):
                 total += cov[j, k] * moment[k] + root[j, k] * float64(normal[k])
             beta[j] = total
-        if step >= burn_in:
-            for j in range(p):
-                out[step - burn_in, j] = beta[j]
+        for j in range(p):
+            out[step, j] = beta[j]
+    return counter
 
 
 @jit(parallel=True, fastmath=True)
-def _run_chains(keys, data, columns, y, cov, root, start, eta, c, published, burn_in, out):  # type: ignore[no-untyped-def]  # pragma: no cover
-    for k in prange(keys.shape[0]):
+def _run_chains(counters, t, beta, data, columns, y, cov, root, start, eta, c, published, out):  # type: ignore[no-untyped-def]  # pragma: no cover
+    for k in prange(counters.shape[0]):
         x, response = columns[data[k]], y[data[k]]
-        _run_chain(
-            keys[k], x, response, cov[k], root[k], start[k], eta[k], c, published, burn_in, out[k]
+        counters[k] = _run_chain(
+            counters[k],
+            t[k],
+            beta[k],
+            x,
+            response,
+            cov[k],
+            root[k],
+            start[k],
+            eta[k],
+            c,
+            published,
+            out[k],
         )
 
 
@@ -245,9 +258,17 @@ def gibbs_chains(
     information = eta[:, None, None] * gram[data] + precision
     cov = linalg.inv(information, "precision of the coefficients")
     root = linalg.cholesky(cov, "precision of the coefficients")
-    out = np.empty((len(data), draws, X.shape[2]))
-    keys = seed.generate_state(len(data), np.uint64)
+    (chains,), (n, p) = data.shape, X.shape[1:]
+    out, counters = np.empty((chains, draws, p)), seed.generate_state(chains, np.uint64)
+    state = counters, np.zeros((chains, n), np.float32), np.zeros((chains, p))
     columns, y, shift, eta = map(np.ascontiguousarray, (X.transpose(0, 2, 1), y, shift, eta))
-    rest = (float(c), rule == "published", int(burn_in), out)
-    _run_chains(keys, data, columns, y, cov, root, shift, eta, *rest)
+    fixed = data, columns, y, cov, root, shift, eta, float(c), rule == "published"
+    size = max(1, UPDATES // (chains * n))
+    with counted(burn_in + draws, "Gibbs sampling") as step:
+        for first in range(-burn_in, draws, size):  # compiled code hears of no interrupt
+            many = min(size, draws - first)
+            block = np.empty((chains, many, p))
+            _run_chains(*state, *fixed, block)
+            out[:, max(first, 0) : max(first + many, 0)] = block[:, max(-first, 0) :]
+            step(many)
     return out

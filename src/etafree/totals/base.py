@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.data.formula import Context, Design, design
 from etafree.data.groups import Groups
@@ -156,6 +157,11 @@ class Total(ABC):
     @abstractmethod
     def totals(self, thetas: Array) -> Array:
         """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
+
+    def losses_of(self, rows: NDArray[np.intp], thetas: Array) -> Array:
+        """Return the losses of some rows, of weight one, at parameters (D, p): (D, rows)."""
+        single = (np.bincount([row], minlength=self.n).astype(np.float64) for row in rows)
+        return np.column_stack([self.reweighted(one, True).totals(thetas) for one in single])
 
     @abstractmethod
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:

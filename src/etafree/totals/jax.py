@@ -74,6 +74,7 @@ class Kernels:
         self.derivatives, self.hessians = jax.jit(derivatives), jax.jit(hessians)
         self.value_and_gradient = jax.jit(jax.value_and_grad(total))
         self.totals = jax.jit(jax.vmap(total, (0, None, None)))
+        self.table = jax.jit(jax.vmap(jax.vmap(loss, (None, 0)), (0, None)))
 
 
 #: Numbers of rows times columns in a chunk: where derivatives of a million rows are fastest.
@@ -277,6 +278,14 @@ class JaxTotal(JaxRows):
                 return np.asarray(np.sum([np.asarray(one) for one in sums], axis=0))
 
         return pytrees.in_bundles(thetas, step, summed)
+
+    def losses_of(self, rows: NDArray[np.intp], thetas: Array) -> Array:
+        size = 1 << (len(rows) - 1).bit_length()  # few sizes, few compilations
+        where = rows[np.minimum(np.arange(size), len(rows) - 1)]
+        with double_precision():
+            block = import_jax().tree.map(lambda column: column[where], self.columns)
+            losses = np.asarray(self._kernels.table(thetas, block))[:, : len(rows)]
+        return np.where(np.isnan(losses), np.inf, losses)
 
     def log_density_parts(self) -> Callable[[JaxArray], JaxArray]:
         """Return the total loss as a function of theta (p,) that JAX can trace in float64."""

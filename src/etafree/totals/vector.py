@@ -8,39 +8,62 @@ says, which is never changed; weights are arguments, so that other weights compi
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import truediv
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.data.groups import Groups
 from etafree.data.pytrees import double_precision, import_jax, in_bundles
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_array
-from etafree.foundation.linalg import absolute
+from etafree.foundation.linalg import absolute, majorized
 from etafree.penalties import SmoothPenalty
-from etafree.totals.base import ClusterBlock, ClusterTotals
+from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives
 from etafree.totals.jax import AutodiffLoss, AutodiffTotal
 from etafree.totals.linear import COMPILE_FROM, add_group_sums
 
 if TYPE_CHECKING:
     from jax import Array as JaxArray
 
-#: A function of parameters (p,), written in JAX.
-Function = Callable[[Any], Any]
+#: A function of parameters (p,) and a loss's data, written in JAX.
+Function = Callable[..., Any]
+#: Arrays that a function takes besides.
+Data = tuple[Any, ...]
 #: Numbers that the passes of one bundle write.
 BUNDLE = 1 << 20
+#: Second derivatives of a row up to which one program gives all derivatives, forward mode only.
+JETS = 36
+#: Points at which a penalty is computed at a time.
+MANY = 1 << 10
+#: Points whose derivatives are kept: those of one fit.
+KEPT = 32
 #: Numbers in the Hessians of a block of clusters: each block takes all passes over all rows.
 HESSIANS = 1 << 23
 #: How far down a logarithm is looked, and by what share the total may rise there and count as flat.
 FAR, LEVEL = 6.0, 1e-9
 
 
+class Jets(NamedTuple):
+    """Losses (n,), scores (n, p), and second derivatives (n, p (p + 1) / 2) of a triangle."""
+
+    values: Array
+    scores: Array
+    bent: Array
+
+
 class _Passes:
-    """Compiled functions of parameters (p,) and weights (n,)."""
+    """Compiled functions of parameters (p,), weights (n,) and the data of a loss.
+
+    Few parameters have all that is asked for from one program, `jets`: a program compiles for
+    seconds and runs for less than a millisecond.
+    """
 
     def __init__(self, function: Function, n: int, p: int) -> None:
         import jax
@@ -48,47 +71,85 @@ class _Passes:
 
         size = max(1, BUNDLE // n)
         axes, pairs = np.eye(p), np.column_stack(np.tril_indices(p))
+        self.pairs, self.few = pairs, len(pairs) <= JETS and len(pairs) * n <= BUNDLE
+        self._kept: OrderedDict[tuple[bytes, ...], Jets] = OrderedDict()
+        self._most = max(1, min(KEPT, BUNDLE // (len(pairs) * n)))
 
-        def values(theta: JaxArray, w: JaxArray) -> JaxArray:
-            return jnp.where(w > 0, w * function(theta), 0.0)
+        def jets(theta: JaxArray, data: Data) -> tuple[JaxArray, ...]:
+            def along(axis: JaxArray, t: JaxArray) -> tuple[JaxArray, JaxArray]:
+                return jax.jvp(lambda t: function(t, *data), (t,), (axis,))
 
-        def total(theta: JaxArray, w: JaxArray) -> JaxArray:
-            return values(theta, w).sum()
+            def one(pair: Any) -> tuple[JaxArray, ...]:
+                first, second = jnp.asarray(axes)[pair]
+                (value, score), (_, bent) = jax.jvp(partial(along, first), (theta,), (second,))
+                return value, score, bent
 
-        def along(axis: JaxArray, theta: JaxArray, w: JaxArray) -> Any:
-            return jax.jvp(lambda t: values(t, w), (theta,), (axis,))[1]
+            value, score, bent = jax.vmap(one, out_axes=(None, 0, 0))(pairs)
+            return value, score[pairs[:, 0] == pairs[:, 1]].T, bent.T
 
-        def scores(theta: JaxArray, w: JaxArray) -> JaxArray:
-            columns: JaxArray = jax.lax.map(lambda a: along(a, theta, w), axes, batch_size=size)
+        def values(theta: JaxArray, w: JaxArray, data: Data) -> JaxArray:
+            return jnp.where(w > 0, w * function(theta, *data), 0.0)
+
+        def total(theta: JaxArray, w: JaxArray, data: Data) -> JaxArray:
+            return values(theta, w, data).sum()
+
+        def along(axis: JaxArray, theta: JaxArray, w: JaxArray, data: Data) -> Any:
+            return jax.jvp(lambda t: values(t, w, data), (theta,), (axis,))[1]
+
+        def scores(theta: JaxArray, w: JaxArray, data: Data) -> JaxArray:
+            columns: JaxArray = jax.lax.map(
+                lambda a: along(a, theta, w, data), axes, batch_size=size
+            )
             return columns.T
 
-        def derivatives(theta: JaxArray, w: JaxArray) -> tuple[JaxArray, ...]:
-            def one(axis: JaxArray) -> tuple[JaxArray, JaxArray]:
-                column = jax.jvp(lambda t: jax.grad(total)(t, w), (theta,), (axis,))[1]
-                return (along(axis, theta, w) ** 2).sum(), column
+        def derivatives(theta: JaxArray, w: JaxArray, data: Data) -> tuple[JaxArray, ...]:
+            def summed(t: JaxArray) -> tuple[JaxArray, JaxArray]:
+                each = values(t, w, data)
+                return each.sum(), each
 
-            squares, hessian = jax.lax.map(one, axes, batch_size=size)
-            return *jax.value_and_grad(total)(theta, w), squares, hessian
+            def one(axis: JaxArray) -> tuple[JaxArray, ...]:
+                slope = jax.value_and_grad(summed, has_aux=True)
+                at, moved = jax.jvp(slope, (theta,), (axis,))
+                (value, _), gradient = at
+                (_, score), column = moved
+                return value, gradient, (score**2).sum(), column
+
+            value, gradient, squares, hessian = jax.lax.map(one, axes, batch_size=size)
+            return value[0], gradient[0], squares, hessian
 
         def cluster_hessians(
-            theta: JaxArray, w: JaxArray, codes: JaxArray, count: int, twice: bool
+            theta: JaxArray, w: JaxArray, data: Data, codes: JaxArray, count: int, twice: bool
         ) -> tuple[JaxArray, ...]:
             def add(bent: JaxArray) -> JaxArray:
                 return jax.ops.segment_sum(bent, codes, count)  # codes from `count` on are dropped
 
             def one(pair: JaxArray) -> tuple[JaxArray, ...]:
                 first, second = jnp.asarray(axes)[pair]
-                bent = jax.jvp(lambda t: along(first, t, w), (theta,), (second,))[1]
+                bent = jax.jvp(lambda t: along(first, t, w, data), (theta,), (second,))[1]
                 return (add(bent), add(w * bent)) if twice else (add(bent),)
 
             sums: tuple[JaxArray, ...] = jax.lax.map(one, pairs, batch_size=size)
             return sums
 
-        self.total, self.pairs = total, pairs
+        self.total, self._jets = total, jax.jit(jets)
         self.values, self.scores = jax.jit(values), jax.jit(scores)
-        self.derivatives, self.totals = jax.jit(derivatives), jax.jit(jax.vmap(total, (0, None)))
+        self.derivatives = jax.jit(derivatives)
+        self.totals = jax.jit(jax.vmap(total, (0, None, None)))
+        self.tables = jax.jit(jax.vmap(values, (0, None, None)))
         self.value_and_gradient = jax.jit(jax.value_and_grad(total))
-        self.cluster_hessians = jax.jit(cluster_hessians, static_argnums=(3, 4))
+        self.cluster_hessians = jax.jit(cluster_hessians, static_argnums=(4, 5))
+
+    def jets(self, theta: Array, data: Data) -> Jets:
+        """Return the jets at theta; the last ones are kept."""
+        key = (theta.tobytes(), *(np.asarray(array).tobytes() for array in data))
+        jets = self._kept.get(key)
+        if jets is None:
+            with double_precision():
+                jets = Jets(*map(np.asarray, self._jets(theta, data)))
+            self._kept[key] = jets
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return jets
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,30 +184,64 @@ class PointwiseTotal(AutodiffTotal):
 
     def _sums(self, name: str, theta: Array, *rest: object) -> Any:
         with double_precision():
-            sums = getattr(self._passes, name)(theta, self._w, *rest)
+            sums = getattr(self._passes, name)(theta, self._w, self.loss.data, *rest)
             return import_jax().tree.map(np.asarray, sums)
 
     def reweighted(self, weights: Array | None, frequency: bool) -> PointwiseTotal:
         return replace(self, weights=weights, frequency=frequency)
 
+    @property
+    def _few(self) -> bool:
+        return self._passes.few
+
+    def _jets(self, theta: Array) -> Jets:
+        """Return weighted jets, zeros for rows without weight."""
+        jets = self._passes.jets(np.asarray(theta, dtype=np.float64), self.loss.data)
+        if self.weights is None:
+            return jets
+        w, used = self.weights[:, None], self.weights[:, None] > 0
+        values = np.where(used[:, 0], self.weights * jets.values, 0.0)
+        return Jets(values, *(np.where(used, w * part, 0.0) for part in jets[1:]))
+
     def values(self, theta: Array) -> Array:
+        if self._few:
+            return self._jets(theta).values.copy()
         return np.asarray(self._sums("values", theta))
 
     def scores(self, theta: Array) -> Array:
-        return np.array(self._sums("scores", theta))
+        return np.array(self._jets(theta).scores if self._few else self._sums("scores", theta))
+
+    def derivatives(self, theta: Array, *, majorize: bool = False) -> Derivatives:
+        if not self._few:
+            return super().derivatives(theta, majorize=majorize)
+        jets = self._jets(theta)
+        hessian = self._square(jets.bent.sum(axis=0)[:, None])[0]
+        scale = np.sqrt(self.n * (jets.scores**2).sum(axis=0))
+        if majorize:
+            hessian = majorized(hessian, scale, 1e-6)
+        return Derivatives(float(jets.values.sum()), jets.scores.sum(axis=0), hessian, scale)
 
     def totals(self, thetas: Array) -> Array:
+        if self._few and len(thetas) == 1:
+            value = self._jets(thetas[0]).values.sum()
+            return np.array([np.inf if np.isnan(value) else value])
         step = 1 << max(0, (BUNDLE // self.n).bit_length() - 1)
         return in_bundles(thetas, step, lambda bundle: np.asarray(self._sums("totals", bundle)))
+
+    def losses_of(self, rows: NDArray[np.intp], thetas: Array) -> Array:
+        step, once = max(1, BUNDLE // self.n), self.reweighted(None, True)
+        parts = [thetas[first : first + step] for first in range(0, len(thetas), step)]
+        losses = np.concatenate([once._sums("tables", part)[:, rows] for part in parts])
+        return np.where(np.isnan(losses), np.inf, losses)
 
     def log_density_parts(self) -> Callable[[JaxArray], JaxArray]:
         """Return the total loss as a function of theta (p,) that JAX can trace in float64."""
         import jax.numpy as jnp
 
-        total, w = self._passes.total, jnp.asarray(self._w)
+        total, w, data = self._passes.total, jnp.asarray(self._w), self.loss.data
 
         def summed(theta: JaxArray) -> JaxArray:
-            value = total(theta, w)
+            value = total(theta, w, data)
             return jnp.where(jnp.isnan(value), jnp.inf, value)
 
         return summed
@@ -171,10 +266,24 @@ class PointwiseTotal(AutodiffTotal):
         for first in range(0, len(groups), step):
             codes = groups.codes - first
             codes = np.where((codes >= 0) & (codes < step), codes, step)
-            lower = self._sums("cluster_hessians", theta, codes, step, twice)
+            lower = self._cluster_hessians(theta, codes, step, twice)
             block = slice(first, min(first + step, len(groups)))
             full = [self._square(entries)[: block.stop - first] for entries in lower]
             yield ClusterBlock(first, sums[block], full[0], weights[block], absolute(full[-1]))
+
+    def _cluster_hessians(
+        self, theta: Array, codes: NDArray[np.intp], count: int, twice: bool
+    ) -> Sequence[Array]:
+        """Return triangles (p (p + 1) / 2, count) of Hessians, and these weighted once more."""
+        if not self._few:
+            sums: Sequence[Array] = self._sums("cluster_hessians", theta, codes, count, twice)
+            return sums
+        bent = self._jets(theta).bent
+        each = [bent, self._w[:, None] * bent] if twice else [bent]
+        return [
+            np.array([np.bincount(codes, column, count + 1)[:count] for column in part.T])
+            for part in each
+        ]
 
     def _square(self, lower: Array) -> Array:
         """Return symmetric matrices (g, p, p) from the entries (p (p + 1) / 2, g) of a triangle."""
@@ -203,6 +312,8 @@ class PointwiseLoss(AutodiffLoss):
         How many are behind the n losses, if these are of groups.
     spreads : tuple of int, optional
         Positions of the parameters that say how the effects of groups spread.
+    data : tuple of arrays, optional
+        What the function takes after the parameters: other data of the same shapes compile nothing.
 
     Examples
     --------
@@ -219,6 +330,7 @@ class PointwiseLoss(AutodiffLoss):
     name: str | None = None
     observations: int | None = None
     spreads: tuple[int, ...] = ()
+    data: Data = ()
 
     arguments: ClassVar[str] = "theta"
 
@@ -230,9 +342,12 @@ class PointwiseLoss(AutodiffLoss):
     def __repr__(self) -> str:
         return f"PointwiseLoss({self.label}, n={self.n})"
 
-    def with_function(self, function: Function) -> PointwiseLoss:
-        """Return the loss with another function of the same values; nothing is compiled anew."""
-        other = replace(self, function=function)
+    def again(self, **changes: Any) -> PointwiseLoss:
+        """Return the loss with data of the same shapes, say; nothing is compiled anew.
+
+        Another `function` must have the same values.
+        """
+        other = replace(self, **changes)
         other.__dict__["_compiled"] = self.__dict__.setdefault("_compiled", {})
         return other
 
@@ -288,12 +403,12 @@ class PointwiseLoss(AutodiffLoss):
         """Refuse a function that does not give n losses, or none that are finite at the start."""
         jax = import_jax()
         with double_precision():
-            losses = jax.eval_shape(self.function, jax.numpy.asarray(start))
+            losses = jax.eval_shape(self.function, jax.numpy.asarray(start), *self.data)
             if getattr(losses, "shape", None) != (self.n,) or losses.dtype != np.float64:
                 problem = f"returns {losses} for {self.n} observations"
                 advice = f"return float64 losses of shape ({self.n},)"
                 raise InputError("function", problem, advice)
-            here = np.asarray(self.passes(len(start)).values(start, np.ones(self.n)))
+        here = PointwiseTotal(self, len(start)).values(start)
         if not np.isfinite(here).all():
             bad = np.flatnonzero(~np.isfinite(here))
             problem = f"is where the loss of {len(bad)} rows is not finite, the first row {bad[0]}"
@@ -306,20 +421,37 @@ class JaxPenalty(SmoothPenalty):
     @classmethod
     def of(cls, function: Function, weight: float, name: str) -> JaxPenalty:
         """Return the penalty that adds ``weight * function(theta)`` at any effective scale."""
-        jax = import_jax()
+        jax, last = import_jax(), threading.local()
 
-        def compiled(derivative: Function) -> Callable[[Array], Any]:
-            call = jax.jit(derivative)
+        def derivatives(theta: JaxArray) -> tuple[JaxArray, ...]:
+            def along(axis: JaxArray) -> tuple[JaxArray, ...]:
+                at, moved = jax.jvp(jax.value_and_grad(function), (theta,), (axis,))
+                return *at, moved[1]
 
-            def computed(theta: Array) -> Any:
+            axes = jax.numpy.eye(len(theta))
+            every: tuple[JaxArray, ...] = jax.vmap(along, out_axes=(None, None, 0))(axes)
+            return every
+
+        call, many = jax.jit(derivatives), jax.jit(jax.vmap(function))
+
+        def each(thetas: Array) -> Array:
+            with double_precision():
+                return np.asarray(many(thetas))
+
+        def computed(theta: Array, order: int) -> Any:
+            if theta.ndim == 2:
+                return in_bundles(theta, MANY, each)
+            key = np.asarray(theta, dtype=np.float64).tobytes()
+            if getattr(last, "key", None) != key:
                 with double_precision():
-                    return np.asarray(call(theta))
+                    last.key, last.results = key, [np.asarray(each) for each in call(theta)]
+            return last.results[order].copy()
 
-            return computed
-
-        slope = jax.grad(function)
-        value, gradient, hessian = map(compiled, (function, slope, jax.jacfwd(slope)))
+        value, gradient, hessian = (partial(computed, order=order) for order in range(3))
         return cls(partial(truediv, weight), value, gradient, hessian, name)
 
     def fitted_to(self, p: int, intercept: int | None = None) -> JaxPenalty:
         return self
+
+    def value(self, theta: Array) -> Array:
+        return np.asarray(self.function(theta), dtype=np.float64)

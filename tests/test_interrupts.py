@@ -1,0 +1,96 @@
+"""Ctrl-C ends long work soon, in compiled loops too, and leaves nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from etafree.samplers import gibbs
+
+START = """
+import os, signal, sys
+import numpy as np
+import etafree as ef
+signal.signal(signal.SIGINT, signal.default_int_handler)
+rng = np.random.default_rng(0)
+X, y = rng.standard_normal((2000, 3)), rng.standard_normal(2000)
+"""
+#: Each does a little first, which compiles, says so, and then what would take many minutes.
+WORK = {
+    "gibbs": """
+from etafree.samplers.gibbs import gibbs_chains
+def work(draws):
+    gibbs_chains(X[None], y[None], np.array([0]), np.ones(1), 1.345, np.eye(3)[None],
+                 np.zeros((1, 3)), draws=draws, burn_in=0, seed=np.random.SeedSequence(1))
+work(10); print("ready", flush=True); work(10**8 // 2)
+""",
+    "bootstrap": """
+criterion = ef.Criterion(ef.losses.Huber(), (X, y))
+ef.bootstrap(criterion, 20); print("ready", flush=True); ef.bootstrap(criterion, 10**7)
+""",
+    "lasso": """
+criterion = ef.Criterion(ef.losses.Huber(), (X, y), ef.penalties.L1(0.1))
+posterior = ef.GeneralizedPosterior(criterion, 1.0)
+ef.sample(posterior, 200); print("ready", flush=True); ef.sample(posterior, 10**7)
+""",
+    "safebayes": """
+import jax.numpy as jnp
+def loss(theta, row):
+    return 0.5 * (row["y"] - row["x"] @ theta) ** 2
+def work(n):
+    data = {"x": X[:n], "y": y[:n]}
+    ef.select(ef.Criterion(ef.JaxLoss(loss), data, start=np.zeros(3)), "safebayes", draws=5000)
+work(30); print("ready", flush=True)
+while True: work(2000)
+""",
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("name", WORK)
+def test_ctrl_c_ends_long_work(name):
+    if name == "safebayes" and find_spec("jax") is None:
+        pytest.skip("needs JAX")
+    command = [sys.executable, "-c", START + WORK[name]]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        try:
+            assert process.stdout.readline() == "ready\n", process.stderr.read()
+            time.sleep(1.0)
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)[1]  # on a busy machine
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGINT
+    assert said.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_blocks_of_the_gibbs_sampler_change_nothing(monkeypatch):
+    rng = np.random.default_rng(5)
+    X, y = rng.standard_normal((2, 600, 2)), rng.standard_normal((2, 600))
+
+    def draws():
+        return gibbs.gibbs_chains(
+            X,
+            y,
+            np.array([0, 1, 1]),
+            np.array([0.5, 1.0, 2.0]),
+            1.345,
+            np.tile(np.eye(2), (3, 1, 1)),
+            np.zeros((3, 2)),
+            draws=23,
+            burn_in=11,
+            seed=np.random.SeedSequence(1),
+        )
+
+    whole = draws()
+    for steps in (1, 4, 30):
+        monkeypatch.setattr(gibbs, "UPDATES", 3 * 600 * steps)
+        np.testing.assert_array_equal(draws(), whole)
