@@ -268,7 +268,8 @@ def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions])
             return {k: v for k, v in every.items() if k in samples and k not in moving}
 
         flat = over_draws(variables, theta.reshape(-1, len(own)))
-        return {k: v.reshape((*theta.shape[:-1], *v.shape[1:])) for k, v in flat.items()}
+        order = [name for name in dict.fromkeys([*density.shapes, *samples]) if name in flat]
+        return {k: flat[k].reshape((*theta.shape[:-1], *flat[k].shape[1:])) for k in order}
 
     def group_draws(theta: Array, seed: int) -> dict[str, Array]:
         jax = import_jax()
