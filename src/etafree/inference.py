@@ -711,7 +711,8 @@ def _linear(node: ast.expr, mark: str, names: tuple[str, ...]) -> Array:
         case ast.Name(id=name):
             if not name.startswith(mark):
                 raise _unknown(name, names)
-            return np.eye(len(names) + 1)[int(name.removeprefix(mark))]
+            unit: Array = np.eye(len(names) + 1)[int(name.removeprefix(mark))]
+            return unit
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=inner):
             return (-1.0 if isinstance(sign, ast.USub) else 1.0) * _linear(inner, mark, names)
         case ast.BinOp(left=left, op=operator, right=right):
