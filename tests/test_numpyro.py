@@ -250,3 +250,24 @@ def test_what_is_refused():
     refused("fit", "no samples of m", lambda: numpyro_fit({"x": y}, model))
     refused("fit", "shapes", lambda: numpyro_fit({"m": np.zeros((2, 3, 4))}, model))
     refused("prior", "is missing", lambda: numpyro_fit(good, model, eta=0.5))
+
+
+def test_variables_are_shown_in_the_models_order():
+    """JAX sorts dicts by their keys, and so does NumPyro's sampler."""
+    rng = np.random.default_rng(0)
+    y = 1.0 + rng.standard_normal(60)
+
+    def model(y):
+        mean = numpyro.sample("zeta", dist.Normal(0, 9))
+        scale = numpyro.sample("sigma", dist.HalfNormal(3))
+        slope = numpyro.sample("alpha", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(mean + slope * np.linspace(0, 1, 60), scale), obs=y)
+
+    draws = rng.standard_normal((3, 2, 200))
+    samples = {"alpha": draws[0], "sigma": np.exp(0.1 * draws[1]), "zeta": 1 + 0.1 * draws[2]}
+    made = ef.calibrate(ef.from_numpyro(samples, model, args=(y,)))
+    assert made.names == ("zeta", "sigma_log__", "alpha")
+    assert list(made.summary().index) == list(made.params.index) == ["zeta", "sigma", "alpha"]
+    assert np.isnan(made.pvalues["sigma"])  # zero is no scale
+    for name in ("zeta", "alpha"):
+        assert made.pvalues[name] == pytest.approx(made.test(f"{name} = 0").p_value, rel=1e-7)

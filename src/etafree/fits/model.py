@@ -312,7 +312,8 @@ def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions])
     def constrain(theta: Array) -> dict[str, Array]:
         call = density.once(("constrain", key, effects, shown), lambda: split.variables(shown))
         flat = in_batches(call, theta.reshape(-1, len(own)))
-        return {k: v.reshape((*theta.shape[:-1], *v.shape[1:])) for k, v in flat.items()}
+        order = [name for name in dict.fromkeys([*density.shapes, *samples]) if name in flat]
+        return {k: flat[k].reshape((*theta.shape[:-1], *flat[k].shape[1:])) for k in order}
 
     def pointwise(theta: Array) -> dict[str, Array]:
         return in_batches(density.once("rows", lambda: batched(density.log_likelihood)), theta)
