@@ -161,35 +161,40 @@ class Grid:
         scale: str,
     ) -> Grid:
         """Return the rows of new data, of the criterion's own if `newdata` is None."""
-        import pandas as pd
-
         link = as_choice(scale, "scale", SCALES) == "link"
         if criterion is None or not has_design(criterion.total):
             problem = "needs all coefficients of a loss over a linear predictor"
             advice = "calibrate an ef.Criterion, without var_names=; files keep none"
             raise InputError("predict", problem, advice)
-        total, rows = criterion.total, criterion.rows
         if newdata is None:
             if offset is not None:
                 raise InputError("offset", "is that of the data already", "pass newdata= with it")
-            own = total.offset if total.offset is not None else np.zeros(total.n)
-            weights = np.ones(total.n) if total.weights is None else total.weights
-            index = pd.RangeIndex(rows.original) if rows.index is None else rows.index
-            index = index if rows.kept is None else index[rows.kept]
-            if rows.right is None:
-                table = pd.DataFrame(total.X, columns=list(criterion.names), index=index)
-            else:
-                table = rows.table if rows.kept is None else rows.table.iloc[rows.kept]
-            return cls(criterion, columns, link, total.X, own, weights, table, rows.right, index)
+            return cls._own(criterion, columns, link)
         table, X = _new_rows(criterion, columns, newdata)
-        if total.offset is not None and offset is None:
+        if criterion.total.offset is not None and offset is None:
             problem = "is needed: the data had one for each row"
             raise InputError("offset", problem, "pass a number or a value per row of newdata")
         shift = 0.0 if offset is None else as_array(offset, "offset")
         if np.ndim(shift) > 0 and np.shape(shift) != (len(X),):
             raise InputError("offset", f"has shape {np.shape(shift)} for {len(X)} rows")
-        ones = np.ones(len(X))
-        return cls(criterion, columns, link, X, shift * ones, ones, table, rows.right, table.index)
+        ones, right = np.ones(len(X)), criterion.rows.right
+        return cls(criterion, columns, link, X, shift * ones, ones, table, right, table.index)
+
+    @classmethod
+    def _own(cls, criterion: Criterion, columns: Columns, link: bool) -> Grid:
+        """Return the rows that the criterion has."""
+        import pandas as pd
+
+        total, rows = criterion.total, criterion.rows
+        offset = np.zeros(total.n) if total.offset is None else total.offset
+        weights = np.ones(total.n) if total.weights is None else total.weights
+        index = pd.RangeIndex(rows.original) if rows.index is None else rows.index
+        index = index if rows.kept is None else index[rows.kept]
+        if rows.right is None:
+            table = pd.DataFrame(total.X, columns=list(criterion.names), index=index)
+        else:
+            table = rows.table if rows.kept is None else rows.table.iloc[rows.kept]
+        return cls(criterion, columns, link, total.X, offset, weights, table, rows.right, index)
 
     def at(self, table: pd.DataFrame) -> Array:
         """Return the design matrix of another table with the same rows."""

@@ -248,11 +248,17 @@ def target_of(
 ) -> Target:
     """Return the target of a criterion whose rows depend on each other as described."""
     named = None if var_names is None else chosen(criterion, var_names)
-    total, reported = criterion.total, criterion.p if named is None else len(named)
-    dependence.check_size(total.weights, 1)
+    total, crowded = criterion.total, None
+    try:
+        reported = criterion.p if named is None else len(named)
+        dependence.check_size(total.weights, reported, FEWER)
+    except InputError as error:  # unless most are fixed effects
+        dependence.check_size(total.weights, 1)
+        crowded = error
     at, settled = _settled(criterion, dependence, **choices)
     try:
-        dependence.check_size(total.weights, reported, FEWER)
+        if crowded is not None:
+            raise crowded
         whole, estimate = _whole(at, dependence, settled)
         if named is not None:
             return _part(whole, named, _many_parameters(at))
@@ -318,12 +324,13 @@ def _settled(
     A = _curvature(criterion, theta, curvature, hessian)
     stacked = None if isinstance(meat, np.ndarray) else criterion.stacked(theta)
     known = centered, stacked, dof is None
-    at = dependence.adjusted(Point(criterion, theta, A, linalg.whitener(A), gradient, *known))
+    at = Point(criterion, theta, A, linalg.whitener(A), gradient, *known)
     return at, Settled(correction, named, kind, meat, dof, totals)
 
 
 def _whole(at: Point, dependence: Dependence, settled: Settled) -> tuple[Target, Meat]:
     """Return the target of all parameters, and its meat."""
+    at = dependence.adjusted(at)
     criterion, dof, p = at.criterion, settled.dof, at.criterion.p
     groups = dependence.summed(settled.correction) if settled.totals is not None else None
     if settled.meat is not None:
