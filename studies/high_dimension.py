@@ -1,7 +1,7 @@
-r"""More coefficients than rows or clusters: a ridge that leaves few effective parameters, and L1.
+r"""More coefficients than rows or clusters, and a ridge that leaves few effective parameters.
 
-Covariates are independent, so the minimisers of the expected penalized loss have closed forms,
-:math:`(\Sigma+\lambda I)^{-1}\Sigma\beta` and the soft threshold of :math:`\beta`.
+Covariates are independent, so the minimiser of the expected penalized loss has the closed form
+:math:`(\Sigma+\lambda I)^{-1}\Sigma\beta`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 
 from etafree.criterion import Criterion
 from etafree.losses import Squared
-from etafree.penalties import L1, Ridge
+from etafree.penalties import Ridge
 from studies.problem import Problem
 
-__all__ = ["HIGH", "lasso", "ridge"]
+__all__ = ["HIGH", "ridge"]
 
 REPORTED = ["x1", "x2", "x3"]
 
@@ -52,22 +52,8 @@ def ridge(rng: np.random.Generator, n: int, p: int, groups: int = 0) -> Problem:
     )
 
 
-def lasso(rng: np.random.Generator, n: int, p: int) -> Problem:
-    """Return L1 least squares with two strong signals among p, errors wider away from zero.
-
-    The penalty is so strong that in none of 600 data sets another coefficient was active: what
-    an uncertain selection does to coverage is not the question here.
-    """
-    X, strength, truth = rng.standard_normal((n, p)), 0.8, np.zeros(p)
-    y = 3.0 * (X[:, 0] - X[:, 1]) + (0.5 + 0.5 * np.abs(X[:, 0])) * rng.standard_normal(n)
-    truth[:2] = 3.0 - strength, strength - 3.0
-    criterion = Criterion(Squared(), (X, y), L1(strength), names=_names(p))
-    return Problem(criterion, {}, truth, {name: {"correction": name} for name in ("HC0", "HC2")})
-
-
 #: Label, function and its arguments, as in `studies.scenarios`.
 HIGH = {
     "ridge, p = 60, n = 40": (ridge, {"n": 40, "p": 60}),
     "ridge, p = 60, G = 40": (ridge, {"n": 80, "p": 60, "groups": 40}),
-    "L1, two of 120, n = 80": (lasso, {"n": 80, "p": 120}),
 }

@@ -271,7 +271,7 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
 #: Scenarios of which a replicate at one learning rate takes more than 50 ms.
 SLOW: tuple[str, ...] = ("pairwise Huber, t errors", "mean and spread in JAX")
 SLOW += ("modal, skewed errors", *EQUATIONS, *SLOPES, *FIXED, *TUPLES)
-SLOW += ("ridge, p = 60, G = 40", "L1, two of 120, n = 80")
+SLOW += ("ridge, p = 60, G = 40",)
 
 
 def simulate(name: str, rng: np.random.Generator) -> Problem:
