@@ -172,11 +172,6 @@ SITUATIONS: dict[str, Situation] = {
     "the same with a penalty": Situation(
         SAVED_BY_FEW, penalty=ef.penalties.Ridge(0.5), options={"clusters": np.arange(N) % 4}
     ),
-    "a cluster with a dummy": Situation(dummy([0, 1, 2]), options={"clusters": FINE}),
-    "the same, CR2": Situation(dummy([0, 1, 2]), options={"clusters": FINE, "correction": "CR2"}),
-    "the same, CR1": Situation(dummy([0, 1, 2]), options={"clusters": FINE, "correction": "CR1"}),
-    "the same, CR0": Situation(dummy([0, 1, 2]), options={"clusters": FINE, "correction": "CR0"}),
-    "part of a cluster with a dummy": Situation(dummy([0, 1]), options={"clusters": FINE}),
     "a row with a dummy": Situation(dummy([7])),
     "the same, HC2": Situation(dummy([7]), options={"correction": "HC2"}),
     "the same, HC1": Situation(dummy([7]), options={"correction": "HC1"}),
