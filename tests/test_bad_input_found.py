@@ -299,7 +299,7 @@ LATE = {
     "hessian": lambda: ef.target(C, hessian=-V),
     "meat": lambda: ef.target(C, meat=-V),
     "dof": lambda: ef.target(C, dof=-1.0),
-    "clusters (G <= p)": lambda: ef.target(C, clusters=np.arange(N) % 2),
+    "one cluster": lambda: ef.target(C, clusters=np.zeros(N)),
     "sampler=quadrature with p = 3": lambda: ef.sample(POST, sampler="quadrature"),
     "a map from the curvature without eta": lambda: res(map=ef.Map(working="curvature")),
 }

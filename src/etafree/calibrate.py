@@ -403,8 +403,9 @@ def _drawn(
     checked = Draws.of(draws, None, eta)
     if goal is None or (isinstance(goal, Target) and _is_active(goal, checked)):
         return checked
-    if isinstance(goal, Target) and set(goal.names) < set(checked.names):
-        return checked.select(goal.names)  # a target of some of the parameters
+    some = isinstance(goal, Target) and set(goal.names) < set(checked.names)
+    if some and isinstance(draws, Draws):  # of all parameters, a target of some
+        return checked.select(goal.names)
     return _named(checked, goal)
 
 
