@@ -111,6 +111,8 @@ def public() -> dict[str, Call]:
             {"X": X, "survival": np.column_stack([np.abs(y), y > 0]), "ties": "efron"},
         ),
         "L1": (with_penalty(penalties.L1), {"strength": 0.1, "weights": np.ones(3)}),
+        "Slope": (with_penalty(penalties.Slope), {"strength": 0.1, "weights": [1.0, 0.5, 0.2]}),
+        "Fused": (with_penalty(penalties.Fused), {"strength": 0.1, "mix": 0.5}),
         "ElasticNet": (with_penalty(penalties.ElasticNet), {"strength": 0.1, "mix": 0.5}),
         "GroupL1": (with_penalty(penalties.GroupL1), {"strength": 0.1, "groups": [0, 0, 1]}),
         "Ridge": (with_penalty(penalties.Ridge), {"strength": 0.1, "mu": y[:3], "Q": np.eye(3)}),
@@ -123,6 +125,7 @@ def public() -> dict[str, Call]:
             ef.Target,
             {"center": w["vector"], "covariance": w["matrix"], "names": names, "dof": 5.0},
         ),
+        "table": (ef.table, {"results": {"one": ef.target(criterion)}, "names": names[:2]}),
         "from_arviz": (
             lambda **k: ef.calibrate(ef.from_arviz(**k)),
             {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -257,7 +257,7 @@ def _columns(results: object) -> dict[str, Result]:
     single = isinstance(results, Target) or hasattr(results, "target")
     if isinstance(results, Mapping):
         columns = {str(name): result for name, result in results.items()}
-    elif single or not isinstance(results, Iterable):
+    elif single or not isinstance(results, Sequence):
         columns = {"(1)": results}
     else:
         columns = {f"({k})": result for k, result in enumerate(results, 1)}
