@@ -291,7 +291,13 @@ def fit_of(density: Density, tree: xr.DataTree, **options: Unpack[ModelOptions])
         unit = f"marginal {unit} (effects integrated {marginal.method})"
         kept = density.once(
             ("loss", key, effects, marginal.method, marginal.groups.terms.tobytes()),
-            lambda: PointwiseLoss(marginal.losses.function, marginal.groups.count, unit, n),
+            lambda: PointwiseLoss(
+                marginal.losses.function,
+                marginal.groups.count,
+                unit,
+                n,
+                staged=marginal.reference is not None,  # Laplace's search for modes takes long
+            ),
         )
         loss = kept.again(data=marginal.losses.data, spreads=split.spreads(probe))
     else:

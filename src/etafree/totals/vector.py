@@ -65,13 +65,14 @@ class _Passes:
     seconds and runs for less than a millisecond.
     """
 
-    def __init__(self, function: Function, n: int, p: int) -> None:
+    def __init__(self, function: Function, n: int, p: int, staged: bool) -> None:
         import jax
         import jax.numpy as jnp
 
         size = max(1, BUNDLE // n)
         axes, pairs = np.eye(p), np.column_stack(np.tril_indices(p))
-        self.pairs, self.few = pairs, len(pairs) <= JETS and len(pairs) * n <= BUNDLE
+        self.pairs = pairs
+        self.few = not staged and len(pairs) <= JETS and len(pairs) * n <= BUNDLE
         self._kept: OrderedDict[tuple[bytes, ...], Jets] = OrderedDict()
         self._most = max(1, min(KEPT, BUNDLE // (len(pairs) * n)))
 
@@ -312,6 +313,9 @@ class PointwiseLoss(AutodiffLoss):
         How many are behind the n losses, if these are of groups.
     spreads : tuple of int, optional
         Positions of the parameters that say how the effects of groups spread.
+    staged : bool
+        Whether values, slopes and second derivatives are programs of their own: right where the
+        function itself takes long.
     data : tuple of arrays, optional
         What the function takes after the parameters: other data of the same shapes compile nothing.
 
@@ -330,6 +334,7 @@ class PointwiseLoss(AutodiffLoss):
     name: str | None = None
     observations: int | None = None
     spreads: tuple[int, ...] = ()
+    staged: bool = False
     data: Data = ()
 
     arguments: ClassVar[str] = "theta"
@@ -397,7 +402,7 @@ class PointwiseLoss(AutodiffLoss):
 
     def passes(self, p: int) -> _Passes:
         """Return the compiled functions for p parameters, made once."""
-        return self._cached(p, lambda: _Passes(self.function, int(self.n), p))
+        return self._cached(p, lambda: _Passes(self.function, int(self.n), p, self.staged))
 
     def _check_function(self, start: Array) -> None:
         """Refuse a function that does not give n losses, or none that are finite at the start."""
