@@ -21,6 +21,7 @@ from etafree.paper.random_effects import RandomEffects
 from etafree.paper.random_intercept import Design, RandomIntercept, pseudo_true
 from etafree.penalties import Ridge
 from studies import composite, equations, families, serial, surveys
+from studies.faces import FACES
 from studies.high_dimension import HIGH
 from studies.kinks import KINKS
 from studies.problem import Problem
@@ -265,13 +266,14 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
     **KINKS,
     **TUPLES,
     **HIGH,
+    **FACES,
 }
 
 
 #: Scenarios of which a replicate at one learning rate takes more than 50 ms.
 SLOW: tuple[str, ...] = ("pairwise Huber, t errors", "mean and spread in JAX")
 SLOW += ("modal, skewed errors", *EQUATIONS, *SLOPES, *FIXED, *TUPLES)
-SLOW += ("ridge, p = 60, G = 40",)
+SLOW += ("ridge, p = 60, G = 40", *FACES)
 
 
 def simulate(name: str, rng: np.random.Generator) -> Problem:
