@@ -98,7 +98,7 @@ def test_estimated_variances_are_on_record_and_given_ones_are_not() -> None:
     model = ef.RandomIntercept(x, y, groups.codes)
     assert set(model.target().plug_ins) == {"tau2", "sigma2"}
     draws = model.sample(1.0, draws=200, seed=1)
-    assert "estimated with it: tau2 = " in repr(model.calibrate(draws))
+    assert "estimated with it: tau2 = " in model.calibrate(draws).details()
     told = model.calibrate(draws).target.covariance
     np.testing.assert_allclose(ef.calibrate(draws, model.criterion).target.covariance, told)
     np.testing.assert_allclose(ef.target(model.criterion).covariance, told)
