@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -80,15 +80,17 @@ def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) ->
         sampler = "auto" if has_design(criterion.total) else "importance"
         posterior = GeneralizedPosterior(criterion, eta)
         draws = sample(posterior, draws=DRAWS, seed=rng, sampler=sampler)
-        chosen = draws.select(goal.names)
+        tied = not set(goal.names) <= set(draws.names)
+        chosen = draws if tied else draws.select(goal.names)
         result = calibrate(chosen, goal, seed=rng)
     except EtafreeError as error:
         return np.full((len(METHODS), 2, criterion.p), np.nan), type(error).__name__
     plain = replace(chosen, source=None)
     open_faced = calibrate(plain, goal, map=Map(kind="scale"), seed=rng).draws
+    shown = [name for name in chosen.names if name not in result.inactive]
     limits = [
-        _limits(_quantiles(d), goal.names, criterion.names)
-        for d in (chosen, open_faced, result.draws.select(goal.names))
+        _limits(_quantiles(d.select(shown)), shown, criterion.names)
+        for d in (chosen, open_faced, result.draws)
     ]
     return np.array(limits), result.flags()
 
@@ -103,10 +105,16 @@ def _wald(goal: Target) -> Array:
     return np.array([goal.center - half, goal.center + half])
 
 
-def _limits(limits: Array, names: tuple[str, ...], every: tuple[str, ...]) -> Array:
-    """Return limits (2, p) of every parameter, NaN for those without an interval."""
+def _limits(limits: Array, names: Sequence[str], every: tuple[str, ...]) -> Array:
+    """Return limits (2, p) of every parameter, NaN for those without an interval.
+
+    Those of "a = -b" are limits of a, and of b with their signs turned.
+    """
     out = np.full((2, len(every)), np.nan)
-    out[:, [every.index(name) for name in names]] = limits
+    for name, ends in zip(names, limits.T, strict=True):
+        for tied in name.split(" = "):
+            low, high = ends if tied in every else -ends[::-1]
+            out[:, every.index(tied.removeprefix("-"))] = low, high
     return out
 
 

@@ -22,7 +22,7 @@ from etafree.paper.random_intercept import Design, RandomIntercept, pseudo_true
 from etafree.penalties import Ridge
 from studies import composite, equations, families, serial, surveys
 from studies.faces import FACES
-from studies.high_dimension import HIGH
+from studies.high_dimension import HIGH, SPARSE
 from studies.kinks import KINKS
 from studies.problem import Problem
 from studies.small_samples import AWKWARD, SMALL
@@ -273,7 +273,7 @@ SCENARIOS: dict[str, tuple[Callable[..., Problem], dict[str, Any]]] = {
 #: Scenarios of which a replicate at one learning rate takes more than 50 ms.
 SLOW: tuple[str, ...] = ("pairwise Huber, t errors", "mean and spread in JAX")
 SLOW += ("modal, skewed errors", *EQUATIONS, *SLOPES, *FIXED, *TUPLES)
-SLOW += ("ridge, p = 60, G = 40", *FACES)
+SLOW += ("ridge, p = 60, G = 40", *SPARSE, *FACES)
 
 
 def simulate(name: str, rng: np.random.Generator) -> Problem:
