@@ -92,6 +92,7 @@ def test_labels_of_parquet_and_arrow_files(folder: Path, name: str) -> None:
     """Those of a shuffled table that pandas wrote are lined up by its index, as in Python."""
     expected = run(folder / "fit.nc", "--var", "beta", "--clusters", f"{folder / 'data.csv'}:name")
     table = folder / name
+    assert "clustered by name (40 clusters)" in expected
     assert run(folder / "fit.nc", "--var", "beta", "--clusters", f"{table}:name") == expected
     both = ("--clusters", f"{table}:name", "--clusters", f"{table}:school")
     assert "40 name x 40 school clusters" in run(folder / "fit.nc", "--var", "beta", *both)

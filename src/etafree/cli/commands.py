@@ -453,12 +453,11 @@ def structure_of(
     ways = {name.rpartition(":")[2]: column(name, "clusters") for name in clusters}
     if len(ways) < len(clusters):
         raise InputError("clusters", "has two ways of the same name", "rename one")
-    labels = next(iter(ways.values()), None) if len(ways) < 2 else ways
     if strata is None:
-        return None if labels is None else Clusters(labels)
+        return Clusters(ways) if ways else None  # by name: an array of labels has none
     if len(ways) > 1:
         raise InputError("clusters", "has several ways", "a survey design has one set of PSUs")
-    return Survey(labels, column(strata, "strata"))
+    return Survey(next(iter(ways.values()), None), column(strata, "strata"))
 
 
 def column(name: str, option: str) -> str | pd.Series[Any] | NDArray[np.generic]:
