@@ -123,7 +123,7 @@ def test_the_slider_moves_the_uncalibrated_intervals_only(browser, pages) -> Non
         still = visit.numbers("after")
         assert len(still) == 3
         visit.focus_slider()
-        seen = {}
+        seen, calibrated = {}, {}
         for key, k in (
             ("ArrowRight", own + 1),
             ("ArrowLeft", own),
@@ -138,7 +138,8 @@ def test_the_slider_moves_the_uncalibrated_intervals_only(browser, pages) -> Non
             assert page.locator("[aria-live=polite]").text_content() == steps[k]["said"]
             seen[k] = visit.numbers("before")
             assert seen[k] == [bar["text"] for bar in steps[k]["before"]]
-            assert visit.numbers("after") == still  # a normal posterior has one shape at every η
+            calibrated[k] = visit.numbers("after")
+            assert calibrated[k] == [bar["text"] for bar in steps[k]["after"]]
             for side in ("before", "after"):
                 for j, bar in enumerate(steps[k][side]):
                     low, high = (float(v) for v in bar["text"].split(" to "))
@@ -148,6 +149,11 @@ def test_the_slider_moves_the_uncalibrated_intervals_only(browser, pages) -> Non
                     assert line.get_attribute("x1") == f"{bar['low']:g}%"
                     assert line.get_attribute("x2") == f"{bar['high']:g}%"
         assert len({tuple(numbers) for numbers in seen.values()}) == len(seen)
+        assert calibrated.pop(own) == still  # of the draws that were calibrated
+        assert len({tuple(numbers) for numbers in calibrated.values()}) == 1  # one normal shape
+        for mine, redrawn in zip(steps[own]["after"], steps[0]["after"], strict=True):
+            mine, redrawn = np.array(mine["values"]), np.array(redrawn["values"])
+            assert np.all(np.abs(mine - redrawn) < 0.1 * np.ptp(mine))  # their Monte Carlo error
         visit.quiet()
 
 

@@ -101,7 +101,7 @@ class Visit:
         self.wrong: list[str] = []
         origin = urlsplit(address)
         self.page.on("request", lambda r: self.outside(r.url, origin))
-        self.page.on("requestfailed", lambda r: self.wrong.append(f"failed: {r.url}"))
+        self.page.on("requestfailed", self.failed)
         self.page.on(
             "response", lambda r: r.status < 400 or self.wrong.append(f"{r.status} {r.url}")
         )
@@ -112,6 +112,10 @@ class Visit:
         asked = urlsplit(url)
         if asked.scheme != "data" and asked[:2] != origin[:2]:
             self.wrong.append(f"outside: {url}")
+
+    def failed(self, request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # as an icon's that the next page cut off
+            self.wrong.append(f"failed: {request.url}")
 
     def console(self, message) -> None:
         if message.type in ("error", "warning"):

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Calibrated draws, with the target and the map that made them.
+    r"""Calibrated draws, with the target and the map that made them.
 
     Numbers: `summary`, `params`, `bse`, `tvalues`, `pvalues`, `conf_int` and `cov_params` as of a
     fit of statsmodels, `interval`, `region`, `test`, `wild_bootstrap`, `bootstrap_t` with its

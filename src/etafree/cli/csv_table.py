@@ -35,7 +35,7 @@ MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "#n/a", "."})
 
 @dataclass(frozen=True, eq=False)
 class CsvTable:
-    """The fields of a CSV file with a header, as text, and the line on which each row starts.
+    r"""The fields of a CSV file with a header, as text, and the line on which each row starts.
 
     Errors are about `option`.
 
@@ -43,7 +43,7 @@ class CsvTable:
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "data.csv"
-    >>> _ = path.write_text("school,x\\n01,2.5\\n1,NA\\n")
+    >>> _ = path.write_text("school,x\n01,2.5\n1,NA\n")
     >>> table = CsvTable.read(path, "data")
     >>> list(table.labels("school")), table.numbers("x").tolist()
     (['01', '1'], [2.5, nan])

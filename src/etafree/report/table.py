@@ -37,7 +37,7 @@ NOTE = "Standard errors in parentheses."
 
 @dataclass(frozen=True, eq=False)
 class ResultTable:
-    """Estimates of several results with their standard errors beneath; what `table` returns.
+    r"""Estimates of several results with their standard errors beneath; what `table` returns.
 
     Printed as text, shown as HTML in a notebook, written by `to_markdown`, `to_latex`, `to_html`.
 
@@ -67,8 +67,8 @@ class ResultTable:
     correction   given   given
     Standard errors in parentheses.
     >>> print(both.to_markdown().splitlines()[2])
-    | x\\_1 | 0.50 | 0.25 |
-    >>> r"x\\_1 & 0.50" in both.to_latex(), "<td>" in both.to_html()
+    | x\_1 | 0.50 | 0.25 |
+    >>> r"x\_1 & 0.50" in both.to_latex(), "<td>" in both.to_html()
     (True, True)
     """
 

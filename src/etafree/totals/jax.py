@@ -401,7 +401,7 @@ class JaxLoss(AutodiffLoss):
     >>> start = {"mean": 0.0, "log_sd": 0.0}
     >>> c = ef.Criterion(ef.JaxLoss(gaussian), data={"y": np.array([1.0, 3.0, 5.0])}, start=start)
     >>> c.names, ef.minimise(c).theta.round(6)
-    (('log_sd', 'mean'), array([0.490415, 3.      ]))
+    (('mean', 'log_sd'), array([3.      , 0.490415]))
     >>> c.loss.describe()
     'the expected loss gaussian'
     """
