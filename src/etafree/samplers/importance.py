@@ -8,12 +8,15 @@ from etafree.draws import Draws
 from etafree.errors import ConvergenceError
 from etafree.foundation.arguments import Array
 from etafree.posterior import GeneralizedPosterior
+from etafree.samplers.expansion import checked_expansion
 from etafree.samplers.lasso import kinked_proposal
 from etafree.samplers.variational import Normal
 
 #: Beyond this Pareto shape the weights' tail is too heavy (Vehtari et al. 2024).
 PARETO_K_LIMIT = 0.7
 ESS_SHARE_LIMIT = 0.05
+#: Proposals per draw where a log density costs next to nothing: then draws are nearly independent.
+OVERSAMPLED = 4
 
 
 def proposal_dof(posterior: GeneralizedPosterior) -> float:
@@ -40,7 +43,8 @@ def importance_draws(
 ) -> Draws:
     """Return importance-weighted proposals, resampled systematically to equal weights.
 
-    Proposals are Student-t, or under a penalty with a kink those of `kinked_proposal`. Weights are
+    Proposals are Student-t, or under a penalty with a kink those of `kinked_proposal`. Of many rows
+    the log density is a checked expansion (`etafree.samplers.expansion`). Weights are
     Pareto-smoothed. The effective size counts both the unevenness of the weights and
     the rounding of the resampling.
 
@@ -52,23 +56,27 @@ def importance_draws(
     from arviz_stats.base.array import array_stats
 
     dof, share = proposal_dof(posterior), 1.0
-    kinked = kinked_proposal(posterior, normal, dof / (dof - 2), draws, rng)
+    kinked, expansion = kinked_proposal(posterior, normal, dof / (dof - 2), draws, rng), None
     if kinked is None:
-        z, log_proposal = student_proposal(draws, posterior.criterion.p, dof, rng)
+        expansion = checked_expansion(posterior, normal, draws, rng)
+        count = draws if expansion is None else OVERSAMPLED * draws
+        z, log_proposal = student_proposal(count, posterior.criterion.p, dof, rng)
         theta: Array = z @ normal.lower.T
         theta += normal.mean
+        log_density = posterior.log_density(theta) if expansion is None else expansion(z)
     else:  # a chain: its draws count for less
         theta, log_proposal, share = kinked
-    log_ratio = posterior.log_density(theta) - log_proposal
+        log_density = posterior.log_density(theta)
+    log_ratio = log_density - log_proposal
     if not (there := log_ratio > -np.inf).any():
         raise ConvergenceError("no proposal lies in the log prior's support; use 'elliptical'")
     log_ratio -= log_ratio.max()
     if np.ptp(log_ratio) < 1e-9:  # the proposal is the posterior
-        pareto_k, weights = -np.inf, np.full(draws, 1.0 / draws)
+        pareto_k, weights = -np.inf, np.full(len(theta), 1.0 / len(theta))
     else:
         # psislw takes log likelihoods and weighs by their inverse, as in leave-one-out
         log_weights, k = array_stats.psislw(-log_ratio[there])
-        pareto_k, weights = float(k), np.zeros(draws)
+        pareto_k, weights = float(k), np.zeros(len(theta))
         weights[there] = np.exp(log_weights - log_weights.max())
         weights /= weights.sum()
     expected = draws * weights
@@ -79,6 +87,8 @@ def importance_draws(
     picked = np.searchsorted(edges, (np.arange(draws) + rng.random()) / draws)
     rng.shuffle(picked)
     info = {"ess": ess, "pareto_k": pareto_k, "weights_ess": share / float(weights @ weights)}
+    if expansion is not None:
+        info["expansion_error"] = expansion.error
     return Draws(theta[picked][None], posterior.criterion.names, posterior.eta, "importance", info)
 
 
