@@ -42,8 +42,8 @@ class Loss:
     #: Whether a number of trials may come with the response.
     takes_trials: ClassVar[bool] = False
     starts: ClassVar[int] = 2
-    #: Positions of parameters that may have their best value at the end of their range.
-    spreads: tuple[int, ...] = ()
+    #: What to do where no minimiser is found.
+    way_out: ClassVar[str] = "add a penalty or pass another start="
 
     @property
     def tail_exponent(self) -> float:
@@ -60,11 +60,17 @@ class Loss:
         return None
 
     def refuse_boundary(
-        self, value: Callable[[Array], float], theta: Array, names: Sequence[str]
+        self,
+        value: Callable[[Array], float],
+        theta: Array,
+        gaps: Array,
+        hessian: Array,
+        names: Sequence[str],
     ) -> None:
         """Raise if the penalized total `value` has its minimum at the end of a parameter's range.
 
-        Called where the search for a minimiser stopped, theta (p,), if there are `spreads`.
+        Called where the search for a minimiser stopped, theta (p,), with the gradient's size in
+        units of its terms (p,) and the Hessian (p, p) there.
         """
 
     def plug_ins(self) -> dict[str, float]:
