@@ -391,7 +391,7 @@ class PointwiseLoss(AutodiffLoss):
             return bool(gaps[j] > LEAST or not level < value(theta + wide * axis) < np.inf)
 
         low = (np.diagonal(hessian) < BENT) & np.any(hessian != 0, axis=0)
-        flat = [int(j) for j in np.flatnonzero(low) if is_flat(j, -1) or is_flat(j, 1)]
+        flat = [j for j in np.flatnonzero(low).tolist() if is_flat(j, -1) or is_flat(j, 1)]
         if not flat:
             return
         if spreads := [j for j in flat if j in self.spreads]:
