@@ -192,7 +192,7 @@ def counts(theta):
 
 def test_parameters_at_the_end_of_their_range_are_named():
     for function, n, spreads, start, problem in (
-        (gaussian_pair, 20, (0,), [0.0], "the estimate of a is at its boundary, a variance of"),
+        (gaussian_pair, 20, (0,), [0.0], "the estimate of a is at its boundary, variance zero"),
         (counts, 6, (), [0.5, 1.0], "best fit at the end of the range of b, at infinity"),
         (lambda t: jnp.exp(-t[0]) + 0.0 * Y6, 6, (), [0.0], "the end of the range of a, at"),
     ):

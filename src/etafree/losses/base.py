@@ -42,6 +42,8 @@ class Loss:
     #: Whether a number of trials may come with the response.
     takes_trials: ClassVar[bool] = False
     starts: ClassVar[int] = 2
+    #: Whether the best value of a parameter may be at the end of its range.
+    bounded: ClassVar[bool] = False
     #: What to do where no minimiser is found.
     way_out: ClassVar[str] = "add a penalty or pass another start="
 
@@ -69,8 +71,7 @@ class Loss:
     ) -> None:
         """Raise if the penalized total `value` has its minimum at the end of a parameter's range.
 
-        Called where the search for a minimiser stopped, theta (p,), with the gradient's size in
-        units of its terms (p,) and the Hessian (p, p) there.
+        `gaps` (p,) are the gradient in units of its terms where the search stopped, at theta (p,).
         """
 
     def plug_ins(self) -> dict[str, float]:

@@ -240,8 +240,9 @@ def _done(criterion: Criterion, theta: Array, state: Derivatives, iterations: in
 
 def _refuse_boundary(criterion: Criterion, theta: Array, state: Derivatives) -> None:
     """Raise if the loss says that its minimum lies at the end of a parameter's range."""
-    known = theta, _gaps(state), state.hessian, criterion.names
-    criterion.loss.refuse_boundary(criterion.value, *known)
+    if criterion.loss.bounded:
+        known = theta, _gaps(state), state.hessian, criterion.names
+        criterion.loss.refuse_boundary(criterion.value, *known)
 
 
 def _gaps(state: Derivatives) -> Array:
@@ -250,7 +251,7 @@ def _gaps(state: Derivatives) -> Array:
 
 
 def _gap(state: Derivatives) -> float:
-    return float(np.max(_gaps(state)))
+    return float(_gaps(state).max())
 
 
 def _newton_step(state: Derivatives) -> Array | None:

@@ -339,9 +339,8 @@ class PointwiseLoss(AutodiffLoss):
     data: Data = ()
 
     arguments: ClassVar[str] = "theta"
-    way_out: ClassVar[str] = (
-        "give the model's parameters priors that say more where the data do not"
-    )
+    bounded: ClassVar[bool] = True
+    way_out: ClassVar[str] = "give parameters that the data say little about priors that say more"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -376,9 +375,8 @@ class PointwiseLoss(AutodiffLoss):
 
         On the unconstrained scale that lies at infinity: a spread of zero, a correlation of one, a
         dispersion without bound. The minimum is there if a step that way does not raise the total,
-        of 1, 3 or 6, since rounding may be coarse near the end. That is also so of parameters of
-        large units, whose gradient vanishes in units of its terms, and of which 6 standard errors
-        raise the total.
+        of 1, 3 or 6, since rounding may be coarse near the end. Nor does it for parameters of large
+        units, but their gradient vanishes in units of its terms, and 6 standard errors raise it.
         """
         here = value(theta)
         level = here + LEVEL[0] + LEVEL[1] * abs(here)
@@ -387,18 +385,17 @@ class PointwiseLoss(AutodiffLoss):
             axis = sign * np.eye(len(theta))[j]
             if min(value(theta + step * axis) for step in FAR) > level:
                 return False
-            wide = FAR[-1] / np.sqrt(max(hessian[j, j], 1e-12))
-            return bool(gaps[j] > LEAST or not level < value(theta + wide * axis) < np.inf)
+            axis *= FAR[-1] / np.sqrt(max(hessian[j, j], 1e-12))
+            return bool(gaps[j] > LEAST or not level < value(theta + axis) < np.inf)
 
         low = (np.diagonal(hessian) < BENT) & np.any(hessian != 0, axis=0)
         flat = [j for j in np.flatnonzero(low).tolist() if is_flat(j, -1) or is_flat(j, 1)]
         if not flat:
             return
-        if spreads := [j for j in flat if j in self.spreads]:
+        if spreads := [names[j] for j in flat if j in self.spreads]:
             problem = (
                 "has its best fit where group effects do not vary, or not apart: the estimate of "
-                f"{', '.join(names[j] for j in spreads)} is at its boundary, a variance of zero or "
-                "a correlation of one"
+                f"{', '.join(spreads)} is at its boundary, variance zero or correlation one"
             )
             advice = (
                 "drop these effects from the model and pass clusters=groups, or give the parameter "
