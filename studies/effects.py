@@ -140,8 +140,8 @@ class Model:
         return jax.jit(draws)
 
     def criterion(self, data: Mapping[str, Array]) -> Criterion:
-        """Return the criterion whose rows are groups."""
-        return Criterion(self.loss, dict(data), start=dict(self.start))
+        """Return the criterion whose rows are groups; its parameters are in the table's order."""
+        return Criterion(self.loss, dict(data), start=dict(sorted(self.start.items())))
 
 
 INTERCEPTS = {"mu": 1.0, "beta": 0.5, "log tau": 0.0}

@@ -38,8 +38,13 @@ def test_the_study_resumes(tmp_path: Path) -> None:
     options = {"replicates": 4, "only": "linear, intercepts", "workers": 1, "progress": False}
     first = run_effects(tmp_path, **options)
     pd.testing.assert_frame_equal(run_effects(tmp_path, **options), first)
+    known = pd.read_csv(RECORDED)
     designs = [name for name in DESIGNS if "linear, intercepts" in name]
     assert list(dict.fromkeys(first["design"])) == designs
+    widths = [t.set_index(["design", "quantity", "method"])["width"] for t in (known, first)]
+    ratio = (widths[1] / widths[0]).dropna()  # rows are named as they were recorded
+    assert len(ratio) == len(first)
+    assert np.abs(np.log(ratio)).max() < np.log(1.5)
     groups = first[first["quantity"].str.contains("effect")]
     assert np.all(groups["coverage"] > 0.85)
     refused("only", "designs are", lambda: run_effects(tmp_path, only="nothing"))

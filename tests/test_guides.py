@@ -144,6 +144,12 @@ def test_numbers_of_r_are_those_that_tests_compare_with() -> None:
         "0.616",
         "00358954",
         "00275766",
+        "0.25518211",
+        "0.20788076",
+        "0.26174501",
+        "0.21481976",
+        "0.05985",
+        "0.05246",
     ):
         assert number in text, number
         assert number in published, number

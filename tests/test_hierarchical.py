@@ -22,6 +22,7 @@ from etafree.fits.marginal import (
     quadrature,
     touch,
 )
+from etafree.totals.vector import PointwiseLoss
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
@@ -229,6 +230,44 @@ def test_two_effects_are_integrated_over_the_plane(patients):
     total = lambda t: losses(t).sum()  # noqa: E731
     known = differences(total, theta, 1e-5)
     np.testing.assert_allclose(evaluated(jax.grad(total), theta), known, atol=1e-4)
+
+
+@pytest.mark.parametrize("unit", [1e-7, 1e7])
+def test_effects_may_have_units_far_apart(patients, unit):
+    """Slopes per unit of time, centred: their precisions are 1e14 times those of intercepts."""
+
+    def terms(theta, u, unit):
+        a, b = u.reshape(59, 2).T
+        eta = COVARIATES @ theta[:4] + a[PATIENT] + b[PATIENT] * VISIT / unit
+        rows = SEIZURES * eta - jnp.exp(eta) - jax.scipy.special.gammaln(SEIZURES + 1)
+        scales = jnp.tile(jnp.stack([theta[4], theta[6] * unit]), 59)
+        return jnp.concatenate([rows, normal(u, scales)])
+
+    theta, zero = np.array(EPIL_LME4), np.zeros(118)
+    one, other = (lambda theta, u, unit=unit: terms(theta, u, unit) for unit in (1.0, unit))
+    for losses in (laplace, lambda *a: quadrature(*a, Rule.hermite(7, 2))):
+        known, made = (evaluated(losses(f, patients, zero), theta) for f in (one, other))
+        np.testing.assert_allclose(made, known, rtol=1e-9)
+
+
+def test_one_of_two_variances_at_its_boundary_is_named():
+    """Counts without noise and with one slope, centred effects; intercepts vary."""
+    x = np.tile([-1.0, 0.2, 0.9], 12)
+    member = np.repeat(np.arange(12), 3)
+    y = np.round(np.exp(1.0 + np.linspace(-1, 1, 12)[member] + 0.3 * x))
+
+    def terms(theta, u):
+        eta = theta[0] + theta[1] * x + u[member] + u[12 + member] * x
+        rows = y * eta - jnp.exp(eta)
+        scales = jnp.exp(jnp.repeat(theta[2:], 12))
+        return jnp.concatenate([rows, normal(u, scales)])
+
+    start = np.array([1.0, 0.3, -0.5, -1.0])
+    groups = group_effects(touch(lambda u: terms(start, u), np.full(24, 0.1)), 36)
+    losses = quadrature(terms, groups, np.zeros(24), Rule.hermite(15, 2))
+    loss = PointwiseLoss(losses.function, 12, spreads=(2, 3), data=losses.data)
+    criterion = ef.Criterion(loss, None, start=start, names=["a", "b", "tau", "omega"])
+    refused("model", "the estimate of omega is at its boundary", lambda: ef.minimise(criterion))
 
 
 def test_importance_sampling_knows_the_same_integrals(patients):

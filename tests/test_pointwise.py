@@ -14,6 +14,8 @@ from etafree.totals.vector import PointwiseLoss
 
 jnp = pytest.importorskip("jax.numpy")
 
+Y6 = np.array([0.3, 1.0, 2.2, 2.9, 4.1, 4.8])
+
 KINDS = {
     "squared": lambda u, y: 0.5 * (y - u) ** 2,
     "logistic": lambda u, y: jnp.logaddexp(0.0, u) - y * u,
@@ -173,6 +175,44 @@ def test_what_is_refused():
         "has 2 entries",
         lambda: ef.target(ef.Criterion(good, None, start=[0.0]), clusters=[1, 2]),
     )
+
+
+def gaussian_pair(theta):
+    """A pair of equal numbers, each with noise of variance 1/4; tanh(theta) correlates the rest."""
+    x, r = np.linspace(-2, 2, 20), jnp.tanh(theta[0])
+    return 0.5 * jnp.log(1.25**2 - r**2) + x**2 / (1.25 + r)
+
+
+def counts(theta):
+    """Negative binomial losses of counts less spread than Poisson's; dispersion exp(-theta[1])."""
+    y, mean, size = np.array([2.0, 3.0, 4.0, 3.0, 2.0, 3.0]), jnp.exp(theta[0]), jnp.exp(theta[1])
+    rising = sum(jnp.where(y > k, jnp.log1p(k / size), 0.0) for k in range(4))
+    return (y + size) * jnp.log1p(mean / size) - y * theta[0] - rising
+
+
+def test_parameters_at_the_end_of_their_range_are_named():
+    for function, n, spreads, start, problem in (
+        (gaussian_pair, 20, (0,), [0.0], "the estimate of a is at its boundary, variance zero"),
+        (counts, 6, (), [0.5, 1.0], "best fit at the end of the range of b, at infinity"),
+        (lambda t: jnp.exp(-t[0]) + 0.0 * Y6, 6, (), [0.0], "the end of the range of a, at"),
+    ):
+        loss = PointwiseLoss(function, n, spreads=spreads)
+        criterion = ef.Criterion(loss, None, start=start, names=["a", "b"][: len(start)])
+        refused("model", problem, lambda criterion=criterion: ef.minimise(criterion))
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1.0, 1e8])
+def test_parameters_of_any_units_are_not_at_the_end_of_a_range(unit):
+    y = unit * Y6
+    loss = PointwiseLoss(lambda t: 0.5 * ((y - t[0]) / unit) ** 2, 6, spreads=(0,))
+    assert ef.minimise(ef.Criterion(loss, None, start=[0.0])).theta[0] == pytest.approx(y.mean())
+
+
+def test_where_no_minimum_is_found_the_advice_is_about_the_model():
+    loss = PointwiseLoss(lambda t: t[0] + 0.0 * Y6, 6)
+    criterion = ef.Criterion(loss, None, start=[0.0])
+    with pytest.raises(ef.errors.ConvergenceError, match="priors that say more"):
+        ef.minimise(criterion)
 
 
 def test_losses_of_single_rows_are_those_under_weights_of_one_row_each():

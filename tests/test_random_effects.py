@@ -212,6 +212,55 @@ def test_influences_of_likelihood_components_are_derivatives_in_weights_of_group
         assert np.abs(change - per_group[k]).max() < 0.08 * np.abs(per_group[k]).max()
 
 
+def stacked_equations(theta: np.ndarray, X: np.ndarray, y: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Every group's terms (G, 8) of the equations of 4 coefficients, D by rows, and sigma2.
+
+    As the module's header states them, group by group.
+    """
+    c, s2, out = 1.345, theta[-1], []
+    cov = np.array([[theta[4], theta[5]], [theta[5], theta[6]]])
+    a, kappa = squared_slope(c)
+    root = np.linalg.cholesky(cov / s2)
+    for k in np.unique(g):
+        x, z = X[g == k], X[g == k, :2]
+        rest, size = y[g == k] - x @ theta[:4], len(x)
+        values, vectors = np.linalg.eigh(s2 * np.eye(size) + z @ cov @ z.T)
+        whitener = vectors / np.sqrt(values) @ vectors.T
+        beta = -(whitener @ x).T @ np.clip(whitener @ rest, -c, c)
+        columns, u, scaled = z @ root, np.zeros(2), rest / np.sqrt(s2)
+        for _ in range(500):  # reweighted least squares, which always descends
+            w = c / np.maximum(np.abs(scaled - columns @ u), c)
+            inner = np.eye(2) + columns.T @ (w[:, None] * columns)
+            u = np.linalg.solve(inner, columns.T @ (w * scaled))
+        psi = np.clip(scaled - columns @ u, -c, c)
+        s, S, delta = z.T @ psi, z.T @ z, cov / s2
+        B = np.linalg.inv(np.eye(2) + a * delta @ S)
+        excess = np.outer(s, s) - B.T @ (kappa * S + a * a * S @ delta @ S) @ B
+        spread = S @ B @ (delta + kappa * delta @ S @ delta) @ B.T
+        square = kappa * size - 2 * a * kappa * np.trace(S @ B @ delta) + a * a * np.trace(spread)
+        out.append([*beta, *excess[np.tril_indices(2)], psi @ psi - square])
+    return np.array(out)
+
+
+def test_the_target_is_the_sandwich_of_the_stacked_equations() -> None:
+    X, y, g = slopes_data(8, 1 + np.arange(24) % 7, share=0.1)
+    model = ef.RandomEffects(X, y, g, X[:, :2])
+    theta = [*ef.minimise(model.criterion).theta, *model.D[np.tril_indices(2)], model.sigma2]
+    assert np.linalg.eigvalsh(model.D)[0] > 0.05
+    terms, h = stacked_equations(np.array(theta), X, y, g), 1e-6
+    np.testing.assert_allclose(terms.sum(axis=0), 0.0, atol=1e-6)
+    slopes = [
+        (stacked_equations(theta + step, X, y, g) - stacked_equations(theta - step, X, y, g)) / 2
+        for step in h * np.eye(8)
+    ]
+    influence = -np.linalg.solve(np.sum(slopes, axis=1).T / h, terms.T).T
+    made = model.target(correction="CR0")
+    np.testing.assert_allclose(made.covariance, (influence.T @ influence)[:4, :4], rtol=1e-5)
+    (components,) = model.criterion.total.nuisance
+    per_group = np.column_stack([np.bincount(g, column) for column in components.influence().T])
+    np.testing.assert_allclose(per_group, influence[:, 4:], rtol=1e-5, atol=1e-5)
+
+
 def test_a_covariance_on_its_boundary_moves_along_its_rank() -> None:
     rng = np.random.default_rng(5)
     g = np.repeat(np.arange(30), 4)

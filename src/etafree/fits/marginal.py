@@ -362,9 +362,10 @@ def modes(
 ) -> Callable[[JaxArray, JaxArray], tuple[JaxArray, JaxArray]]:
     r"""Return a function of theta and effects (k,) to start from: modes (k,), and roots.
 
-    The root (G, d, d) is :math:`R=P^{-1/2}`, symmetric, of the precision P, minus the Hessian at
-    the mode. Newton steps, per group shortened until the density rises; where the density is
-    not concave, along the absolute values of the Hessian's eigenvalues.
+    The root (G, d, d) has :math:`RR^\top=P^{-1}`, with the precision P minus the Hessian at the
+    mode. Newton steps, per group shortened until the density rises; where the density is not
+    concave, along the absolute values of the Hessian's eigenvalues, effects in units of their own
+    curvature.
     """
     jax, layout, local = import_jax(), _Layout(groups), _local(terms, groups)
     jnp, G, d = jax.numpy, groups.count, groups.width
@@ -374,11 +375,14 @@ def modes(
         new = u + layout.flat(shorten[:, None] * step)
         logs, slope, precision = local(theta, new)
         rises = logs >= value - 1e-12 * jnp.abs(value)
-        sizes, vectors = jnp.linalg.eigh(jnp.where(rises[:, None, None], precision, jnp.eye(d)))
+        precision = jnp.where(rises[:, None, None], precision, jnp.eye(d))
+        sd = jnp.sqrt(jnp.abs(jnp.diagonal(precision, axis1=1, axis2=2)))
+        sd = jnp.where(sd > 0, sd, 1.0)
+        sizes, vectors = jnp.linalg.eigh(precision / sd[:, :, None] / sd[:, None, :])
         sizes = jnp.abs(sizes)
         sizes = jnp.maximum(sizes, 1e-10 * sizes.max(axis=1, keepdims=True) + 1e-100)
-        made = vectors / jnp.sqrt(sizes)[:, None, :] @ vectors.transpose(0, 2, 1)
-        half = (made @ slope[..., None])[..., 0]
+        made = vectors / jnp.sqrt(sizes)[:, None, :] @ vectors.transpose(0, 2, 1) / sd[:, :, None]
+        half = (made.transpose(0, 2, 1) @ slope[..., None])[..., 0]
         ahead = (made @ half[..., None])[..., 0]
         gap = jnp.max(jnp.where(rises, jnp.sqrt((half**2).sum(axis=1)), jnp.inf))
         u = jnp.where(layout.flat(jnp.broadcast_to(rises[:, None], (G, d))) > 0, new, u)

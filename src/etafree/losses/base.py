@@ -42,8 +42,10 @@ class Loss:
     #: Whether a number of trials may come with the response.
     takes_trials: ClassVar[bool] = False
     starts: ClassVar[int] = 2
-    #: Positions of parameters that may have their best value at the end of their range.
-    spreads: tuple[int, ...] = ()
+    #: Whether the best value of a parameter may be at the end of its range.
+    bounded: ClassVar[bool] = False
+    #: What to do where no minimiser is found.
+    way_out: ClassVar[str] = "add a penalty or pass another start="
 
     @property
     def tail_exponent(self) -> float:
@@ -60,11 +62,16 @@ class Loss:
         return None
 
     def refuse_boundary(
-        self, value: Callable[[Array], float], theta: Array, names: Sequence[str]
+        self,
+        value: Callable[[Array], float],
+        theta: Array,
+        gaps: Array,
+        hessian: Array,
+        names: Sequence[str],
     ) -> None:
         """Raise if the penalized total `value` has its minimum at the end of a parameter's range.
 
-        Called where the search for a minimiser stopped, theta (p,), if there are `spreads`.
+        `gaps` (p,) are the gradient in units of its terms where the search stopped, at theta (p,).
         """
 
     def plug_ins(self) -> dict[str, float]:

@@ -218,35 +218,40 @@ def _newton(criterion: Criterion, theta: Array) -> Minimum:
             spread = float(np.sum(np.abs(theta) * column_rms))
             if _is_rounding(gap, reach, spread):  # nothing else is left to gain
                 return _done(criterion, theta, state, iteration)
-            _refuse_boundary(criterion, theta)
+            _refuse_boundary(criterion, theta, state)
             raise _stuck(criterion, theta, gap, reach)
         theta, state = moved
-    _refuse_boundary(criterion, theta)
+    _refuse_boundary(criterion, theta, state)
     if criterion.loss.unit_free:
         raise separated(criterion, theta)
     raise ConvergenceError(
         f"not converged after {MAX_ITERATIONS} Newton steps (relative gradient {_gap(state):.1e}); "
-        "add a penalty or pass another start="
+        f"{criterion.loss.way_out}"
     )
 
 
 def _done(criterion: Criterion, theta: Array, state: Derivatives, iterations: int) -> Minimum:
     """Return the fit, unless the Hessian there says that columns are collinear."""
-    _refuse_boundary(criterion, theta)
+    _refuse_boundary(criterion, theta, state)
     check_collinear(criterion, state.hessian)
     status = "converged" if criterion.loss.convex else "local"
     return Minimum(theta, state.value, state.hessian, _gap(state), iterations, status)
 
 
-def _refuse_boundary(criterion: Criterion, theta: Array) -> None:
+def _refuse_boundary(criterion: Criterion, theta: Array, state: Derivatives) -> None:
     """Raise if the loss says that its minimum lies at the end of a parameter's range."""
-    if criterion.loss.spreads:
-        criterion.loss.refuse_boundary(criterion.value, theta, criterion.names)
+    if criterion.loss.bounded:
+        known = theta, _gaps(state), state.hessian, criterion.names
+        criterion.loss.refuse_boundary(criterion.value, *known)
+
+
+def _gaps(state: Derivatives) -> Array:
+    scale = np.where(state.gradient_scale > 0, state.gradient_scale, 1.0)
+    return np.asarray(np.abs(state.gradient) / scale)
 
 
 def _gap(state: Derivatives) -> float:
-    scale = np.where(state.gradient_scale > 0, state.gradient_scale, 1.0)
-    return float(np.max(np.abs(state.gradient) / scale))
+    return float(_gaps(state).max())
 
 
 def _newton_step(state: Derivatives) -> Array | None:
@@ -317,7 +322,7 @@ def _stuck(criterion: Criterion, theta: Array, gap: float, reach: float) -> Conv
         check_collinear(criterion, criterion.derivatives(theta, majorize=True).hessian)
     return ConvergenceError(
         f"no step lowers the loss (relative gradient {gap:.1e}): the Hessian is not positive "
-        "definite there; add a penalty, rescale the columns or pass start="
+        f"definite there; {criterion.loss.way_out}"
     )
 
 

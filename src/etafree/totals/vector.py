@@ -46,8 +46,9 @@ MANY = 1 << 10
 KEPT = 32
 #: Numbers in the Hessians of a block of clusters: each block takes all passes over all rows.
 HESSIANS = 1 << 23
-#: How far down a logarithm is looked, and by what share the total may rise there and count as flat.
-FAR, LEVEL = 6.0, 1e-9
+#: How far to the end of a range is looked where the curvature is less than this, by how much, and
+#: what share, the total may rise there and count as flat, and the relative gradient of a minimum.
+FAR, BENT, LEVEL, LEAST = (1.0, 3.0, 6.0), 1e-3, (1e-4, 1e-9), 1e-6
 
 
 class Jets(NamedTuple):
@@ -338,6 +339,8 @@ class PointwiseLoss(AutodiffLoss):
     data: Data = ()
 
     arguments: ClassVar[str] = "theta"
+    bounded: ClassVar[bool] = True
+    way_out: ClassVar[str] = "give parameters that the data say little about priors that say more"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -361,25 +364,49 @@ class PointwiseLoss(AutodiffLoss):
         return f"the expected {self.label}"
 
     def refuse_boundary(
-        self, value: Callable[[Array], float], theta: Array, names: Sequence[str]
+        self,
+        value: Callable[[Array], float],
+        theta: Array,
+        gaps: Array,
+        hessian: Array,
+        names: Sequence[str],
     ) -> None:
-        """Raise if the total falls all the way to effects that do not vary.
+        """Raise if the total falls all the way to the end of a parameter's range.
 
-        On the unconstrained scale a spread of zero lies at minus infinity. The minimum is there if
-        another factor of e**6 does not raise the total.
+        On the unconstrained scale that lies at infinity: a spread of zero, a correlation of one, a
+        dispersion without bound. The minimum is there if a step that way does not raise the total,
+        of 1, 3 or 6, since rounding may be coarse near the end. Nor does it for parameters of large
+        units, but their gradient vanishes in units of its terms, and 6 standard errors raise it.
         """
         here = value(theta)
-        far = theta - FAR * np.eye(len(theta))
-        flat = [j for j in self.spreads if value(far[j]) <= here + LEVEL * (1 + abs(here))]
-        if flat:
-            named = ", ".join(names[j] for j in flat)
-            raise InputError(
-                "model",
-                f"has its best fit where group effects do not vary: the estimate of {named} is at "
-                "its boundary, a variance of zero, where no estimate has a normal limit",
-                "drop these effects from the model and pass clusters=groups, or give the standard "
-                "deviation a prior that keeps it off zero, such as a gamma of shape 2",
+        level = here + LEVEL[0] + LEVEL[1] * abs(here)
+
+        def is_flat(j: int, sign: int) -> bool:
+            axis = sign * np.eye(len(theta))[j]
+            if min(value(theta + step * axis) for step in FAR) > level:
+                return False
+            axis *= FAR[-1] / np.sqrt(max(hessian[j, j], 1e-12))
+            return bool(gaps[j] > LEAST or not level < value(theta + axis) < np.inf)
+
+        low = (np.diagonal(hessian) < BENT) & np.any(hessian != 0, axis=0)
+        flat = [j for j in np.flatnonzero(low).tolist() if is_flat(j, -1) or is_flat(j, 1)]
+        if not flat:
+            return
+        if spreads := [names[j] for j in flat if j in self.spreads]:
+            problem = (
+                "has its best fit where group effects do not vary, or not apart: the estimate of "
+                f"{', '.join(spreads)} is at its boundary, variance zero or correlation one"
             )
+            advice = (
+                "drop these effects from the model and pass clusters=groups, or give the parameter "
+                "a prior that keeps it away from there, such as a gamma of shape 2 for a standard "
+                "deviation, LKJ with eta = 2 for correlations"
+            )
+        else:
+            named = ", ".join(names[j] for j in flat)
+            problem = f"has its best fit at the end of the range of {named}, at infinity"
+            advice = "give it a prior that keeps it away from there, or leave it out of the model"
+        raise InputError("model", f"{problem}, where no estimate has a normal limit", advice)
 
     def count(self, data: Sized | None) -> int:  # type: ignore[override]
         """Return the number of observations; data, if given, must have a row for each."""
