@@ -350,12 +350,12 @@ def named_rows(columns: Columns, newdata: object, offset: object, scale: str, li
         if offset is not None:
             raise InputError("offset", "is a column of newdata too", "pass one of the two")
         table, offset = table.drop(columns=OFFSET), table[OFFSET].to_numpy()
-    strange = [str(name) for name in table if name not in known]
+    strange = [str(name) for name in table if str(name) not in known]
     if strange or not table.size:
         problem = f"has columns that are no parameters: {strange[:5]}"
         raise InputError("newdata", problem, f"name them after some of {known[:20]}")
     X = np.zeros((len(table), len(known)))
-    X[:, [known.index(name) for name in table]] = as_array(table.to_numpy(), "newdata", ndim=2)
+    X[:, [known.index(str(name)) for name in table]] = as_array(table.to_numpy(), "newdata", ndim=2)
     shift = np.zeros(len(X)) if offset is None else as_array(offset, "offset")
     if shift.ndim > 0 and shift.shape != (len(X),):
         raise InputError("offset", f"has shape {shift.shape} for {len(X)} rows")

@@ -97,7 +97,7 @@ def _options(commands: typer.Typer) -> frozenset[str]:
     return frozenset(str(option.name) for option in options)
 
 
-def _warn(message: Warning | str, *_: object) -> None:
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning as one line, without the place in the code that it comes from."""
     say(in_shell_words(f"etafree: warning: {message}"), error=True)
 
@@ -108,10 +108,11 @@ def run(commands: typer.Typer) -> None:
     A reader of the output that goes away is no error.
     """
     stand_in()
-    warnings.showwarning = _warn
     try:
         try:
-            commands()
+            with warnings.catch_warnings():
+                warnings.showwarning = _warn
+                commands()
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # of help texts

@@ -295,9 +295,9 @@ def calibrate_files(
     dependence = structure_of(clusters, strata, time, units)
     read = _read(fit, var, log_likelihood, eta, conditional, progress)
     result = calibrate(read, dependence=dependence, correction=correction, level=level)
-    predicted = None if design is None else predict_rows(result, design, link)
+    predicted = predict_rows(result, design, link)
     say(in_shell_words(f"{result}\n\n{result.details()}"))
-    if predicted is not None and predictions is None:
+    if len(predicted) and predictions is None:
         say(f"\n{predicted.to_string(index=False, float_format=lambda v: f'{v:.4g}')}")
     write: dict[str, Callable[[Path], object]] = {
         "out": lambda path: _write_tree(result, path, keep_all, progress),
@@ -346,15 +346,18 @@ def draws_table(result: Calibration) -> pd.DataFrame:
     count = np.arange(chains * length)
     numbers = {".chain": count // length, ".iteration": count % length, ".draw": count}
     table = pd.DataFrame({name: values + 1 for name, values in numbers.items()})
-    return table.join(
-        pd.DataFrame(result.shown.after, columns=map(as_r_writes, result.shown.names))
-    )
+    names = [as_r_writes(name) for name in result.shown.names]
+    return table.join(pd.DataFrame(result.shown.after, columns=names))
 
 
 def summary_table(result: Calibration) -> pd.DataFrame:
     """Return the table of a result with the names by which R knows parameters."""
     table = result.summary()
-    return table.set_axis([*map(as_r_writes, table.index)]).rename_axis("parameter").reset_index()
+    return (
+        table.set_axis([as_r_writes(str(name)) for name in table.index])
+        .rename_axis("parameter")
+        .reset_index()
+    )
 
 
 def _design(
@@ -373,8 +376,14 @@ def _design(
     return read_design(predict)
 
 
-def predict_rows(result: Calibration, design: pd.DataFrame, link: str | None) -> pd.DataFrame:
-    """Return predictions at rows of a design, numbered from 1."""
+def predict_rows(
+    result: Calibration, design: pd.DataFrame | None, link: str | None
+) -> pd.DataFrame:
+    """Return predictions at rows of a design, numbered from 1; none without a design."""
+    import pandas as pd
+
+    if design is None:
+        return pd.DataFrame()
     table = result.predict(design, link=link)
     return table.set_axis(range(1, len(table) + 1)).rename_axis("row").reset_index()
 
