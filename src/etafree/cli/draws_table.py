@@ -281,16 +281,8 @@ def _variables(names: Sequence[str]) -> dict[str, Variable]:
     >>> {name: where.shape for name, (where, _) in found.items()}
     {'b_x': (), 'r_g': (2, 1), 'z[1]': (), 'z[2,1]': ()}
     """
-    entries: dict[str, dict[tuple[str, ...], int]] = {}
-    for column, name in enumerate(names):
-        match = ENTRY.fullmatch(name) or COLUMN.fullmatch(name)
-        if match and (match.re is ENTRY or LIKELIHOOD.fullmatch(match["base"])):
-            base, place = match["base"], tuple(match["index"].split(","))
-        else:
-            base, place = name, ()
-        entries.setdefault(base.replace("/", DIVISION), {})[place] = column
     variables: dict[str, Variable] = {}
-    for base, places in entries.items():
+    for base, places in _entries(names).items():
         axes = [_labels(axis) for axis in zip(*places, strict=False)]
         shape = tuple(map(len, axes))
         depths = {len(place) for place in places}
@@ -302,10 +294,21 @@ def _variables(names: Sequence[str]) -> dict[str, Variable]:
                 where[tuple(at)] = column
             variables[base] = Variable(where, tuple(map(_typed, axes)))
         else:
-            for column in places.values():
-                own = names[column].replace("/", DIVISION)
-                variables[own] = Variable(np.array(column), ())
+            own = {names[k].replace("/", DIVISION): k for k in places.values()}
+            variables |= {name: Variable(np.array(k), ()) for name, k in own.items()}
     return variables
+
+
+def _entries(names: Sequence[str]) -> dict[str, dict[tuple[str, ...], int]]:
+    """Return for every variable the columns of its entries by their indices."""
+    entries: dict[str, dict[tuple[str, ...], int]] = {}
+    for column, name in enumerate(names):
+        match = ENTRY.fullmatch(name) or COLUMN.fullmatch(name)
+        base, place = name, tuple[str, ...]()
+        if match and (match.re is ENTRY or LIKELIHOOD.fullmatch(match["base"])):
+            base, place = match["base"], tuple(match["index"].split(","))
+        entries.setdefault(base.replace("/", DIVISION), {})[place] = column
+    return entries
 
 
 def _labels(axis: Sequence[str]) -> list[str]:
