@@ -353,6 +353,12 @@ def test_errors_and_warnings_speak_of_options(
         ("nothing.nc",): "etafree: fit: ",
         (groups[0], "--log-likelihood", groups[1]): "no group effects, pass --conditional",
         (groups[0],): "etafree: --log-likelihood: is not in",
+        (
+            str(tmp_path / "draws.csv"),
+            "--clusters",
+            "g",
+        ): "etafree: --clusters['g']: names no column",
+        ("x.nc", "--clusters", str(STORED / "data.csv")): "data.csv:school",
         ("x.nc", "--keep-all"): "etafree: --keep-all: goes with --out",
         ("x.nc", "--link", "log"): "etafree: --link: goes with --predict",
     }
@@ -373,6 +379,15 @@ def test_errors_and_warnings_speak_of_options(
     said = capsys.readouterr().out
     assert "clusters are few: in Python pass model= or a criterion" in said
     assert "details()" not in said
+
+
+def test_help_fits_a_terminal_of_80_columns() -> None:
+    """Lines of a docstring are kept as they are, and a longer one would be broken in two."""
+    texts = [info.callback.__doc__ for info in app.registered_commands if info.callback]
+    texts.append(app.registered_callback.callback.__doc__ if app.registered_callback else None)
+    for text in texts:
+        assert text
+        assert max(map(len, map(str.strip, text.splitlines()))) <= 78, text
 
 
 def test_warnings_are_one_line(

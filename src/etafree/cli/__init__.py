@@ -52,8 +52,10 @@ def _root(
 
     Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc
 
-    Your own fit or data: calibrate, check, select. The paper's experiment: figure1.
-    Every command has a --help of its own. In Python: help("etafree.calibrate").
+    Your own fit or data: calibrate, check, select.
+    The paper's experiment: figure1.
+    Every command has a --help of its own.
+    In Python: help("etafree.calibrate").
     """
 
 

@@ -92,7 +92,7 @@ def select_file(
     level: Annotated[float, Option(help="Level of the intervals.")] = 0.95,
     seed: Annotated[int, Option(help="Seed of draws and bootstraps.")] = 1,
 ) -> object:  # a DataFrame, which the command line need not import
-    """Print the learning rate that each method chooses, its intervals, and the calibrated ones.
+    """Print each method's learning rate, its intervals, and the calibrated ones.
 
     Example: etafree select data.csv --formula "y ~ x" --clusters school
     """
@@ -269,7 +269,7 @@ def calibrate_files(
     conditional: Conditional = False,
     quiet: Quiet = False,
 ) -> Calibration:
-    """Calibrate a stored fit: print its intervals before and after, write the calibrated draws.
+    """Calibrate a stored fit: print its intervals before and after, write draws.
 
     Exit code 0: done; 2: nothing was written, the message says why;
     3: done, but a diagnostic failed.
@@ -278,7 +278,7 @@ def calibrate_files(
 
     Example: etafree calibrate chain-1.csv chain-2.csv --report page.html
 
-    Example: etafree calibrate draws.csv --log-likelihood loglik.csv --csv calibrated.csv
+    Example: etafree calibrate draws.csv --log-likelihood ll.csv --csv new.csv
     """
     outputs = {"out": out, "report": report, "csv": csv, "summary": summary}
     outputs |= {"predictions": predictions}
@@ -420,10 +420,10 @@ def check_files(
     conditional: Conditional = False,
     quiet: Quiet = False,
 ) -> Calibration:
-    """Print every check of a fit or of a saved result: value, verdict, and what to do about it.
+    """Print every check of a fit or a saved result: value, verdict, what to do.
 
-    Nothing is written. Exit code 0: no check failed, though some may warn; 2: nothing was checked,
-    the message says why; 3: a check failed.
+    Nothing is written. Exit code 0: no check failed, though some may warn;
+    2: nothing was checked, the message says why; 3: a check failed.
 
     Example: etafree check fit.nc --clusters data.csv:school
 
@@ -593,6 +593,9 @@ def column(name: str, option: str) -> str | pd.Series[Any] | NDArray[np.generic]
     import pandas as pd
 
     file, colon, label = name.rpartition(":")
+    if not colon and _is_table(Path(name)):
+        known = ", ".join(f"{name}:{column}" for column in table_of(Path(name), option).names[:5])
+        raise InputError(option, f"{name!r} is a file without a column", f"write one of {known}")
     if not colon:
         return name
     table = table_of(Path(file), option)

@@ -49,6 +49,6 @@ def error_line(error: Exception, options: frozenset[str]) -> str:
     line = in_shell_words(str(error).replace("\n", " "))
     if not isinstance(error, InputError):
         return line
-    name = error.argument
+    name = error.argument.partition("[")[0]  # of clusters['school']
     option = "--" + name.replace("_", "-") if name in options else ARGUMENTS.get(name, name)
-    return line.replace(f"{name}: ", f"{option}: ", 1) if line.startswith(name) else line
+    return option + line.removeprefix(name) if line.startswith(name) else line
