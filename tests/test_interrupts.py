@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from etafree.samplers import gibbs
 
@@ -105,7 +106,7 @@ main()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize("moment", ["reading", "writing out.nc", "writing page.html"])
+@pytest.mark.parametrize("moment", ["reading", "writing out.nc"])
 def test_ctrl_c_ends_a_command_and_leaves_whole_files_only(tmp_path, moment):
     """Exit code 130, as the shell expects; what was written before is whole."""
     rng = np.random.default_rng(0)
@@ -125,5 +126,8 @@ def test_ctrl_c_ends_a_command_and_leaves_whole_files_only(tmp_path, moment):
         finally:
             process.kill()
     assert process.returncode in (130, -signal.SIGINT)
-    whole = {"draws.csv"} | ({"out.nc"} if "page" in moment else set())
-    assert {path.name for path in tmp_path.iterdir()} == whole
+    there = {path.name for path in tmp_path.iterdir()}
+    assert there <= {"draws.csv", "out.nc"}
+    if "out.nc" in there:  # written before the signal came
+        with xr.open_datatree(tmp_path / "out.nc", engine="h5netcdf") as tree:
+            assert np.isfinite(tree["posterior"]["mu"].values).all()
