@@ -341,6 +341,25 @@ def test_a_result_that_was_loaded_predicts_by_names(tmp_path: Path) -> None:
     refused("offset", "a column", lambda: loaded.predict(twice, link="log", offset=1.0))
 
 
+def test_a_loss_of_the_user_s_own_predicts_through_a_link() -> None:
+    """It has a criterion, and no design that would tell how rows become predictions."""
+    pytest.importorskip("jax")
+    rng = np.random.default_rng(1)
+    data = {"x": rng.standard_normal(80), "y": rng.standard_normal(80)}
+
+    def loss(theta, row):
+        return 0.5 * (row["y"] - theta["a"] - theta["b"] * row["x"]) ** 2
+
+    start = {"a": 0.0, "b": 0.0}
+    criterion = ef.Criterion(ef.JaxLoss(loss), data, start=start)
+    posterior = ef.GeneralizedPosterior(criterion, 1.0)
+    result = ef.calibrate(ef.sample(posterior, draws=400, seed=1), posterior)
+    rows = pd.DataFrame({"a": [1.0, 1.0], "b": [0.0, 3.0]})
+    found = result.predict(rows, link="log", kind="wald")
+    np.testing.assert_allclose(found["estimate"], np.exp(rows @ result.target.center))
+    refused("predict", "link=", lambda: result.predict(rows))
+
+
 # --- the words of the shell ---------------------------------------------------------------------
 
 

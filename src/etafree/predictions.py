@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,11 @@ class Sums:
         out: Array = np.zeros((len(self.index), *rows.shape[1:]))
         np.add.at(out, self.codes, rows)
         return out
+
+
+def has_rows(criterion: Criterion | None) -> TypeGuard[Criterion]:
+    """Return whether a criterion knows how rows become predictions."""
+    return criterion is not None and has_design(criterion.total)
 
 
 class Columns(NamedTuple):
@@ -166,7 +171,7 @@ class Grid:
     ) -> Grid:
         """Return the rows of new data, of the criterion's own if `newdata` is None."""
         link = as_choice(scale, "scale", SCALES) == "link"
-        if criterion is None or not has_design(criterion.total):
+        if not has_rows(criterion):
             problem = "needs all coefficients of a loss over a linear predictor"
             advice = "calibrate an ef.Criterion without var_names=, or pass rows with a column per "
             advice += "coefficient and link= to predict()"

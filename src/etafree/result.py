@@ -1122,14 +1122,13 @@ class Calibration:
            estimate   se  lower  upper
         0       1.0  1.0  -0.96   2.96
         """
-        if link is not None and self.criterion is None:
-            columns = predictions.Columns(self.names, self.basis)
-            rows = predictions.named_rows(columns, newdata, offset, scale, link)
-            return self._predicted(rows, kind, level)
-        if link is not None:
+        if link is None:
+            return self._predicted(self._grid(newdata, offset, scale).each(), kind, level)
+        if predictions.has_rows(self.criterion):
             raise InputError("link", "is that of the loss", "leave it out")
-        grid = self._grid(newdata, offset, scale)
-        return self._predicted(grid.each(), kind, level)
+        columns = predictions.Columns(self.names, self.basis)
+        rows = predictions.named_rows(columns, newdata, offset, scale, link)
+        return self._predicted(rows, kind, level)
 
     def average_predictions(
         self,
