@@ -1098,6 +1098,11 @@ class Calibration:
         DataFrame
             A row per row: estimate, se (delta method), lower, upper.
 
+        Raises
+        ------
+        InputError
+            Rows cannot be made of what is given, or `link` is missing or not needed.
+
         See Also
         --------
         average_predictions, comparisons, slopes : Averages over rows, and what changes them.
