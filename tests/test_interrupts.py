@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from etafree.samplers import gibbs
 
@@ -94,3 +95,39 @@ def test_blocks_of_the_gibbs_sampler_change_nothing(monkeypatch):
     for steps in (1, 4, 30):
         monkeypatch.setattr(gibbs, "UPDATES", 3 * 600 * steps)
         np.testing.assert_array_equal(draws(), whole)
+
+
+COMMAND = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from etafree.cli import main
+main()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("moment", ["reading", "writing out.nc"])
+def test_ctrl_c_ends_a_command_and_leaves_whole_files_only(tmp_path, moment):
+    """Exit code 130, as the shell expects; what was written before is whole."""
+    rng = np.random.default_rng(0)
+    theta, y = rng.standard_normal((400, 1)) / 4, rng.standard_normal(16)
+    columns = ["mu", *(f"log_lik[{k + 1}]" for k in range(16))]
+    rows = np.hstack([theta, -0.5 * (y - theta) ** 2])
+    np.savetxt(tmp_path / "draws.csv", rows, delimiter=",", header=",".join(columns), comments="")
+    asked = ["calibrate", "draws.csv", "-o", "out.nc", "--report", "page.html"]
+    command = [sys.executable, "-c", COMMAND, *asked]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
+        try:
+            while not process.stderr.readline().startswith(moment):
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode in (130, -signal.SIGINT)
+    there = {path.name for path in tmp_path.iterdir()}
+    assert there <= {"draws.csv", "out.nc"}
+    if "out.nc" in there:  # written before the signal came
+        with xr.open_datatree(tmp_path / "out.nc", engine="h5netcdf") as tree:
+            assert np.isfinite(tree["posterior"]["mu"].values).all()

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 from etafree.criterion import Criterion
 from etafree.data.formula import RightSide
 from etafree.errors import InputError
-from etafree.foundation.arguments import Array, as_array, as_choice
+from etafree.foundation.arguments import Array, as_array, as_choice, as_pandas
 from etafree.inference import equal_tails
-from etafree.losses import LinearLoss
+from etafree.losses import LinearLoss, Logistic, Poisson, Squared
 from etafree.target import Target
 from etafree.totals.linear import has_design
 
@@ -45,6 +45,10 @@ BLOCK, TOGETHER = 1 << 21, 256
 #: Step of a slope, relative to the range of its variable.
 STEP = 1e-5
 KINDS, SCALES = ("draws", "wald"), ("response", "link")
+#: Losses that predict through a link, for coefficients of another package's model.
+LINKS: Mapping[str, LinearLoss] = {"identity": Squared(), "log": Poisson(), "logit": Logistic()}
+#: A column of a design that is added to its linear predictor.
+OFFSET = "offset"
 NO_FORMULA = "calibrate a criterion of Criterion.from_formula, or pass rows of X as newdata="
 
 
@@ -86,6 +90,11 @@ class Sums:
         out: Array = np.zeros((len(self.index), *rows.shape[1:]))
         np.add.at(out, self.codes, rows)
         return out
+
+
+def has_rows(criterion: Criterion | None) -> TypeGuard[Criterion]:
+    """Return whether a criterion knows how rows become predictions."""
+    return criterion is not None and has_design(criterion.total)
 
 
 class Columns(NamedTuple):
@@ -162,9 +171,10 @@ class Grid:
     ) -> Grid:
         """Return the rows of new data, of the criterion's own if `newdata` is None."""
         link = as_choice(scale, "scale", SCALES) == "link"
-        if criterion is None or not has_design(criterion.total):
+        if not has_rows(criterion):
             problem = "needs all coefficients of a loss over a linear predictor"
-            advice = "calibrate an ef.Criterion, without var_names=; files keep none"
+            advice = "calibrate an ef.Criterion without var_names=, or pass rows with a column per "
+            advice += "coefficient and link= to predict()"
             raise InputError("predict", problem, advice)
         if newdata is None:
             if offset is not None:
@@ -326,6 +336,36 @@ class Grid:
         if column.dtype.name == "category":
             return [level for level in column.cat.categories if (column == level).any()]
         return sorted(column.dropna().unique().tolist())
+
+
+def named_rows(columns: Columns, newdata: object, offset: object, scale: str, link: str) -> Sums:
+    """Return predictions at rows whose columns are named after coefficients.
+
+    A column ``offset`` is added. Parameters without a column do not enter, as a scale does not.
+    """
+    import pandas as pd
+
+    loss = LINKS[as_choice(link, "link", tuple(LINKS))]
+    on_link = as_choice(scale, "scale", SCALES) == "link"
+    table, known = as_pandas(newdata), list(columns.names)
+    if not isinstance(table, pd.DataFrame) or not table.size:
+        problem = f"is a {type(newdata).__name__}" if table is newdata else "is empty"
+        raise InputError("newdata", problem, f"pass a table with columns out of {known[:20]}")
+    if OFFSET in table and OFFSET not in known:
+        if offset is not None:
+            raise InputError("offset", "is a column of newdata too", "pass one of the two")
+        table, offset = table.drop(columns=OFFSET), table[OFFSET].to_numpy()
+    strange = [str(name) for name in table if str(name) not in known]
+    if strange or not table.size:
+        problem = f"has columns that are no parameters: {strange[:5]}"
+        raise InputError("newdata", problem, f"name them after some of {known[:20]}")
+    X = np.zeros((len(table), len(known)))
+    X[:, [known.index(str(name)) for name in table]] = as_array(table.to_numpy(), "newdata", ndim=2)
+    shift = np.zeros(len(X)) if offset is None else as_array(offset, "offset")
+    if shift.ndim > 0 and shift.shape != (len(X),):
+        raise InputError("offset", f"has shape {shift.shape} for {len(X)} rows")
+    ones, every = np.ones(len(X)), np.arange(len(X))
+    return Sums(X @ columns.basis, shift * ones, ones, every, table.index, loss, on_link)
 
 
 class Change(NamedTuple):

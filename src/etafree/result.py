@@ -1067,6 +1067,7 @@ class Calibration:
         scale: str = "response",
         kind: str = "draws",
         level: float | None = None,
+        link: str | None = None,
     ) -> pd.DataFrame:
         """Predict at rows of data, with intervals.
 
@@ -1078,7 +1079,7 @@ class Calibration:
         ----------
         newdata : DataFrame or (m, p) array, optional
             New rows, a table with the columns of the formula, or rows of X. The data's own rows if
-            not given.
+            not given. With `link` a table whose columns are named after coefficients.
         offset : float or (m,) array, optional
             Of new rows; needed if the data had one.
         scale : {"response", "link"}
@@ -1087,11 +1088,20 @@ class Calibration:
             Limits are quantiles of the calibrated draws' predictions, or by the delta method.
         level : float, optional
             Of the intervals; by default the result's.
+        link : {"identity", "log", "logit"}, optional
+            Needed where the loss is not known, as of a fit of another package or a result that was
+            loaded: predictions are of the linear predictor of the coefficients that `newdata`
+            names, through this link. A column "offset" is added to it.
 
         Returns
         -------
         DataFrame
             A row per row: estimate, se (delta method), lower, upper.
+
+        Raises
+        ------
+        InputError
+            Rows cannot be made of what is given, or `link` is missing or not needed.
 
         See Also
         --------
@@ -1109,9 +1119,21 @@ class Calibration:
            estimate    se  lower  upper
         0      0.90  0.39   0.05   1.75
         1      4.06  0.73   2.51   5.60
+
+        Draws alone predict the linear predictor of the coefficients that are named:
+
+        >>> named = ef.calibrate(result.draws, center=[0.9, 0.1], covariance=[[0.2, 0], [0, 0.01]])
+        >>> named.predict(pd.DataFrame({"x": [10.0]}), link="identity", kind="wald").round(2)
+           estimate   se  lower  upper
+        0       1.0  1.0  -0.96   2.96
         """
-        grid = self._grid(newdata, offset, scale)
-        return self._predicted(grid.each(), kind, level)
+        if link is None:
+            return self._predicted(self._grid(newdata, offset, scale).each(), kind, level)
+        if predictions.has_rows(self.criterion):
+            raise InputError("link", "is that of the loss", "leave it out")
+        columns = predictions.Columns(self.names, self.basis)
+        rows = predictions.named_rows(columns, newdata, offset, scale, link)
+        return self._predicted(rows, kind, level)
 
     def average_predictions(
         self,

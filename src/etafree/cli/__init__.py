@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from typer import Option
 
 from etafree._version import __version__
 from etafree.cli.commands import calibrate_files, check_files, select_file
+from etafree.cli.shell_words import error_line, in_shell_words
 from etafree.errors import EtafreeError
 from etafree.foundation.terminal import say, silence, stand_in
 from etafree.result import Calibration
@@ -50,8 +52,10 @@ def _root(
 
     Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc
 
-    Your own fit or data: calibrate, check, select. The paper's experiment: figure1.
-    Every command has a --help of its own. In Python: help("etafree.calibrate").
+    Your own fit or data: calibrate, check, select.
+    The paper's experiment: figure1.
+    Every command has a --help of its own.
+    In Python: help("etafree.calibrate").
     """
 
 
@@ -87,6 +91,19 @@ def main() -> None:
     run(app)
 
 
+def _options(commands: typer.Typer) -> frozenset[str]:
+    """Return the names of all options."""
+    group = typer.main.get_command(commands)
+    each = getattr(group, "commands", {"": group}).values()
+    options = (p for command in each for p in command.params if p.opts[0].startswith("-"))
+    return frozenset(str(option.name) for option in options)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as one line, without the place in the code that it comes from."""
+    say(in_shell_words(f"etafree: warning: {message}"), error=True)
+
+
 def run(commands: typer.Typer) -> None:
     """Run a command; the library's errors and the disk's become one line and exit code 2.
 
@@ -95,7 +112,9 @@ def run(commands: typer.Typer) -> None:
     stand_in()
     try:
         try:
-            commands()
+            with warnings.catch_warnings():
+                warnings.showwarning = _warn
+                commands()
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # of help texts
@@ -104,7 +123,7 @@ def run(commands: typer.Typer) -> None:
         say("etafree: there is not enough memory for this; use fewer rows or draws", error=True)
         raise SystemExit(2) from None
     except (EtafreeError, OSError) as error:
-        say("etafree: " + str(error).replace("\n", " "), error=True)
+        say(f"etafree: {error_line(error, _options(commands))}", error=True)
         if isinstance(error, OSError):  # nor can the rest of what was printed go anywhere
             silence(sys.stdout.fileno())
         raise SystemExit(2) from None

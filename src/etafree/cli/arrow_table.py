@@ -20,6 +20,7 @@ from etafree.data.formula import column_uses
 from etafree.data.labels import as_frame, as_plain
 from etafree.data.sources import module, parquet, reading
 from etafree.errors import InputError
+from etafree.foundation.arguments import Array
 from etafree.foundation.storage import check_claim, check_room, refuse_special
 
 if TYPE_CHECKING:
@@ -110,6 +111,15 @@ class ArrowTable:
     def times(self, name: str, option: str) -> pd.Series[Any]:
         """Return a column of times: numbers and dates as they are stored, text as labels."""
         return self.labels(name, option)
+
+    def numbers(self, names: list[str], advice: str) -> Array:
+        """Return columns as numbers (rows, columns), NaN where one is missing."""
+        frame = self._columns(names, self.option)
+        words = [name for name in names if frame[name].dtype.kind not in "biuf"]
+        if words:
+            problem = f"{str(self.path)!r} has columns that are not numbers: {words[:5]}"
+            raise InputError(self.option, problem, advice)
+        return frame.to_numpy(dtype=np.float64)
 
     def frame(self, formula: str) -> pd.DataFrame:
         """Return the columns that a screened formula uses."""

@@ -16,9 +16,18 @@ from typer import Argument, Option
 
 from etafree import fits, losses
 from etafree.calibrate import calibrate
-from etafree.cli.arrow_table import table_of
+from etafree.cli.arrow_table import FORMATS, table_of
+from etafree.cli.draws_table import (
+    as_r_writes,
+    of_cmdstan,
+    read_design,
+    read_draws,
+    with_log_likelihood,
+)
+from etafree.cli.shell_words import in_shell_words
 from etafree.criterion import Criterion
 from etafree.data.formula import screened
+from etafree.data.sources import module
 from etafree.dependence import Clusters, Panel, Survey, TimeSeries
 from etafree.dependence.base import Structure
 from etafree.errors import EtafreeError, InputError
@@ -31,6 +40,7 @@ from etafree.foundation.terminal import say
 from etafree.learning_rates import METHODS, select
 from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
+from etafree.predictions import LINKS
 from etafree.result import Calibration
 from etafree.samplers import sample
 
@@ -50,6 +60,12 @@ LOSSES: dict[str, losses.LinearLoss] = {
 }
 #: Groups of the original draws that are written beside the calibrated ones.
 STAY = ("original_posterior", "original_sample_stats")
+#: What to do about a fit without one.
+STORE = (
+    "pass a table with --log-likelihood, in R of log_lik(fit) or loo::extract_log_lik(fit); or "
+    "store it: Stan a vector log_lik in generated quantities, PyMC "
+    "pm.compute_log_likelihood(idata), Bambi model.compute_log_likelihood(idata)"
+)
 #: Draws of each posterior.
 DRAWS = 4000
 
@@ -76,7 +92,7 @@ def select_file(
     level: Annotated[float, Option(help="Level of the intervals.")] = 0.95,
     seed: Annotated[int, Option(help="Seed of draws and bootstraps.")] = 1,
 ) -> object:  # a DataFrame, which the command line need not import
-    """Print the learning rate that each method chooses, its intervals, and the calibrated ones.
+    """Print each method's learning rate, its intervals, and the calibrated ones.
 
     Example: etafree select data.csv --formula "y ~ x" --clusters school
     """
@@ -150,7 +166,10 @@ def _intervals(names: tuple[str, ...], limits: Array) -> dict[str, str]:
 
 Fit = Annotated[
     list[Path],
-    Argument(help="netCDF file, zarr store, or CmdStan CSVs, with every row's log-likelihood."),
+    Argument(
+        help="netCDF file, zarr store, CmdStan's CSVs, or draws from R as a CSV, Parquet or Arrow "
+        "table; with every row's log-likelihood."
+    ),
 ]
 ClusterLabels = Annotated[
     list[str],
@@ -180,7 +199,11 @@ Variables = Annotated[
 ]
 LogLikelihood = Annotated[
     list[str],
-    Option(help='Which one, if the fit stores several; repeat to add some up, "sum" adds all.'),
+    Option(
+        help="Table of the log-likelihood, a row per draw and a column per observation, if it is "
+        'not in the fit; or a name, if the fit stores several: repeat to add some up, "sum" adds '
+        "all."
+    ),
 ]
 Eta = Annotated[
     float | None, Option(help="Learning rate of the fit, if it was tempered; default 1.")
@@ -220,6 +243,20 @@ def calibrate_files(
     summary: Annotated[
         Path | None, Option(help="CSV file of the table: estimates, standard errors, limits.")
     ] = None,
+    predict: Annotated[
+        Path | None,
+        Option(
+            help="Table of rows to predict, its columns named after parameters, as R's "
+            "model.matrix() makes them; a column offset is added. With --link."
+        ),
+    ] = None,
+    link: Annotated[
+        str | None, Option(help="Of these predictions: identity, log or logit.")
+    ] = None,
+    predictions: Annotated[
+        Path | None,
+        Option(help="CSV or Parquet file of the predictions; they are printed without."),
+    ] = None,
     keep_all: Annotated[
         bool,
         Option(
@@ -232,7 +269,7 @@ def calibrate_files(
     conditional: Conditional = False,
     quiet: Quiet = False,
 ) -> Calibration:
-    """Calibrate a stored fit: print its intervals before and after, write the calibrated draws.
+    """Calibrate a stored fit: print its intervals before and after, write draws.
 
     Exit code 0: done; 2: nothing was written, the message says why;
     3: done, but a diagnostic failed.
@@ -240,24 +277,34 @@ def calibrate_files(
     Example: etafree calibrate fit.nc --clusters data.csv:school -o calibrated.nc
 
     Example: etafree calibrate chain-1.csv chain-2.csv --report page.html
+
+    Example: etafree calibrate draws.csv --log-likelihood ll.csv --csv new.csv
     """
     outputs = {"out": out, "report": report, "csv": csv, "summary": summary}
+    outputs |= {"predictions": predictions}
     labels = [*clusters, *filter(None, (strata, time, units))]
-    tables = (Path(name.rpartition(":")[0]) for name in labels)
+    tables = [Path(name.rpartition(":")[0]) for name in labels]
+    tables += [] if predict is None else [predict]
     sources = {table.resolve() for table in tables if table.is_file()}
-    _check_outputs([*fit, *sources], outputs, force)
+    stored = [Path(name) for name in log_likelihood if Path(name).is_file()]
+    _check_outputs([*fit, *stored, *sources], outputs, force)
     if keep_all and out is None:
         raise InputError("keep_all", "goes with --out", "name the file to write")
+    design = _design(predict, link, predictions)
     progress = _Progress(quiet)
     dependence = structure_of(clusters, strata, time, units)
-    stored = _read(fit, var, log_likelihood, eta, conditional, progress)
-    result = calibrate(stored, dependence=dependence, correction=correction, level=level)
-    say(f"{result}\n\n{result.details()}")
+    read = _read(fit, var, log_likelihood, eta, conditional, progress)
+    result = calibrate(read, dependence=dependence, correction=correction, level=level)
+    predicted = predict_rows(result, design, link)
+    say(in_shell_words(f"{result}\n\n{result.details()}"))
+    if len(predicted) and predictions is None:
+        say(f"\n{predicted.to_string(index=False, float_format=lambda v: f'{v:.4g}')}")
     write: dict[str, Callable[[Path], object]] = {
         "out": lambda path: _write_tree(result, path, keep_all, progress),
         "report": lambda path: result.report(path, force=force),
-        "csv": lambda path: write_csv(draws_table(result), path),
-        "summary": lambda path: write_csv(result.summary().reset_index(), path),
+        "csv": lambda path: write_table(draws_table(result), path),
+        "summary": lambda path: write_table(summary_table(result), path),
+        "predictions": lambda path: write_table(predicted, path),
     }
     for option, path in outputs.items():
         if path is not None:
@@ -299,13 +346,60 @@ def draws_table(result: Calibration) -> pd.DataFrame:
     count = np.arange(chains * length)
     numbers = {".chain": count // length, ".iteration": count % length, ".draw": count}
     table = pd.DataFrame({name: values + 1 for name, values in numbers.items()})
-    return table.join(pd.DataFrame(result.shown.after, columns=list(result.shown.names)))
+    names = [as_r_writes(name) for name in result.shown.names]
+    return table.join(pd.DataFrame(result.shown.after, columns=names))
 
 
-def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as UTF-8 with a header, whole or not at all."""
+def summary_table(result: Calibration) -> pd.DataFrame:
+    """Return the table of a result with the names by which R knows parameters."""
+    table = result.summary()
+    return (
+        table.set_axis([as_r_writes(str(name)) for name in table.index])
+        .rename_axis("parameter")
+        .reset_index()
+    )
+
+
+def _design(
+    predict: Path | None, link: str | None, predictions: Path | None
+) -> pd.DataFrame | None:
+    """Return rows to predict, if there are; refuse options that need them, and lack of a link."""
+    if predict is None:
+        for option, value in (("link", link), ("predictions", predictions)):
+            if value is not None:
+                raise InputError(option, "goes with --predict", "name a table of rows to predict")
+        return None
+    if link is None:
+        problem = "is needed with --predict: draws do not tell it"
+        raise InputError("link", problem, f"pass one of {', '.join(LINKS)}")
+    as_choice(link, "link", tuple(LINKS))
+    return read_design(predict)
+
+
+def predict_rows(
+    result: Calibration, design: pd.DataFrame | None, link: str | None
+) -> pd.DataFrame:
+    """Return predictions at rows of a design, numbered from 1; none without a design."""
+    import pandas as pd
+
+    if design is None:
+        return pd.DataFrame()
+    table = result.predict(design, link=link)
+    return table.set_axis(range(1, len(table) + 1)).rename_axis("row").reset_index()
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write a table whole or not at all: Parquet or Arrow by the suffix, else CSV as UTF-8."""
+    kind = FORMATS.get(path.suffix.lower())
+    if kind is not None:
+        module("pyarrow")
     with whole_file(path) as file:
-        file.write(table.to_csv(index=False).encode())
+        if kind == "parquet":
+            table.to_parquet(file, index=False)
+        elif kind == "feather":
+            table.to_feather(file)
+        else:
+            file.write(table.to_csv(index=False).encode())
 
 
 def check_files(
@@ -326,10 +420,10 @@ def check_files(
     conditional: Conditional = False,
     quiet: Quiet = False,
 ) -> Calibration:
-    """Print every check of a fit or of a saved result: value, verdict, and what to do about it.
+    """Print every check of a fit or a saved result: value, verdict, what to do.
 
-    Nothing is written. Exit code 0: no check failed, though some may warn; 2: nothing was checked,
-    the message says why; 3: a check failed.
+    Nothing is written. Exit code 0: no check failed, though some may warn;
+    2: nothing was checked, the message says why; 3: a check failed.
 
     Example: etafree check fit.nc --clusters data.csv:school
 
@@ -372,7 +466,9 @@ def check_lines(checks: Sequence[Check]) -> list[str]:
     for row, advice in zip(rows, ["", *(c.advice for c in checks)], strict=True):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         lines.append("  ".join(cells).rstrip())
-        lines += textwrap.wrap(advice, 90, initial_indent=" " * 11, subsequent_indent=" " * 11)
+        lines += textwrap.wrap(
+            in_shell_words(advice), 90, initial_indent=" " * 11, subsequent_indent=" " * 11
+        )
     verdicts = Counter(c.verdict for c in checks)
     counts = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
     return [*lines, "", f"{len(checks)} check{'s' * (len(checks) != 1)}: {counts}"]
@@ -405,11 +501,13 @@ def _read(
     progress: _Progress,
 ) -> fits.Fit:
     """Return a stored fit with what the options say of it."""
-    csv = all(path.suffix == ".csv" for path in fit)
-    if len(fit) > 1 and not csv:
-        raise InputError("fit", f"is {len(fit)} files", "only CSV files of CmdStan come as several")
-    progress(f"reading {', '.join(map(str, fit))}")
-    source = read_stan_csv([str(path) for path in fit]) if csv else read_tree(fit[0])
+    files = [p for p in map(Path, log_likelihood) if _is_table(p) or p.is_file()]
+    names = [name for name in log_likelihood if Path(name) not in files]
+    progress(f"reading {', '.join(map(str, [*fit, *files]))}")
+    source = _tree(fit, files, progress)
+    if "log_likelihood" not in source.children:
+        problem = f"is not in {', '.join(map(repr, map(str, fit)))}"
+        raise InputError("log_likelihood", problem, STORE)
     progress("calibrating")
     return fits.from_arviz(
         source,
@@ -417,8 +515,29 @@ def _read(
         latent=None if conditional else "auto",
         losses=True,
         var_names=matching(var, list(source.children["posterior"].data_vars)) if var else None,
-        log_likelihood=list(log_likelihood) or None,
+        log_likelihood=names or None,
     )
+
+
+def _is_table(path: Path) -> bool:
+    """Return whether a name is that of a CSV, Parquet or Arrow file."""
+    return path.suffix.lower() in {".csv", *FORMATS}
+
+
+def _tree(fit: Sequence[Path], files: Sequence[Path], progress: _Progress) -> xr.DataTree:
+    """Return the draws of a fit, with the log-likelihood that other files have."""
+    if len(fit) > 1 and not all(map(_is_table, fit)):
+        raise InputError("fit", f"is {len(fit)} files", "only tables of draws come as several")
+    draws = None
+    if not _is_table(fit[0]):
+        tree = read_tree(fit[0])
+    elif all(path.suffix.lower() == ".csv" and of_cmdstan(path) for path in fit):
+        tree = read_stan_csv([str(path) for path in fit])
+    else:
+        tree, draws = read_draws(fit)
+        if "chain" not in draws.counters and len(fit) == 1:
+            progress("draws have no column .chain: they are taken as those of one chain")
+    return with_log_likelihood(tree, draws, files) if files else tree
 
 
 def _check_outputs(fit: Sequence[Path], outputs: Mapping[str, Path | None], force: bool) -> None:
@@ -474,6 +593,9 @@ def column(name: str, option: str) -> str | pd.Series[Any] | NDArray[np.generic]
     import pandas as pd
 
     file, colon, label = name.rpartition(":")
+    if not colon and _is_table(Path(name)):
+        known = ", ".join(f"{name}:{column}" for column in table_of(Path(name), option).names[:5])
+        raise InputError(option, f"{name!r} is a file without a column", f"write one of {known}")
     if not colon:
         return name
     table = table_of(Path(file), option)

@@ -7,9 +7,10 @@ is refused, and nothing is converted before its use is known.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from etafree.data.formula import column_uses
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array
-from etafree.foundation.storage import check_room, lines_of, refuse_special
+from etafree.foundation.storage import check_room, kind_of, lines_of, refuse_special
 
 if TYPE_CHECKING:
     from _csv import Reader
@@ -29,8 +30,14 @@ if TYPE_CHECKING:
 
 NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
+#: What to do about a word among numbers.
+LABELS = "mend it, or leave it empty if it is missing; write C(...) in a formula for labels"
 #: What stands for a missing number; a missing label is an empty field only.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "#n/a", "."})
+#: What other programs write between columns.
+SEPARATORS = {";": "semicolons", "\t": "tabs"}
+COMMAS = "write it with commas, and points in numbers (in R write.csv, not write.csv2)"
+WRITE = "write it with a header and commas"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,21 +64,9 @@ class CsvTable:
     @classmethod
     def read(cls, path: Path, option: str) -> CsvTable:
         """Read a file; refuse, with its line, a row that has not one field per column."""
-        refuse_special(path, option)
-        if not path.is_file():
-            raise InputError(option, f"there is no file {str(path)!r}")
-        check_room(str(path), path.stat().st_size, option, "keep the columns that are used")
-        try:
-            with open(path, encoding="utf-8-sig", newline="") as file:
-                reader = csv.reader(lines_of(file, path, option), strict=True)
-                header, rows, lines = _records(reader, path, option)
-        except UnicodeDecodeError as error:
-            problem = f"cannot be read as CSV: it is not UTF-8 (byte {error.start})"
-            raise InputError(option, f"{str(path)!r} {problem}", "save it as UTF-8") from None
-        twice = sorted({name for name in header if header.count(name) > 1})
-        if twice:
-            problem = f"{str(path)!r} has several columns named {twice}"
-            raise InputError(option, problem, "rename them in its first line")
+        with _opened(path, option) as reader:
+            header, rows, lines = _records(reader, path, option)
+        _check_header(header, path, option)
         if not rows:
             raise InputError(option, f"{str(path)!r} has no rows", "it has a header only")
         columns = map(list, zip(*rows, strict=True))
@@ -108,8 +103,11 @@ class CsvTable:
             raise InputError(option, problem, "drop these rows or give each its own label")
         return pd.Series(fields, dtype=object, name=name)
 
-    def numbers(self, name: str, option: str = "") -> Array:
-        """Return a column as numbers, NaN where the field is empty, NA, NaN, null or the like."""
+    def numbers(self, name: str, option: str = "", advice: str = LABELS) -> Array:
+        """Return a column as numbers, NaN where the field is empty, NA, NaN, null or the like.
+
+        `advice` is what to do about a word among them.
+        """
         option = option or self.option
         fields = self.column(name, option)
         words = (
@@ -122,7 +120,7 @@ class CsvTable:
             raise InputError(
                 option,
                 f"{column} {fields[word]!r:.40} among numbers, on line {self.lines[word]}",
-                "mend it, or leave it empty if it is missing; write C(...) in a formula for labels",
+                advice,
             )
         values = np.array([float(f) if NUMBER.fullmatch(f) else np.nan for f in fields])
         beyond = np.flatnonzero(np.isinf(values))
@@ -201,6 +199,60 @@ def dropped_rows(
     )
 
 
+def header_of(path: Path, option: str) -> list[str]:
+    r"""Return the names in the first line of a file; refuse two columns of one name.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "draws.csv"
+    >>> _ = path.write_text('"","b[1,2]"\n1,0.5\n')
+    >>> header_of(path, "fit")
+    ['', 'b[1,2]']
+    """
+    with _opened(path, option) as reader:
+        try:
+            header = next(reader, [])
+        except csv.Error as error:
+            problem = f"{str(path)!r} cannot be read as CSV: line 1, {error}"
+            raise InputError(option, problem, WRITE) from None
+    if not header:
+        raise InputError(option, f"{str(path)!r} cannot be read as CSV: it is empty", WRITE)
+    _check_header(header, path, option)
+    return header
+
+
+@contextlib.contextmanager
+def _opened(path: Path, option: str) -> Iterator[Reader]:
+    """Open a file as CSV; refuse what is none by its first bytes or line."""
+    refuse_special(path, option)
+    if not path.is_file():
+        raise InputError(option, f"there is no file {str(path)!r}")
+    check_room(str(path), path.stat().st_size, option, "keep the columns that are used")
+    if kind := kind_of(path):
+        raise InputError(option, f"{str(path)!r} is {kind}, not CSV", WRITE)
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            first = next(lines_of(file, path, option), "")
+            for separator, word in SEPARATORS.items():
+                if separator in first and "," not in first:
+                    problem = f"{str(path)!r} has {word} between its columns"
+                    raise InputError(option, problem, COMMAS)
+            file.seek(0)
+            yield csv.reader(lines_of(file, path, option), strict=True)
+    except UnicodeDecodeError as error:
+        problem = f"cannot be read as CSV: it is not UTF-8 (byte {error.start})"
+        raise InputError(option, f"{str(path)!r} {problem}", "save it as UTF-8") from None
+
+
+def _check_header(header: Sequence[str], path: Path, option: str) -> None:
+    """Refuse names that stand for several columns."""
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        problem = f"{str(path)!r} has several columns named {twice}"
+        raise InputError(option, problem, "rename them in its first line")
+
+
 def _records(
     reader: Reader, path: Path, option: str
 ) -> tuple[list[str], list[list[str]], list[int]]:
@@ -209,7 +261,7 @@ def _records(
     rows: list[list[str]] = []
     lines: list[int] = []
     blank, line = 0, 1
-    unreadable, advice = f"{str(path)!r} cannot be read as CSV", "write it with a header and commas"
+    unreadable = f"{str(path)!r} cannot be read as CSV"
     try:
         for row in reader:
             empty = not row or (len(header) > 1 and len(row) == 1 and not row[0].strip())
@@ -232,9 +284,9 @@ def _records(
                 lines.append(line)
             line = reader.line_num + 1
     except csv.Error as error:
-        raise InputError(option, f"{unreadable}: line {line}, {error}", advice) from None
+        raise InputError(option, f"{unreadable}: line {line}, {error}", WRITE) from None
     if not header:
-        raise InputError(option, f"{unreadable}: it is empty", advice)
+        raise InputError(option, f"{unreadable}: it is empty", WRITE)
     return header, rows, lines
 
 

@@ -19,7 +19,7 @@ from etafree.data.groups import Groups
 from etafree.dependence.base import Dependence
 from etafree.errors import InputError
 from etafree.fits.observations import StoredLosses
-from etafree.fits.trees import SAMPLE_DIMS, flatten
+from etafree.fits.trees import SAMPLE_DIMS, flat_names, flatten
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import least_squares
 
@@ -35,15 +35,16 @@ LEVELS = 5
 def refuse_latent(tree: xr.DataTree, losses: StoredLosses, dependence: Dependence) -> None:
     """Raise if the posterior has group effects that the stored log-likelihood is conditional on.
 
-    Recognised are variables named like ``1|school``, variables along a dimension of observations
-    that has at least `LEVELS` entries (fewer are outcomes, say), and variables along a dimension
-    of as many entries as there are clusters, or levels of an index in ``constant_data``. What the
-    other parameters determine is computed, not latent.
+    Recognised are variables named as Bambi, brms and rstanarm name group effects, variables along a
+    dimension of observations that has at least `LEVELS` entries (fewer are outcomes, say), and
+    variables along a dimension of as many entries as there are clusters, or levels of an index in
+    ``constant_data``. What the other parameters determine is computed, not latent.
     """
     posterior = tree["posterior"].to_dataset()
     groups = [*dependence.row_groups().values(), *_indices(tree, losses)]
     arrays = {str(name): array for name, array in posterior.data_vars.items()}
-    grouped = [name for name, array in arrays.items() if _has_groups(name, array, losses, groups)]
+    named = named_effects(posterior)
+    grouped = [n for n, array in arrays.items() if n in named or _has_groups(array, losses, groups)]
     plain = [name for name in arrays if name not in grouped and "|" not in name]
     latent = [name for name in grouped if not _computed(posterior, name, plain)]
     if latent:
@@ -51,7 +52,8 @@ def refuse_latent(tree: xr.DataTree, losses: StoredLosses, dependence: Dependenc
             "log_likelihood",
             f"is conditional on the group effects {', '.join(latent[:5])}, so a cluster's loss is "
             f"not in it and {_consequence(posterior, latent[0], plain, losses.n)}",
-            "pass model= for a marginal likelihood; if these are no group effects, "
+            "pass model= for a marginal likelihood, or calibrate a fit without these effects, with "
+            "the groups as clusters; if these are no group effects, "
             "ef.from_arviz(fit, latent=None)",
         )
 
@@ -85,13 +87,39 @@ def _indices(tree: xr.DataTree, losses: StoredLosses) -> list[Groups]:
     return [index for index in indices if LEVELS <= len(index) < losses.n]
 
 
-def _has_groups(name: str, array: xr.DataArray, losses: StoredLosses, groups: list[Groups]) -> bool:
+def named_effects(posterior: xr.Dataset) -> set[str]:
+    """Return the variables that are group effects by their names.
+
+    Those of Bambi are called ``1|school``; of brms ``r_school`` where there is ``sd_school__...``;
+    of rstanarm ``b[... school:...]`` where there is ``Sigma[school:...]``.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr
+    >>> names = "b_x", "r_school", "sd_school__Intercept", "1|firm_sigma", "r_squared"
+    >>> drawn = xr.Dataset({name: (("chain", "draw"), np.zeros((1, 2))) for name in names})
+    >>> drawn["1|firm"] = ("chain", "draw", "firm"), np.zeros((1, 2, 3))
+    >>> sorted(named_effects(drawn))
+    ['1|firm', 'r_school']
+    """
+    arrays = {str(name): array for name, array in posterior.data_vars.items()}
+    effects = {name for name, array in arrays.items() if "|" in name and array.ndim > 2}
+    entries = {name: flat_names(name, array) for name, array in arrays.items()}
+    whole = [entry for several in entries.values() for entry in several]
+    for name, own in entries.items():
+        brms = re.match(r"r_(.+?)(__.*|\[.*)?$", name)
+        stan = [re.match(r"b\[\S+ ([^:]+):", entry) for entry in own]
+        beside = f"sd_{brms[1]}__" if brms else f"Sigma[{stan[0][1]}:" if stan[0] else None
+        if beside and any(entry.startswith(beside) for entry in whole):
+            effects.add(name)
+    return effects
+
+
+def _has_groups(array: xr.DataArray, losses: StoredLosses, groups: list[Groups]) -> bool:
     """Return whether a variable has an entry for each of some groups."""
     if _is_along(array, losses):
         return True
     for dim in (dim for dim in array.dims if dim not in SAMPLE_DIMS):
-        if "|" in name:
-            return array.sizes[dim] > 0
         labels = {str(label) for label in array[dim].values.tolist()}
         plain = array[dim].dtype.kind in "iu" or dim not in array.coords
         for index in groups:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,11 @@ from etafree.foundation.storage import lines_of, refuse_special
 if TYPE_CHECKING:
     import xarray as xr
 
-#: ArviZ's names of what the sampler says of itself.
+#: ArviZ's names of what the sampler says of itself, and densities of brms and rstanarm.
 STATISTICS = {
     "lp__": "lp",
+    "log-posterior": "lp",
+    "lprior": "lprior",
     "accept_stat__": "acceptance_rate",
     "divergent__": "diverging",
     "stepsize__": "step_size",
@@ -42,9 +44,16 @@ STATISTICS = {
     "energy__": "energy",
 }
 LIKELIHOOD = re.compile(r"log_lik(elihood)?(_\w+)?|\w+_log_lik")
-PREDICTIVE = re.compile(r"\w+_rep")
+PREDICTIVE = re.compile(r"\w+_rep|mean_PPD")
 #: Where the indices of an entry begin in the name of its column.
 INDEX = re.compile(r"\.(?=\d+(?:\.\d+)*$)")
+
+
+class Variable(NamedTuple):
+    """Which columns of draws hold a variable's entries, in its shape, and labels of its axes."""
+
+    where: NDArray[np.intp]
+    labels: tuple[NDArray[Any], ...]
 
 
 def read_stan_csv(paths: Sequence[str | os.PathLike[str]]) -> xr.DataTree:
@@ -116,28 +125,38 @@ def _saved(settings: Mapping[str, str | float]) -> tuple[int, int | None]:
 
 def stan_tree(names: Sequence[str], values: Array) -> xr.DataTree:
     """Return the draws (chain, draw, column) of Stan's columns as a DataTree."""
+    variables = {
+        name: Variable(where, tuple(np.arange(1, size + 1) for size in where.shape))
+        for name, where in _variables(names).items()
+    }
+    tree = grouped_tree(variables, values)
+    tree["posterior"].attrs["inference_library"] = "stan"
+    return tree
+
+
+def grouped_tree(variables: Mapping[str, Variable], values: Array) -> xr.DataTree:
+    """Return draws (chain, draw, column) as a DataTree with every variable in its group."""
     import xarray as xr
 
     order = ("posterior", "sample_stats", "log_likelihood", "posterior_predictive")
     groups: dict[str, dict[str, xr.DataArray]] = {name: {} for name in order}
     coords = {dim: np.arange(size) for dim, size in zip(SAMPLE_DIMS, values.shape, strict=False)}
-    for name, where in _variables(names).items():
+    for name, (where, labels) in variables.items():
         group, label = "posterior", name
-        if name.endswith("__"):
+        if name.endswith("__") or name in STATISTICS:
             group, label = "sample_stats", STATISTICS.get(name, name.removesuffix("__"))
         elif LIKELIHOOD.fullmatch(name):
             group = "log_likelihood"
         elif PREDICTIVE.fullmatch(name):
             group = "posterior_predictive"
         data = values[..., where]
-        counted = {f"{label}_dim_{k}": np.arange(1, n + 1) for k, n in enumerate(where.shape)}
+        axes = {f"{label}_dim_{k}": along for k, along in enumerate(labels)}
         groups[group][label] = xr.DataArray(
             data.astype(bool) if label == "diverging" else data,
-            dims=[*SAMPLE_DIMS, *counted],
-            coords={**coords, **counted},
+            dims=[*SAMPLE_DIMS, *axes],
+            coords={**coords, **axes},
         )
     tree = {name: xr.Dataset(a) for name, a in groups.items() if a or name == "posterior"}
-    tree["posterior"].attrs["inference_library"] = "stan"
     return xr.DataTree.from_dict(tree)
 
 

@@ -26,6 +26,7 @@ from etafree.foundation.arguments import Array
 from etafree.foundation.storage import (
     check_claim,
     check_room,
+    kind_of,
     refuse_special,
     reserve,
     sweep,
@@ -215,7 +216,10 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
         raise
     except Exception as error:  # the readers raise all kinds of errors at damaged files
         what, writer = ("a zarr store", "zarr") if store else ("a netCDF file", "netcdf")
-        problem = f"{name!r} cannot be read as {what} ({type(error).__name__})"
+        why = type(error).__name__
+        if os.path.isfile(name):
+            why = (kind_of(name) if os.path.getsize(name) else "it is empty") or why
+        problem = f"{name!r} cannot be read as {what} ({why})"
         raise InputError("draws", problem, f"pass what idata.to_{writer}() wrote") from None
     if "posterior" not in tree.children:
         problem = f"{name!r} has no group 'posterior', only {sorted(tree.children)}"

@@ -46,6 +46,23 @@ SPECIAL: dict[Callable[[int], bool], str] = {
     stat.S_ISCHR: "a character device",
     stat.S_ISBLK: "a block device",
 }
+#: How files of other kinds begin.
+SIGNS = {
+    b"\x1f\x8b": "compressed with gzip, as R's .rds and .RData files are",
+    b"BZh": "compressed with bzip2",
+    b"\xfd7zXZ": "compressed with xz",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    b"RDX": "R's .RData",
+    b"RDA": "R's .RData",
+    b"PK\x03\x04": "a zip archive, as spreadsheets and NumPy's .npz are",
+    b"\x89HDF\r\n\x1a\n": "netCDF or HDF5",
+    b"CDF": "netCDF in its classic format",
+    b"PAR1": "Parquet",
+    b"ARROW1": "Arrow",
+    b"%PDF": "PDF",
+    b"\x80": "a Python pickle",
+    b"\x93NUMPY": "a NumPy array",
+}
 #: Where Linux says how much memory there is, and how much a container may take.
 MEMINFO, CONTAINER = "/proc/meminfo", "/sys/fs/cgroup/memory.max"
 
@@ -110,6 +127,25 @@ def check_room(what: object, needed: int, argument: str, advice: str) -> None:
     if needed > free:
         problem = f"{what!r} takes {amount(needed)}, and {amount(free)} of memory are free"
         raise InputError(argument, problem, advice)
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    r"""Return what a file is by its first bytes, "" if they are no sign of a kind known here.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "fit.rds"
+    >>> _ = path.write_bytes(b"\x1f\x8b\x08")
+    >>> kind_of(path)
+    "compressed with gzip, as R's .rds and .RData files are"
+    """
+    try:
+        with open(path, "rb") as file:
+            first = file.read(max(map(len, SIGNS)))
+    except OSError:
+        return ""
+    return next((kind for sign, kind in SIGNS.items() if first.startswith(sign)), "")
 
 
 def lines_of(file: IO[AnyStr], path: object, argument: str) -> Iterator[AnyStr]:
