@@ -62,15 +62,15 @@ LINES = {
 }
 
 SUMMARY = (
-        "Coverage, width and bias of one slope at twenty learning rates: before calibration they "
+    "Coverage, width and bias of one slope at twenty learning rates: before calibration they "
     "depend on the learning rate, after calibration they do not."
 )
 CAPTION = (
-        "Grey bands: the published curves. Orange: uncalibrated posterior. Blue: calibrated. Black: "
+    "Grey bands: the published curves. Orange: uncalibrated posterior. Blue: calibrated. Black: "
     "frequentist."
 )
 ABOUT_POSTERIORS = [
-        "huber is the generalized posterior exp(−η × penalized Huber loss), sampled exactly.",
+    "huber is the generalized posterior exp(−η × penalized Huber loss), sampled exactly.",
     "appendix is the Gibbs sampler that the paper's appendix describes, with a prior that is not "
     "multiplied by η. Integrating out its latent variables gives a normal–Laplace loss, not "
     "Huber's, and its mode depends on η; calibration uses only the shape of its draws.",
@@ -78,7 +78,7 @@ ABOUT_POSTERIORS = [
     "inverse Gaussian with mean |t|/(ηc) and shape 1, and the prior is scaled by η.",
 ]
 ABOUT_MEATS = [
-        "The meat is the middle matrix of the sandwich, the estimated variance of the score. "
+    "The meat is the middle matrix of the sandwich, the estimated variance of the score. "
     "default centres the scores at observation level, corrects for leverage (CR3) and uses t "
     "quantiles. printed is the paper's uncentred estimate with normal quantiles: under a penalty "
     "the group scores do not sum to zero, which makes intervals about half as wide again, so that "
@@ -87,7 +87,7 @@ ABOUT_MEATS = [
     "the shape of the posterior is far from normal."
 ]
 ABOUT_DEVIATIONS = [
-        "Our results for the published sampler with the printed meat, minus the published curves, in "
+    "Our results for the published sampler with the printed meat, minus the published curves, in "
     "standard errors of the difference (both are Monte Carlo estimates)."
 ]
 
