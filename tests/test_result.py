@@ -701,8 +701,8 @@ class TestSelection:
     @pytest.mark.parametrize(
         ("asked", "how", "argument", "problem"),
         [
-            ("w", None, "var_names", "'w' is no parameter"),
-            ("w", "like", "var_names", "'w' is no parameter"),
+            ("w", None, "var_names", "'w' is not a parameter"),
+            ("w", "like", "var_names", "'w' is not a parameter"),
             ("[", "regex", "var_names", "no regular expression"),
             (["x", "x"], None, "var_names", "twice"),
             ([], None, "var_names", "list of names"),

@@ -1,7 +1,7 @@
 r"""The front door, calibrate(): what was given becomes draws and a target, and the map joins them.
 
 Arguments are sorted out by what they are: fits of other packages, draws with a criterion, with a
-target or with a centre and a covariance. One that means nothing on the way that was taken is an
+target or with a centre and a covariance. One that does not apply on the route that was taken is an
 error.
 """
 
@@ -318,7 +318,7 @@ def _as_fit(
             raise InputError("log_likelihood", "is stored in the fit", "pass the variable's name")
     if fit is not None and fit.criterion is not None and isinstance(of, Criterion):
         raise InputError(
-            "of", "cannot be combined with a fit that brings its model", "leave one of them out"
+            "of", "cannot be combined with a fit that has a model", "leave one of them out"
         )
     return fit
 
@@ -334,9 +334,7 @@ def _check_kind(draws: object) -> None:
         raise InputError("draws", "is None", f"pass {DRAWS}")
     if callable(draws) or any(cls.__name__.endswith("Model") for cls in type(draws).__mro__):
         raise InputError(
-            "draws",
-            "is a model, not what was drawn from it",
-            f"pass {DRAWS}; the model goes to model=",
+            "draws", "is a model, not draws from it", f"pass {DRAWS}; pass the model as model="
         )
 
 
@@ -472,7 +470,7 @@ def _check_centre(
     if own and posterior is not None and posterior.energy is not criterion:
         raise InputError(
             argument,
-            "keeps the posterior's own centre, which the log prior moves away from the "
+            "keeps the posterior's centre, which the log prior shifts away from the "
             "penalized target",
             "pass of=posterior.energy, whose target contains the prior, or center='map'",
         )
@@ -480,7 +478,7 @@ def _check_centre(
     kept = how.kind == "scale" or not at_map
     if kept and isinstance(criterion.penalty, KinkedPenalty):
         raise InputError(
-            argument, "keeps a centre that a penalty with a kink moves", "use center='map'"
+            argument, "keeps a centre that a penalty with a kink shifts", "use center='map'"
         )
 
 

@@ -428,7 +428,7 @@ class Criterion:
         if self.total.trials and not loss.takes_trials:
             raise InputError(
                 "loss",
-                f"{type(loss).__name__} has no use for the data's trials",
+                f"{type(loss).__name__} does not use the data's trials",
                 "build a new Criterion without them",
             )
         return replace(self, total=self.total.with_loss(loss))
@@ -595,7 +595,7 @@ def _bind_linear(
     checked, frequency = checked_weights(rows, n, weights, weight_kind)
     if counts is not None:
         if not loss.takes_trials:
-            raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
+            raise InputError("trials", f"does not apply to {type(loss).__name__}", "drop it")
         y = np.column_stack([y, counts])
     total = LinearTotal(loss, X, y, predictor_offset, checked, frequency).fitted()
     return {"total": total, "names": as_names(names, p), "rows": rows}
@@ -613,7 +613,7 @@ def _bind_general(
     loss, given = criterion.loss, criterion.names
     for argument, value in (("offset", offset), ("trials", trials)):
         if value is not None:
-            problem = f"means nothing to {type(loss).__name__}"
+            problem = f"does not apply to {type(loss).__name__}"
             raise InputError(argument, problem, "let the loss take it from the data")
     n = loss.count(data)
     table = data if hasattr(data, "columns") else None
@@ -673,7 +673,7 @@ def _check_for_parts(
         if start is not None:
             raise InputError("start", "is for losses of your own", "pass it to ef.minimise")
     elif offset is not None:
-        raise InputError("offset", f"means nothing to {type(loss).__name__}", "drop it")
+        raise InputError("offset", f"does not apply to {type(loss).__name__}", "drop it")
     check_penalty(penalty)
     if isinstance(penalty, KinkedPenalty):
         raise InputError(
@@ -682,4 +682,4 @@ def _check_for_parts(
             "use ef.penalties.huberized_l1",
         )
     if trials is not None and not loss.takes_trials:
-        raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
+        raise InputError("trials", f"does not apply to {type(loss).__name__}", "drop it")

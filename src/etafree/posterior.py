@@ -151,7 +151,7 @@ class LogPrior:
                 bounds = np.array(self.support, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise InputError(
-                "support", f"is no bounds of {list(names)}: {error}", advice
+                "support", f"does not give bounds of {list(names)}: {error}", advice
             ) from error
         if bounds.shape != (len(names), 2) or not (bounds[:, 0] < bounds[:, 1]).all():
             problem = f"has shape {bounds.shape}, or an upper bound that is not above the lower"
@@ -476,7 +476,7 @@ class GeneralizedPosterior:
         as_choice(kind, "kind", ADJUSTMENTS)
         advice = "pass ef.target(criterion) of this posterior's criterion"
         if not isinstance(target, Target) or target.hessian is None:
-            raise InputError("target", "is no target of a criterion", advice)
+            raise InputError("target", "is not the target of a criterion", advice)
         if target.names != self.criterion.names or isinstance(
             self.criterion.penalty, KinkedPenalty
         ):

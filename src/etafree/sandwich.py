@@ -47,7 +47,7 @@ def active_block(criterion: Criterion) -> Criterion:
     if not has_design(criterion.total):
         raise InputError(
             "penalty",
-            f"{type(penalty).__name__} goes with losses over a linear predictor",
+            f"{type(penalty).__name__} needs a loss with a linear predictor",
             "use a smooth penalty, such as ef.penalties.huberized_l1",
         )
     face = penalty.face(minimise(criterion).theta)
@@ -118,7 +118,7 @@ def find_center(
     if criterion is None or mean is None:
         raise InputError(
             "center",
-            f"{center!r} needs scores and a Hessian, and there are draws only",
+            f"{center!r} needs scores and a Hessian, but there are only draws",
             "pass a criterion, an array, or center='mean'",
         )
     return "one_step", one_step(criterion, mean), None
@@ -385,7 +385,7 @@ def chosen(criterion: Criterion, var_names: object) -> NDArray[np.intp]:
     try:
         return np.array(places_of(criterion.names, var_names))
     except InputError as error:
-        if isinstance(criterion.penalty, ActivePenalty) and "is no parameter" in error.problem:
+        if isinstance(criterion.penalty, ActivePenalty) and "is not a parameter" in error.problem:
             problem = error.problem.replace("is no", "is zero or tied under this penalty, or no")
             raise InputError("var_names", problem, error.advice) from None
         raise
@@ -401,7 +401,7 @@ def _part(whole: Target, some: NDArray[np.intp], found: tuple[Finding, ...]) -> 
     law = Law(whole.dof[some], whole.inflation[some])
     if whole.laws is not None:  # of all p, those of a few may have been bounds
         law = whole.laws.single(np.eye(whole.p)[some])
-    rank = "scores of few rows or clusters span no more: name fewer parameters"
+    rank = "the scores of few rows or clusters have no higher rank: name fewer parameters"
     covariance = whole.covariance[np.ix_(some, some)]
     return replace(
         whole,
@@ -455,7 +455,7 @@ def _curvature(criterion: Criterion, theta: Array, hessian: Array, given: object
         hessian = factor * criterion.with_loss(loss).total.derivatives(theta).hessian + share
 
     def advice() -> str:
-        flat = "the centre is no strict minimum: add a penalty or change center="
+        flat = "the centre is not a strict minimum: add a penalty or change center="
         return _silence(criterion, theta) or flat
 
     return check_covariance(hessian, "hessian", criterion.p, advice)
@@ -475,7 +475,8 @@ def _refuse_flat(estimate: Meat, at: Point, dependence: Dependence) -> None:
         if estimate.correction == "custom":
             return "meat= must give a matrix of full rank"
         if flat.any() and (units is None or units <= p):
-            return f"{FEWER} at most {int(p - flat.sum())} parameter(s): scores span no more"
+            rank = int(p - flat.sum())
+            return f"{FEWER} at most {rank} parameter(s): the scores have no higher rank"
         along = loaded(vectors[:, flat if flat.any() else [0]], at.whiten, criterion.names)
         if criterion.strength > 0:
             return f"scores do not vary along {along}, which are collinear: drop one of them"
@@ -497,8 +498,8 @@ def _silence(criterion: Criterion, theta: Array) -> str:
     if not silent:
         return ""
     return (
-        f"no observation speaks of {silent[:8]}, only the prior or penalty does: take them out "
-        "of the model, or give them a value"
+        f"no observation has information on {silent[:8]}, only the prior or penalty does: take "
+        "them out of the model, or give them a value"
     )
 
 
@@ -513,7 +514,7 @@ def _correction(asked: object, dependence: Dependence, meat: object, criterion: 
     if "leverage" not in total.traits or criterion.loss.curvature() is not None:
         return dependence.correction(asked, ("this loss has none", advice))
     if "moments" in total.traits and asked in ("HC2", "CR2"):
-        reason = "its root is known for losses, whose shares are symmetric"
+        reason = "it needs symmetric contributions, which only losses have"
         return dependence.correction(asked, (reason, f"use correction={dependence.defaults[0]!r}"))
     if "moments" in total.traits and not (dependence.independent or dependence.clusters):
         return dependence.correction(asked, ("moments do not say how they vary", advice))

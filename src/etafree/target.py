@@ -458,7 +458,7 @@ class Target:
             raise InputError("laws", f"is a {type(self.laws).__name__}", "leave it out")
         tuples = isinstance(self.findings, tuple)
         if not tuples or not all(isinstance(finding, Finding) for finding in self.findings):
-            raise InputError("findings", "are no tuple of Finding", "leave them out")
+            raise InputError("findings", "are not a tuple of Finding", "leave them out")
         as_bool(self.centered, "centered")
         for name in ("clusters", "n", "size", "joint_dof"):
             if getattr(self, name) is not None:

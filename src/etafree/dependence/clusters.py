@@ -159,7 +159,7 @@ class Clusters(Structure):
         ways = {name: rows.groups(way, f"clusters[{name!r}]") for name, way in named.items()}
         for name, groups in ways.items():
             if len(groups) < 2:
-                problem = f"has one cluster only in {name!r}"
+                problem = f"has only one cluster in {name!r}"
                 raise InputError("clusters", problem, "at least two must vary independently")
         if len(ways) > 1:
             return Ways.crossed(ways)
@@ -284,7 +284,7 @@ class OneWay(Dependence):
         """Refuse clusters too few to span a variance matrix."""
         count = int(np.count_nonzero(self.groups.weights(weights)))
         if count < 2:
-            problem = "has one cluster only, and at least two must vary independently"
+            problem = "has only one cluster, and at least two must vary independently"
             raise InputError("clusters", problem, "use finer clusters")
         if count <= p:
             problem = f"are {count} for {p} parameters: their scores cannot span a variance matrix"
@@ -598,7 +598,7 @@ def _adjust_rows(
     if np.any(room <= SINGULAR) or np.any(keep <= SINGULAR):
         worst = block.first + int(np.argmax(np.minimum(room, keep.min(axis=1)) <= SINGULAR))
         alone = f"row {worst} has leverage one, nothing else determines a coefficient"
-        advice = "no correction knows its variance: drop the row with its column, or add a penalty"
+        advice = "its variance cannot be estimated: drop the row with its column, or add a penalty"
         raise InputError("correction", f"{correction!r} fails: {alone}", advice)
     if correction == "HC3":
         adjusted: Array = score / keep
@@ -744,7 +744,8 @@ def _check_left(left: Array, at: Point, groups: Groups, first: int, correction: 
         "clusters",
         f"cluster {groups.labels[first + worst]!s} alone determines {lost} (a dummy for one "
         f"cluster, say), so {correction} cannot leave it out",
-        "no variance is known: drop the cluster's rows with these columns, or add a penalty",
+        "its variance cannot be estimated: drop the cluster's rows with these columns, or add a "
+        "penalty",
     )
 
 

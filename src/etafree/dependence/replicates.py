@@ -191,7 +191,7 @@ class Replicates(Dependence):
 
     def check_draws(self) -> None:
         """Refuse draws with log-likelihoods: there is nothing to fit again."""
-        problem = "are replicate weights, and there is no criterion to fit again under them"
+        problem = "are replicate weights, and there is no criterion to refit with them"
         raise InputError("dependence", problem, "pass a criterion or model=, or use ef.Survey")
 
     def summed(self, correction: str) -> None:
@@ -242,9 +242,9 @@ def _columns(rows: Rows, weights: object) -> object:
             names = [name for name in known if re.search(weights, name)]
         except re.error as error:
             advice = "pass a regular expression, or names of columns in a list"
-            raise InputError("weights", f"is no pattern ({error})", advice) from None
+            raise InputError("weights", f"is not a valid pattern ({error})", advice) from None
         if not names:
-            problem = f"is found in no column's name: {weights!r}"
+            problem = f"matches no column name: {weights!r}"
             raise InputError("weights", problem, f"columns: {known[:20]}")
         weights = names
     if isinstance(weights, list | tuple) and weights and all(isinstance(w, str) for w in weights):

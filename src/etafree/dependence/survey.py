@@ -132,8 +132,8 @@ class Survey(Structure):
                 problem = "is a pair, and psu= names one stage only"
                 raise InputError(name, problem, "pass psu=(first, second), or one set of values")
         if self.base_weights is not None and self.calibrated is None:
-            advice = "pass what weights were calibrated to, or leave it out"
-            raise InputError("base_weights", "means nothing without calibrated=", advice)
+            advice = "pass the variables that weights were calibrated to, or leave it out"
+            raise InputError("base_weights", "does not apply without calibrated=", advice)
 
     def with_labels(self, change: Callable[[object, str], object]) -> Self:
         def each(labels: object, name: str) -> object:
@@ -255,13 +255,13 @@ class Survey(Structure):
             factors, rscales = jackknife_factors(*shape)
             if kind == "JK1":
                 if len(form.counts) > 1:
-                    raise InputError("kind", "'JK1' knows no strata", "use kind='JKn'")
+                    raise InputError("kind", "'JK1' does not allow strata", "use kind='JKn'")
                 scale, rscales = float(rscales[0]), None
         elif kind == "bootstrap":
             many = as_count(count, "count", least=2)
             factors = bootstrap_factors(*shape, many, as_rng(seed))
         elif np.any(form.counts != 2) or form.sampled.any():
-            problem = f"{kind!r} takes two PSUs in every stratum, and no finite population"
+            problem = f"{kind!r} needs two PSUs in every stratum and no finite population"
             raise InputError("kind", problem, "use kind='JKn'")
         else:
             factors = balanced_factors(form.codes, len(form.counts), rho or 0.0)
@@ -314,7 +314,7 @@ class Strata(Dependence):
     def check_draws(self) -> None:
         """Refuse calibrated weights: their variance needs the scores of rows."""
         if self.calibration is not None:
-            problem = "needs the scores of rows, and there are draws only"
+            problem = "needs the scores of rows, but there are only draws"
             raise InputError("calibrated", problem, "pass a criterion or model=")
 
     def adjusted(self, at: Point) -> Point:
@@ -360,7 +360,7 @@ class Strata(Dependence):
         units, strata = int(np.count_nonzero(weights)), len(np.unique(outer.codes[weights > 0]))
         dof = float(units - strata)
         if dof < 1:
-            problem = f"leave {units} PSUs in {strata} strata no degrees of freedom"
+            problem = f"leave no degrees of freedom: {units} PSUs in {strata} strata"
             raise InputError("strata", problem, "merge strata")
         alone = int(np.count_nonzero(outer.counts == 1))
         design = f"{units} PSUs in {strata} strata"
@@ -520,7 +520,9 @@ def _auxiliaries(rows: Rows, values: object) -> Array:
     elif isinstance(values, list | tuple) and all(np.ndim(v) or isinstance(v, str) for v in values):
         columns = list(values)
     if not columns:
-        raise InputError("calibrated", "is empty", "pass what weights were calibrated to")
+        raise InputError(
+            "calibrated", "is empty", "pass the variables that weights were calibrated to"
+        )
     matrices = []
     for column in columns:
         labels = rows.align(column, "calibrated")

@@ -181,7 +181,7 @@ class Periods(Dependence):
     def described(self, meat: Meat, window: str, bias: float) -> Meat:
         """Return the meat with its design in words and what was found on the way."""
         series = f"a panel of {self.units} units over" if self.units > 1 else "a series of"
-        lost = "steps are left out" if self.units == 1 else "periods of units are absent"
+        lost = "steps are missing" if self.units == 1 else "periods of units are absent"
         gaps = Finding("time gaps", self.missing, {"what": f"{lost} ({self.example})"})
         design = f"{series} {len(self.groups)} periods, {window}"
         return replace(meat, design=design, findings=(Finding("persistence", bias), gaps))

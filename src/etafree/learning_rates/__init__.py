@@ -106,5 +106,5 @@ def select(
     for name in options:
         if name not in names:
             advice = f"its options are {', '.join(names) or 'none'}"
-            raise InputError(name, f"is no option of {method}", advice)
+            raise InputError(name, f"is not an option of {method}", advice)
     return chosen(Problem.of(source, clusters, seed), **options)

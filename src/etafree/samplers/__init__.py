@@ -94,7 +94,7 @@ def sample(
         raise InputError("draws", f"is {draws!r:.80}", advice)
     as_choice(sampler, "sampler", ("auto", *SAMPLERS))
     if sampler == "quadrature" and posterior.criterion.p != 1:
-        problem = f"'quadrature' takes one parameter, not {posterior.criterion.p}"
+        problem = f"'quadrature' is for one parameter, not {posterior.criterion.p}"
         raise InputError("sampler", problem, "use sampler='auto'")
     rng = as_rng(seed)
     normal = normal_approximation(posterior)

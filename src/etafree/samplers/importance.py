@@ -61,7 +61,7 @@ def importance_draws(
         theta, log_proposal, share = kinked
     log_ratio = posterior.log_density(theta) - log_proposal
     if not (there := log_ratio > -np.inf).any():
-        raise ConvergenceError("no proposal lies in the log prior's support; use 'elliptical'")
+        raise ConvergenceError("no proposal is in the support of the log prior; use 'elliptical'")
     log_ratio -= log_ratio.max()
     if np.ptp(log_ratio) < 1e-9:  # the proposal is the posterior
         pareto_k, weights = -np.inf, np.full(draws, 1.0 / draws)
