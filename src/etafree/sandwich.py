@@ -154,48 +154,49 @@ def target(
     clusters : (n,) labels, or several of them, optional
         Rows with the same label may depend on each other in any way; short for
         ``dependence=ef.Clusters(...)``. A pandas Series is matched with the data by its index, a
-        string names a column of the data. A list, mapping, DataFrame or (n, k) array gives clusters
-        in several ways.
+        string names a column of the data. A list, mapping, DataFrame or (n, k) array gives multiway
+        clusters.
     dependence : Clusters, Survey, ReplicateWeights, TimeSeries or Panel, optional
         Which rows may depend on each other.
     correction : str, optional
         Independent rows: "HC0" to "HC3" (default). Clusters: "CR0", "CR1", "CR1S", "CR2", "CR3"
-        (default). Both have degrees of freedom for each coefficient. Several ways: "CR3" (default:
-        each way's jackknife, Welch's degrees of freedom; CR1S with the reason in `design` where a
-        cluster alone determines a coefficient), "CR0", "CR1", "CR1S" (t of the worst way). Survey
-        designs: "survey-CR3" (default, Satterthwaite's degrees of freedom per contrast) or "survey"
-        (t with PSUs - strata, as R's survey package). Replicate weights: "refits". A series:
-        "AR-EWC-HC3" (default: prewhitened cosines of scores corrected for leverage), "AR-EWC"
-        without leverage, "EWC" (cosines only, t with their number) or "Bartlett" (normal). A panel:
-        "two-way-CR3" (default: units plus periods, Welch's degrees of freedom), "two-way" without
-        leverage, "EWC" or "DK" of period totals. Where rows have no share of the Hessian, defaults
-        are those without leverage.
+        (default). Both have degrees of freedom for each coefficient. Multiway clusters: "CR3"
+        (default: the jackknife in each dimension, Welch's degrees of freedom; CR1S, with the reason
+        in `design`, if a single cluster determines a coefficient), "CR0", "CR1", "CR1S" (t of the
+        least favourable dimension). Survey designs: "survey-CR3" (default, Satterthwaite's degrees
+        of freedom for each contrast) or "survey" (t with PSUs - strata, as in R's survey package).
+        Replicate weights: "refits". Time series: "AR-EWC-HC3" (default: prewhitened cosines of
+        scores corrected for leverage), "AR-EWC" without this correction, "EWC" (cosines only, t
+        with their number) or "Bartlett" (normal). Panels: "two-way-CR3" (default: units plus
+        periods, Welch's degrees of freedom), "two-way" without the correction for leverage, "EWC"
+        or "DK" of period totals. Where the contributions of rows to the Hessian are not available,
+        defaults are those without a correction for leverage.
     center : {"map", "one_step", "mean"} or (p,) array
         The last two need the posterior `mean`.
     centered : bool
-        Centre scores at observation level. False gives the form printed in the paper, which is too
-        wide under a penalty.
+        Centre scores at observation level. False gives the form printed in the paper, whose
+        variance is too large under a penalty.
     hessian : (p, p) array or callable, optional
         Replaces :math:`A`; a callable takes theta (p,).
     meat : (p, p) array or callable, optional
-        Replaces :math:`B`; a callable takes the centred, weighted scores (n, p), gives (p, p).
+        Replaces :math:`B`; a callable takes the centred, weighted scores (n, p) and returns (p, p).
     dof : float, optional
-        Replaces the degrees of freedom; ``numpy.inf`` for the normal.
+        Replaces the degrees of freedom; ``numpy.inf`` for normal quantiles.
     mean : (p,) array, optional
         Posterior mean.
     var_names : str or list of str, optional
         Parameters to report; the others stay in the computation. With as many parameters as rows or
-        clusters, or more, :math:`B` is singular, and only a few have a joint law.
+        clusters, or more, :math:`B` is singular, and only a few can be reported jointly.
 
     Returns
     -------
     Target
-        Under a penalty with a kink (L1) of the active coefficients only; the others have none.
+                Under a penalty with a kink (L1), of the active coefficients only.
 
     Raises
     ------
     InputError
-        An argument cannot be used, or does not go with another.
+                An argument cannot be used, or not together with another.
     NotPositiveDefiniteError
         :math:`A` or :math:`B` is not positive definite: too few clusters, or no strict minimum.
     ConvergenceError

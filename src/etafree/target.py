@@ -91,7 +91,7 @@ class Laws(Protocol):
         """Return the law of each contrast of (q, p)."""
 
     def joint(self, contrasts: Array) -> tuple[float, Array]:
-        r"""Return what Hotelling's law of several contrasts together takes.
+        r"""Return the parameters of Hotelling's distribution of several contrasts jointly.
 
         Degrees of freedom, and the matrix L (q, q) that takes the estimated covariance C of the
         contrasts to one without bias under the working model, :math:`LCL^\top`.
@@ -239,7 +239,7 @@ class PartLaws:
         return self.laws.single(self._among_all(contrasts))
 
     def joint(self, contrasts: Array) -> tuple[float, Array]:
-        """Return what Hotelling's law of several contrasts together takes."""
+        """Return the parameters of Hotelling's distribution of several contrasts jointly."""
         return self.laws.joint(self._among_all(contrasts))
 
     def _among_all(self, contrasts: Array) -> Array:
@@ -511,7 +511,7 @@ class Target:
         return Law(dof, inflation)
 
     def joint_law(self, contrasts: Array) -> tuple[float, Array]:
-        r"""Return what Hotelling's law of several contrasts together takes.
+        r"""Return the parameters of Hotelling's distribution of several contrasts jointly.
 
         Parameters
         ----------

@@ -92,7 +92,7 @@ def as_structure(clusters: object, dependence: object) -> Structure | None:
         raise InputError("clusters", "cannot be combined with dependence=", "pass one of them")
     if not isinstance(dependence, Structure):
         kinds = "ef.Clusters, ef.Survey, ef.ReplicateWeights, ef.TimeSeries or ef.Panel"
-        advice = f"pass {kinds}; labels go to clusters="
+        advice = f"pass {kinds}; pass labels as clusters="
         raise InputError("dependence", f"is {dependence!r:.60}", advice)
     return dependence
 
@@ -114,8 +114,8 @@ class Clusters(Structure):
     ----------
     *labels : (n,) labels or column names
         A pandas Series is matched with the data by its index, a string names a column of the data.
-        Several labels, or one mapping, DataFrame, (n, k) array or list of labels, are ways in which
-        rows may depend on each other: they share a cluster in any of them.
+        Several labels, or one mapping, DataFrame, (n, k) array or list of labels, are multiway
+        clusters: rows may depend on each other if they share a cluster in any of them.
 
     Raises
     ------
@@ -124,7 +124,7 @@ class Clusters(Structure):
 
     See Also
     --------
-    etafree.calibrate, etafree.target : What takes it, as ``dependence=``.
+        etafree.calibrate, etafree.target : Pass it as ``dependence=``.
 
     Examples
     --------
@@ -464,7 +464,7 @@ class LeverageLaws:
         return contrast_laws(self.at, self.groups, self.correction, contrasts)
 
     def joint(self, contrasts: Array) -> tuple[float, Array]:
-        """Return what Hotelling's law of several contrasts together takes."""
+        """Return the parameters of Hotelling's distribution of several contrasts jointly."""
         return self.whole().joint(contrasts)
 
     @property

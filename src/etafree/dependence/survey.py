@@ -73,40 +73,43 @@ class Survey(Structure):
     """Primary sampling units (PSUs) drawn independently within strata.
 
     The criterion's weights should be ``weight_kind="sampling"``. PSU totals are corrected for
-    leverage, with Satterthwaite's degrees of freedom over strata for every contrast;
-    ``correction="survey"`` is the classical formula, t with PSUs minus strata.
+    leverage, with Satterthwaite's degrees of freedom for each contrast; ``correction="survey"`` is
+    the classical formula, with PSUs minus strata degrees of freedom.
 
     Parameters
     ----------
     psu : (n,) labels or column name, or a pair of them, optional
         By default every row is a PSU. A label used in two strata is two PSUs. A pair, for example
-        ``("district", "school")``, is a design of two stages: what is sampled first, and what is
-        sampled inside. The second stage counts only if `fpc` says how much of the first was drawn.
+        ``("district", "school")``, is a two-stage design: the units sampled first, and those
+        sampled within them. The second stage counts only if `fpc` gives the fraction of first-stage
+        units that were drawn.
     strata : (n,) labels or column name, or a pair of them, optional
-        By default there is one stratum. A pair has the strata inside PSUs too.
+        By default there is one stratum. The second of a pair has the strata within PSUs.
     fpc : (n,) array or column name, or a pair of them, optional
-        PSUs in the population of the row's stratum, or sampling fractions if all are at most one;
-        in a pair the second has the units in the population of the row's PSU (or stratum inside).
+        Number of PSUs in the population of the row's stratum, or sampling fractions if all are at
+        most one; the second of a pair has the number of units in the population of the row's PSU
+        (or of its stratum within the PSU).
     lonely : {"error", "center", "certainty", "average"}
-        A stratum with one PSU is an error (R's "fail"); enters by its deviation from the grand mean
-        (R's "adjust"); contributes nothing (R's "certainty" and "remove"); or contributes what the
-        other strata do on average (R's "average").
+        A stratum with a single PSU is an error (R's "fail"); enters by its deviation from the grand
+        mean (R's "adjust"); contributes nothing (R's "certainty" and "remove"); or contributes the
+        average of the other strata (R's "average").
     calibrated : (n, k) array, DataFrame or column names, optional
-        What the weights were calibrated to. Columns that are not numbers stand for their
-        categories. Name a column of ones if the population's size was a total too; categories
-        contain it.
+        The variables to which the weights were calibrated. Columns that are not numbers stand for
+        their categories. Include a column of ones if the population size was a total too;
+        categories imply it.
     base_weights : (n,) array or column name, optional
         Weights before calibration, for the regression of scores on `calibrated`. By default the
-        criterion's own: the same for post-strata, and otherwise to first order.
+        criterion's own, which is the same for post-stratification and otherwise agrees to first
+        order.
 
     Raises
     ------
     InputError
-        `lonely` is none of its choices, or two stages are named in one argument only.
+                `lonely` is not one of its choices, or two stages are given in one argument only.
 
     See Also
     --------
-    etafree.calibrate, etafree.target : What takes it, as ``dependence=``.
+        etafree.calibrate, etafree.target : Pass it as ``dependence=``.
     etafree.ReplicateWeights : Designs that are published as columns of weights.
 
     Examples

@@ -63,10 +63,10 @@ LARGEST = 0.97
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TimeSeries(Structure):
-    """Rows are a time series, a row per period.
+    """Rows are a time series, with one row per period.
 
-    The long-run variance is that of prewhitened cosines, of scores corrected for leverage;
-    ``correction="EWC"`` has cosines only, ``"Bartlett"`` lags.
+    The long-run variance is estimated by prewhitened cosines of scores corrected for leverage;
+    ``correction="EWC"`` uses cosines only, ``"Bartlett"`` lags.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class TimeSeries(Structure):
 
     See Also
     --------
-    etafree.calibrate, etafree.target : What takes it, as ``dependence=``.
+        etafree.calibrate, etafree.target : Pass it as ``dependence=``.
 
     Examples
     --------
