@@ -707,7 +707,7 @@ def test_bad_input_is_refused(method: str) -> None:
     [
         ("gpc", "level", 1.5, "between 0 and 1"),
         ("gpc", "resamples", 3, "at least 20"),
-        ("gpc", "functional", "nobody", "no parameter"),
+        ("gpc", "functional", "nobody", "not a parameter"),
         ("gpc", "functional", [0.0, 0.0, 0.0], "is zero"),
         ("gpc", "functional", [1.0], "shape"),
         ("gpc", "region", "box", "choose one of"),

@@ -435,7 +435,7 @@ def _positions(given: tuple[str, ...], wanted: tuple[str, ...], argument: str) -
         problem = f"has {_listed(surplus)} besides the parameters"
         raise InputError(argument, problem, f"choose the columns {_listed(wanted)}")
     if len(given) > len(wanted):
-        raise InputError(argument, f"has a duplicate name among {_listed(given)}", "drop one")
+        raise InputError(argument, f"has a name twice, in {_listed(given)}", "drop one")
     return [given.index(name) for name in wanted]
 
 
