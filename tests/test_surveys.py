@@ -541,7 +541,9 @@ def test_what_means_nothing_is_refused() -> None:
     refused("base_weights", "negative", using(replace(calibrated, base_weights=-CLUS1["pw"])))
     alone = ef.Survey(strata="dnum", lonely="center")
     refused("lonely", "single PSU", lambda: alone.replicates(criterion))
-    refused("kind", "not allow strata", lambda: ef.Survey("dnum", "stype").replicates(criterion, "JK1"))
+    refused(
+        "kind", "not allow strata", lambda: ef.Survey("dnum", "stype").replicates(criterion, "JK1")
+    )
     refused("kind", "two PSUs", lambda: ef.Survey("dnum").replicates(criterion, "BRR"))
     parts = ef.Criterion.from_parts(ef.losses.Squared(), [CLUS1], "api00 ~ ell")
     refused("weights", "read in parts", using(ef.ReplicateWeights(["pw", "fpc"], "JK1"), parts))

@@ -104,16 +104,16 @@ class LogPrior:
         Functions of (theta, n) that return a float, (p,) and (p, p); theta has shape (p,), n is
         the effective scale: the number of rows, or the sum of their weights.
     name : str
-        What results call it.
+        Name used in results.
     support : (p, 2) array or mapping, optional
         Lower and upper bounds between which the density is not zero, infinite where there are none;
-        a mapping names the parameters that have some. The functions are asked for nothing outside.
-        A half-normal, gamma or beta prior needs one. Calibrated draws may lie outside: their target
-        is the normal limit of the minimiser, which knows of no prior.
+        a mapping names the parameters that have some. The functions are not called outside. A
+        half-normal, gamma or beta prior needs one. Calibrated draws may lie outside: their target
+        is the normal limit of the minimiser, which does not involve the prior.
 
     See Also
     --------
-    etafree.penalties.Penalty : What the learning rate does multiply.
+    etafree.penalties.Penalty : Penalties, which the learning rate multiplies.
 
     Examples
     --------

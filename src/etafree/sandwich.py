@@ -196,7 +196,7 @@ def target(
     Raises
     ------
     InputError
-                An argument cannot be used, or not together with another.
+        An argument cannot be used, or not together with another.
     NotPositiveDefiniteError
         :math:`A` or :math:`B` is not positive definite: too few clusters, or no strict minimum.
     ConvergenceError

@@ -1,4 +1,4 @@
-r"""Where calibrated draws go: a centre, a covariance and the law that quantiles come from.
+r"""The target of a calibration: a centre, a covariance and the distribution of its quantiles.
 
 From few clusters a variance is estimated with error; `Satterthwaite` has its degrees of freedom,
 per contrast and for joint tests.
@@ -294,7 +294,7 @@ def sampling_adjustment(grams: Array, total: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    r"""Where calibrated draws go: centre, covariance and reference distribution.
+    r"""The target of a calibration: centre, covariance and reference distribution.
 
     Attributes
     ----------

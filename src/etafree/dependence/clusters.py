@@ -124,7 +124,7 @@ class Clusters(Structure):
 
     See Also
     --------
-        etafree.calibrate, etafree.target : Pass it as ``dependence=``.
+    etafree.calibrate, etafree.target : Pass it as ``dependence=``.
 
     Examples
     --------

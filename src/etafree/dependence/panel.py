@@ -81,15 +81,15 @@ class Panel(Structure):
     Parameters
     ----------
     unit : (n,) labels or column name
-                Unit of each row.
+        Unit of each row.
     time : (n,) numbers or dates, or column name
         Period of each row.
     bandwidth : int or "newey-west", optional
-                As for `TimeSeries`; by default at least six cosines.
+        As for `TimeSeries`; by default at least six cosines.
 
     See Also
     --------
-        etafree.calibrate, etafree.target : Pass it as ``dependence=``.
+    etafree.calibrate, etafree.target : Pass it as ``dependence=``.
 
     Examples
     --------

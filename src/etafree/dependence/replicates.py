@@ -91,7 +91,7 @@ class ReplicateWeights(Structure):
     Raises
     ------
     InputError
-                An option is not one of its choices, or belongs to another kind.
+        An option is not one of its choices, or belongs to another kind.
 
     See Also
     --------

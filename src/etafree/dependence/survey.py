@@ -105,11 +105,11 @@ class Survey(Structure):
     Raises
     ------
     InputError
-                `lonely` is not one of its choices, or two stages are given in one argument only.
+        `lonely` is not one of its choices, or two stages are given in one argument only.
 
     See Also
     --------
-        etafree.calibrate, etafree.target : Pass it as ``dependence=``.
+    etafree.calibrate, etafree.target : Pass it as ``dependence=``.
     etafree.ReplicateWeights : Designs that are published as columns of weights.
 
     Examples

@@ -77,7 +77,7 @@ class TimeSeries(Structure):
 
     See Also
     --------
-        etafree.calibrate, etafree.target : Pass it as ``dependence=``.
+    etafree.calibrate, etafree.target : Pass it as ``dependence=``.
 
     Examples
     --------

@@ -56,7 +56,7 @@ def select(
     Parameters
     ----------
     source : Criterion or GeneralizedPosterior
-                The `log_prior` of a posterior is used, its learning rate is not.
+        The `log_prior` of a posterior is used, its learning rate is not.
     method : str
         One of the above; ``help(etafree.learning_rates.METHODS[method])`` explains its options.
     clusters : (n,) labels or column name, optional
@@ -78,13 +78,13 @@ def select(
     Raises
     ------
     InputError
-                The method or an option is unknown, or the method does not apply to the criterion.
+        The method or an option is unknown, or the method does not apply to the criterion.
     ConvergenceError
         The criterion has no finite minimiser.
 
     See Also
     --------
-        calibrate : The right spread at any learning rate.
+    calibrate : The right spread at any learning rate.
 
     References
     ----------

@@ -57,12 +57,12 @@ def sample(
     Returns
     -------
     Draws
-                The draws, with their effective number and, for importance sampling, the Pareto k.
+        The draws, with their effective number and, for importance sampling, the Pareto k.
 
     Raises
     ------
     InputError
-                Fewer than 50 draws are requested, or the sampler does not suit the posterior.
+        Fewer than 50 draws are requested, or the sampler does not suit the posterior.
     ConvergenceError
         The criterion has no finite minimiser, or no sampler mixes.
 
