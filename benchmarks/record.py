@@ -89,10 +89,10 @@ def page(told: Mapping[str, Any], about: Mapping[str, str]) -> str:
     lines = [
         "# Performance",
         "",
-        "The newest full run of the benchmarks on record. Run it again with `make bench`, on an "
-        "idle machine; `python -m benchmarks --record` then writes this page. A ratio compares two "
-        "computations run in turns; its unit is x. One BLAS thread each. What was disturbed, while "
-        "a hypervisor gave more than 5 % of the cores to others, was run again.",
+        "The most recent full run of the benchmarks. To repeat it, use `make bench` on an idle "
+        "machine; `python -m benchmarks --record` then writes this page. A ratio compares two "
+        "computations that are run alternately; its unit is x. BLAS uses one thread. Measurements "
+        "during which a hypervisor gave more than 5 % of the cores to others were repeated.",
         "",
         f"{len(rows) - len(missed)} of {len(rows)} goals are met."
         + (f" Missed: {'; '.join(missed)}." if missed else ""),

@@ -1,4 +1,4 @@
-"""Draw the losses that the three samplers of the random-intercept model work with."""
+"""Draw the losses that correspond to the three samplers of the random-intercept model."""
 
 from __future__ import annotations
 

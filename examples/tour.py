@@ -1,4 +1,4 @@
-"""Calibrate one robust regression at five learning rates: intervals that swing, and that stay."""
+"""Calibrate one robust regression at five learning rates, and draw intervals before and after."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def interval_sweep(before: np.ndarray, after: np.ndarray, estimate: float, name:
     ax.axhline(estimate, color="0.5", lw=0.8, ls="--", zorder=0, label="penalized estimate")
     ax.set_xscale("log")
     ax.set_xlabel("learning rate η")
-    ax.set_ylabel(f"95% interval of {name}", parse_math=False)
-    ax.plot([], [], color=BEFORE, marker="D", lw=3, label="posterior as it came: swings with η")
-    ax.plot([], [], color=AFTER, marker="s", lw=3, label="calibrated: stays")
+    ax.set_ylabel(f"95 % interval for {name}", parse_math=False)
+    ax.plot([], [], color=BEFORE, marker="D", lw=3, label="before calibration")
+    ax.plot([], [], color=AFTER, marker="s", lw=3, label="after calibration")
     ax.legend(frameon=False, loc="upper right")
     ax.margins(x=0.11, y=0.15)
     ax.spines[["top", "right"]].set_visible(False)

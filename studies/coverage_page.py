@@ -153,14 +153,14 @@ def coverage_page(
             Section(
                 "Coverage",
                 picture=picture_data(png),
-                caption="Orange: posterior as it came. Grey: open-faced sandwich. Blue: "
+                caption="Orange: uncalibrated posterior. Grey: open-faced sandwich. Blue: "
                 "location-scale calibration. Crosses: textbook sandwich, normal quantiles.",
             ),
             Section(
                 "Farthest from 95 %",
                 [
                     "Over parameters and learning rates; flagged is the share of data sets in "
-                    "which a diagnostic warns, least and most over learning rates."
+                    "which a diagnostic warns, smallest and largest over learning rates."
                 ],
                 table_html(league(table)),
             ),

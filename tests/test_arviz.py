@@ -679,12 +679,12 @@ def test_models_and_nothing_are_no_draws(idata):
     for model in (made(), type("Mine", (made,), {})(), lambda x: None):
         refused(
             "draws",
-            "is a model, not what was drawn from it; pass draws",
+            "is a model, not draws from it; pass draws",
             lambda model=model: ef.calibrate(model),
         )
         refused(
             "draws",
-            "the model goes to model=",
+            "pass the model as model=",
             lambda model=model: ef.calibrate(model, clusters=SCHOOL),
         )
 
@@ -811,7 +811,7 @@ def test_variables_are_shown_on_their_own_scale(bounded):
     assert shown.of(lambda t: t["both"].sum(axis=-1)).draws.shape == (CHAINS * DRAWS,)
     refused("function", "asks for 'nothing'", lambda: shown.of(lambda t: t["nothing"]))
     assert len(shown.plot(["scale"]).axes) == 1
-    refused("var_names", "'scale_log' is no parameter", lambda: shown.plot(["scale_log"]))
+    refused("var_names", "'scale_log' is not a parameter", lambda: shown.plot(["scale_log"]))
 
 
 def test_a_known_model_recomputes_the_log_likelihood(bounded, fit_kind):

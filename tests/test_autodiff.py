@@ -633,7 +633,7 @@ BAD = {
         lambda: bind(lambda t, r: jnp.maximum(0.0, 1 - r["x"] * t), start=0.1),
     ),
     "linear": ("function", "start nearer", lambda: bind(flat)),
-    "offset": ("offset", "means nothing", lambda: bind(offset=np.zeros(5))),
+    "offset": ("offset", "does not apply", lambda: bind(offset=np.zeros(5))),
     "weights": ("weights", "4 entries", lambda: bind(weights=np.ones(4), weight_kind="sampling")),
     "names": ("names", "2 entries", lambda: bind(names=["a", "b"])),
 }

@@ -97,7 +97,7 @@ SHAPES = [
     ("offset", "39 entries for 40 rows", lambda: criterion(offset=ONES[1:])),
     ("offset", "must have shape (40,)", lambda: criterion(offset=ONES[:, None])),
     ("trials", "39 entries for 40 rows", lambda: binomial(ONES[1:])),
-    ("trials", "means nothing to Squared", lambda: criterion(trials=ONES)),
+    ("trials", "does not apply to Squared", lambda: criterion(trials=ONES)),
     ("mu", "must have shape (3,)", lambda: criterion(penalty=penalties.Ridge(1.0, mu=[0.0]))),
     ("Q", "must have shape (3, 3)", lambda: criterion(penalty=penalties.Ridge(1.0, Q=np.eye(2)))),
     ("theta", "must have shape (3,)", lambda: CRITERION.value([1.0, 2.0])),

@@ -56,7 +56,7 @@ def test_one_cluster_is_refused(correction):
     one = ["all"] * N
     refused(
         "clusters",
-        "one cluster only",
+        "only one cluster",
         lambda: ef.target(CRITERION, clusters=one, correction=correction),
     )
 

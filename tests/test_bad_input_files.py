@@ -110,7 +110,7 @@ CONTRASTS = [
     ("theta", "must have shape (3,)", lambda: RESULT.region().contains([1.0])),
     ("theta", "NaN", lambda: RESULT.region().contains([1.0, np.nan, 0.0])),
     ("function", "parameters are ['a', 'b', 'c']", lambda: RESULT.of(lambda t: t["d"])),
-    ("var_names", "'d' is no parameter", lambda: RESULT.plot(["a", "d"])),
+    ("var_names", "'d' is not a parameter", lambda: RESULT.plot(["a", "d"])),
     ("target", "need a criterion", lambda: RESULT.paper()),
 ]
 

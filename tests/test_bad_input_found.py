@@ -235,7 +235,7 @@ def test_refused(case):
 
 
 def test_one_cluster_under_the_default_correction_is_called_one_cluster():
-    with pytest.raises(EtafreeError, match="one cluster only"):
+    with pytest.raises(EtafreeError, match="only one cluster"):
         ef.target(C, clusters=["all"] * N)
 
 

@@ -42,7 +42,7 @@ POSTERIORS = [
     ("log_prior", "its Hessian: has shape (3,)", lambda: posterior(prior(hessian=np.zeros(P)))),
     ("eta", "improper", lambda: posterior(of=STUDENT, eta=1e-3)),
     ("posterior", "ef.GeneralizedPosterior", lambda: ef.sample(CRITERION)),
-    ("sampler", "'quadrature' takes one", lambda: ef.sample(POSTERIOR, sampler="quadrature")),
+    ("sampler", "'quadrature' is for one", lambda: ef.sample(POSTERIOR, sampler="quadrature")),
     ("draws", "cannot be checked", lambda: ef.sample(POSTERIOR, draws=0)),
     ("draws", "whole number", lambda: ef.sample(POSTERIOR, draws=10.0)),
     ("draws", "whole number", lambda: ef.sample(POSTERIOR, draws=True)),

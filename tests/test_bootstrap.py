@@ -206,7 +206,7 @@ def test_bad_input_is_refused(draw) -> None:
     refused("draws", "-3", lambda: draw(criterion, draws=-3))
     refused("penalty", "L1 has a kink", lambda: draw(kinked))
     refused("clusters", "3 entries", lambda: draw(criterion, clusters=[1, 2, 3]))
-    refused("clusters", "one cluster only", lambda: draw(criterion, clusters=np.ones(40)))
+    refused("clusters", "only one cluster", lambda: draw(criterion, clusters=np.ones(40)))
     two = np.column_stack([np.arange(40) % 5, np.arange(40) % 7])
     refused("clusters", "several ways", lambda: draw(criterion, clusters=two))
     refused("seed", "is 'x'", lambda: draw(criterion, seed="x"))

@@ -514,7 +514,7 @@ def test_data_that_mean_nothing_are_refused() -> None:
     refused("survival", "name them", lambda: make(ef.Cox(), (X, other)))
     refused("survival", "4 columns", lambda: make(ef.Cox(), (X, np.ones((60, 4)))))
     refused("time", "shape", lambda: make(ef.Cox(), (X, np.ones((59, 2)))))
-    refused("offset", "means nothing", lambda: make(ef.Cox(), (X, survival), offset=X[:, 0]))
+    refused("offset", "does not apply", lambda: make(ef.Cox(), (X, survival), offset=X[:, 0]))
     weights = np.where(survival["event"], 0.0, 1.0)
     kind = {"weights": weights, "weight_kind": "sampling"}
     refused("event", "never happens", lambda: make(ef.Cox(), (X, survival), **kind))

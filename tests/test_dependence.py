@@ -377,7 +377,7 @@ def test_bad_survey_designs_are_refused() -> None:
     refused("psu", "2 entries for 120 rows", build(psu=[psus, strata]))
     both = {"clusters": psus, "dependence": ef.Survey(psus, strata)}
     refused("clusters", "pass one of them", lambda: ef.target(criterion, **both))
-    refused("dependence", "labels go to clusters=", lambda: ef.target(criterion, dependence=psus))
+    refused("dependence", "pass labels as clusters=", lambda: ef.target(criterion, dependence=psus))
     refused(
         "strata",
         "degrees of freedom",

@@ -44,7 +44,7 @@ def test_centres_are_quoted_from_the_recorded_table() -> None:
 
 
 def test_corrections_are_quoted_from_the_recorded_table() -> None:
-    rows = table("| your rows | say")
+    rows = table("| your rows | argument")
     assert len(rows) >= 9
     for _, _, _, scenario, coverage, instead in rows:
         assert coverage == measured(scenario, "location-scale, Wald")

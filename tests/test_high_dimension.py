@@ -263,7 +263,7 @@ def test_the_singular_whole_is_refused_with_what_to_do() -> None:
         ef.target(criterion, clusters=np.arange(30) // 3)
     with pytest.raises(ef.errors.InputError, match="name fewer"):
         ef.target(criterion, var_names="theta")
-    for names, problem in ((["x"], "no parameter"), ([], "list"), (["theta[0]"] * 2, "twice")):
+    for names, problem in ((["x"], "not a parameter"), ([], "list"), (["theta[0]"] * 2, "twice")):
         with pytest.raises(ef.errors.InputError, match=problem):
             ef.target(criterion, var_names=names)
     with pytest.raises(ef.errors.InputError, match="CR1"):

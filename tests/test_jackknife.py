@@ -557,8 +557,12 @@ def spoil(array, value):
 
 
 BAD = {
-    "CR3": ("correction", "share of the Hessian", {"correction": "CR3", "clusters": CLUSTERS}),
-    "HC2": ("correction", "share of the Hessian", {"correction": "HC2"}),
+    "CR3": (
+        "correction",
+        "contribution to the Hessian",
+        {"correction": "CR3", "clusters": CLUSTERS},
+    ),
+    "HC2": ("correction", "contribution to the Hessian", {"correction": "HC2"}),
     "CR1 without clusters": ("correction", "need clusters=", {"correction": "CR1"}),
     "clusters short": ("clusters", "has 10 entries for 600 rows", {"clusters": np.arange(10)}),
     "few clusters": ("clusters", "are 3 for 3 parameters", {"clusters": np.arange(N) % 3}),

@@ -138,7 +138,7 @@ def test_few_treated_clusters_are_flagged_where_the_law_does_not_know_of_them():
             assert told.verdict == "warn"
             assert "'theta[1]'" in told.advice
             assert "clusters " in told.advice
-            assert f"leave {next(iter(given))}= out" in told.advice
+            assert f"leave out {next(iter(given))}=" in told.advice
         for correction in (None, "CR2"):  # their degrees of freedom know
             told = checks_of(ef.target(few, clusters=group, correction=correction))
             assert told["implied coverage"].verdict == "ok"

@@ -697,9 +697,9 @@ def test_bad_input_is_refused(method: str) -> None:
     kinked = make_case("squared", n=40).criterion(penalty=ef.penalties.L1(0.1))
     refused("source", "is a ndarray", lambda: select(np.ones(3), method))
     refused("penalty", "L1 has a kink", lambda: select(kinked, method))
-    refused("typo", f"is no option of {method}", lambda: select(criterion, method, typo=1))
+    refused("typo", f"is not an option of {method}", lambda: select(criterion, method, typo=1))
     refused("seed", "is 'x'", lambda: select(criterion, method, seed="x"))
-    refused("clusters", "one cluster only", lambda: select(criterion, method, clusters=[1] * 40))
+    refused("clusters", "only one cluster", lambda: select(criterion, method, clusters=[1] * 40))
 
 
 @pytest.mark.parametrize(
@@ -707,7 +707,7 @@ def test_bad_input_is_refused(method: str) -> None:
     [
         ("gpc", "level", 1.5, "between 0 and 1"),
         ("gpc", "resamples", 3, "at least 20"),
-        ("gpc", "functional", "nobody", "no parameter"),
+        ("gpc", "functional", "nobody", "not a parameter"),
         ("gpc", "functional", [0.0, 0.0, 0.0], "is zero"),
         ("gpc", "functional", [1.0], "shape"),
         ("gpc", "region", "box", "choose one of"),

@@ -563,7 +563,7 @@ def test_data_that_cannot_be_used_are_refused() -> None:
     refused("X", "column 'one' is constant", lambda: ef.Criterion(loss, (frame, y)))
     shuffled = pd.Series(y, index=np.arange(20)[::-1])
     refused("y", "index", lambda: ef.Criterion(loss, (frame[["a", "b"]], shuffled)))
-    refused("offset", "means nothing", lambda: ef.Criterion(loss, (X, y), offset=y))
+    refused("offset", "does not apply", lambda: ef.Criterion(loss, (X, y), offset=y))
     refused("start", "shape", lambda: ef.Criterion(loss, (X, y), start=np.zeros(3)))
     refused("data", "two units", lambda: ef.Criterion(loss, (X[:1], y[:1])))
     one = np.eye(20)[0]

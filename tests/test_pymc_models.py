@@ -97,7 +97,7 @@ def test_idle_parameters_are_named():
     for options in ({}, {"clusters": GROUP}, {"center": "mean"}):
         refused(
             "meat",
-            "no observation speaks of ['b[0]', 'b[2]', 'idle'], only the prior",
+            "no observation has information on ['b[0]', 'b[2]', 'idle'], only the prior",
             lambda options=options: ef.calibrate(given, model=model, **options),
             kind=NotPositiveDefiniteError,
         )
@@ -119,7 +119,7 @@ def test_idle_parameters_of_a_hierarchical_model_are_named():
         pm.Normal("idle")
         pm.Normal("y", t * u[GROUP], pm.HalfNormal("s"), observed=Y + 2 * GROUP)
     given = {"u": draws(8), "t": np.exp(draws(seed=1)), "s": np.exp(draws(seed=2))}
-    with pytest.raises(InputError, match=r"no observation speaks of \['idle'\]"):
+    with pytest.raises(InputError, match=r"no observation has information on \['idle'\]"):
         ef.calibrate(tree(**given, idle=draws(seed=3)), model=model)
 
 

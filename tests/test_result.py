@@ -364,7 +364,7 @@ class TestDiagnostics:
         draws = ef.sample(ef.GeneralizedPosterior(robust.criterion(), 1.0), seed=4)
         groups = np.where(np.arange(300) < 150, "giant", (np.arange(300) // 10).astype(str))
         text = repr(ef.calibrate(draws, robust.criterion(), clusters=groups, correction="CR1"))
-        assert "implied coverage: the 95 % interval of" in text
+        assert "implied coverage: the 95 % interval for" in text
 
 
 def test_small_conveniences(robust: Case, tmp_path: Path) -> None:
@@ -701,8 +701,8 @@ class TestSelection:
     @pytest.mark.parametrize(
         ("asked", "how", "argument", "problem"),
         [
-            ("w", None, "var_names", "'w' is no parameter"),
-            ("w", "like", "var_names", "'w' is no parameter"),
+            ("w", None, "var_names", "'w' is not a parameter"),
+            ("w", "like", "var_names", "'w' is not a parameter"),
             ("[", "regex", "var_names", "no regular expression"),
             (["x", "x"], None, "var_names", "twice"),
             ([], None, "var_names", "list of names"),

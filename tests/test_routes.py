@@ -137,7 +137,7 @@ def test_a_meat_of_your_own_takes_no_structure_that_it_would_ignore():
         ("strata", ef.Survey(strata=STRATA)),
         ("clusters", ef.Clusters(SCHOOL, STRATA)),
     ):
-        with pytest.raises(InputError, match=f"{argument}: means nothing with meat="):
+        with pytest.raises(InputError, match=f"{argument}: does not apply with meat="):
             ef.target(criterion(), meat=meat, dependence=value)
     with pytest.raises(InputError, match="centered: is False, and meat="):
         ef.target(criterion(), meat=meat, centered=False)

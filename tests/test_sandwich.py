@@ -394,7 +394,7 @@ def test_a_dummy_for_one_cluster_is_refused_by_name_where_it_must_be() -> None:
 
 
 def test_too_few_clusters_are_refused(robust: Case) -> None:
-    with pytest.raises(InputError, match="one cluster only"):
+    with pytest.raises(InputError, match="only one cluster"):
         ef.target(robust.criterion(), clusters=np.zeros(300), correction="CR1")
     for correction in ("CR0", "CR1", "CR2", "CR3"):
         with pytest.raises(InputError, match="are 3 for 3 parameters"):

@@ -238,7 +238,7 @@ def test_a_bounded_loss_and_its_bias_check():
     draws = ef.sample(ef.GeneralizedPosterior(made[0], 1.0), draws=500, seed=0)
     table = ef.calibrate(draws, made[0]).diagnostics()
     assert table.loc["rival mode", "verdict"] == "unknown"
-    assert "not looked for" in table.loc["rival mode", "advice"]
+    assert "not searched for" in table.loc["rival mode", "advice"]
 
 
 def test_draws_calibration_and_diagnostics(streamed, memory):
@@ -381,7 +381,7 @@ def test_what_the_jackknife_of_rows_refuses(streamed, memory):
         "cannot be combined",
         lambda: ef.calibrate(draws, memory, log_likelihood=streamed),
     )
-    refused("correction", "share of the Hessian", jackknife(streamed, correction="HC3"))
+    refused("correction", "contribution to the Hessian", jackknife(streamed, correction="HC3"))
     refused("clusters", "column's name", jackknife(streamed, clusters=TABLE.school))
     pairs = ef.Criterion(ef.PairwiseDifference(HUBER), data=(np.eye(4)[:, :2], np.arange(4.0)))
     refused("log_likelihood", "no linear predictor", jackknife(pairs, np.zeros((9, 2))))
@@ -766,7 +766,7 @@ def test_columns_that_do_not_fit():
     refused("offset", "NaN", criterion([TABLE.assign(o=np.nan)], offset="o"))
     refused("X", "infinite", criterion([TABLE, TABLE.assign(x=np.inf)]))
     refused("y", "negative", criterion([TABLE], loss=ef.losses.Poisson()))
-    refused("trials", "means nothing", criterion([TABLE], trials="w"))
+    refused("trials", "does not apply", criterion([TABLE], trials="w"))
     refused("data", "no complete row", criterion([TABLE.assign(x=np.nan)]))
     refused("batch", "whole number", criterion([TABLE], batch=0))
 

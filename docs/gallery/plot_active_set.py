@@ -2,12 +2,12 @@
 L1 with an active set: what predicts a college grade
 ====================================================
 
-Which of eight facts about 4,137 college students carry their grades? An L1 penalty sets some
-coefficients to zero. Those have no interval; the others are calibrated, given that they were
-chosen.
+Which of eight facts about 4,137 college students predict their grades? An L1 penalty sets some
+coefficients to zero. Those have no interval; the others are calibrated, conditional on being
+selected.
 
-A row is a student of one American university (``gpa2`` of Wooldridge's textbook), the response the
-grade point average, from zero to four.
+Each row is a student at an American university (``gpa2`` in Wooldridge's textbook), and the
+response is the grade point average, from zero to four.
 """
 
 import matplotlib.pyplot as plt
@@ -35,7 +35,8 @@ X = (X - X.mean()) / X.std()
 y = (students["colgpa"] - students["colgpa"].mean()) / students["colgpa"].std()
 
 # %%
-# Columns of unit variance make one strength λ fair to all. Students are taken as independent.
+# Columns are scaled to unit variance, so that a single strength λ suits all of them. Students are
+# treated as independent.
 sparse = ef.Criterion(ef.losses.Squared(), (X, y), ef.penalties.L1(0.05))
 results = {}
 for eta in (0.1, 10.0):
@@ -75,14 +76,14 @@ for ax, (eta, made) in zip(axes, results.items(), strict=True):
 # %%
 # Five of eight coefficients are active, with the estimates of scikit-learn's Lasso, and their
 # intervals are nearly the same at both learning rates. They cover the penalized coefficients:
-# least squares, which answers another question, lies outside the interval of the SAT score.
+# least squares, which estimates something else, lies outside the interval for the SAT score.
 #
 # When not to believe it
 # ----------------------
 # Intervals are conditional on the selection. At λ = 0.05 every active coefficient is more than
-# three standard errors from zero, and at λ = 0.1 two are not: another sample might drop them, and
-# no interval knows of that. The check ``selection`` warns. At η = 0.1 the kink skews the draws,
-# which moves ends of intervals by up to a third of a standard error, though hardly what they cover.
+# three standard errors from zero, and at λ = 0.1 two are not: another sample might drop them, for
+# which no interval allows. The check ``selection`` warns. At η = 0.1 the kink skews the draws,
+# which shifts limits by up to a third of a standard error, though hardly what they cover.
 print("η = 0.1:", results[0.1].flags())
 for strength in (0.05, 0.1):
     criterion = sparse.with_penalty(ef.penalties.L1(strength))

@@ -2,10 +2,10 @@
 Clustered counts in PyMC: ticks on grouse chicks
 ================================================
 
-How fast does the number of ticks on a red grouse chick fall with the height of its brood's home
-above the sea? A row is one of 403 chicks caught in 1995 to 1997 (Elston and others 2001,
-Parasitology 122). A Poisson regression in PyMC takes them as independent. They come from 118
-broods, the clusters, and chicks of one brood pick up their ticks in the same heather.
+How fast does the number of ticks on a red grouse chick fall with the altitude at which its brood
+lives? Each row is one of 403 chicks caught from 1995 to 1997 (Elston and others 2001, Parasitology
+122). A Poisson regression in PyMC treats them as independent. They come from 118 broods, the
+clusters, and chicks of the same brood pick up their ticks in the same heather.
 """
 
 import logging
@@ -50,8 +50,7 @@ known = glm.fit(cov_type="cluster", cov_kwds={"groups": chicks["BROOD"]})
 table["statsmodels se"] = known.bse.to_numpy()
 print(table[["estimate", "se", "statsmodels se", "lower", "upper", "ratio"]].round(2))
 
-# %%
-# Ticks against height: data, and the expected number in 1996, before and after calibration.
+# %% Ticks against altitude: the data, and the expected number in 1996 before and after calibration.
 grid = np.linspace(height.min(), height.max(), 80)
 
 
@@ -75,19 +74,20 @@ ax.set_ylim(-0.3, 100)
 ax.set_xlabel("height above sea level (m)")
 ax.set_ylabel("ticks on a chick (count)")
 fig.legend(loc="outside lower center", ncols=3, frameon=False)
-fig.suptitle("Ticks fall with height, but far less surely than a Poisson posterior says")
+fig.suptitle("Ticks fall with height, but far less certainly than the Poisson posterior says")
 ax.spines[["top", "right"]].set_visible(False)
 
 # %%
-# Calibration widens the interval of the slope about nine times: fourfold because counts vary more
-# than a Poisson law allows, and twice again because chicks of a brood are alike. Ticks still fall
-# with height, by some 60 to 97 % per hundred metres.
+# Calibration widens the interval for the slope about nine times: fourfold because the counts vary
+# more than a Poisson distribution allows, and twice again because chicks of a brood are alike.
+# Ticks still fall with height, by some 60 to 97 % per hundred metres.
 #
 # When not to believe it
 # ----------------------
 # With chicks as independent units every check passes, at less than half the standard error: checks
-# cannot replace knowing how data were collected. The 63 locations hold several broods each and are
-# safer still, at hardly a wider interval. All checks pass there too.
+# cannot replace knowing how the data were collected. Clustering by the 63 locations, which have
+# several broods each, is safer still, at the price of hardly a wider interval. All checks pass
+# there too.
 rows = {}
 for name, clusters in (("chicks", None), ("broods", "BROOD"), ("locations", "LOCATION")):
     labels = None if clusters is None else chicks[clusters]

@@ -3,9 +3,9 @@ A clustered panel: which rows depend on each other?
 ===================================================
 
 How uncertain is the slope of a regression if rows of the same firm depend on each other? Petersen
-(2009, Review of Financial Studies 22) published a test panel to ask that: simulated, without units,
-500 firms over 10 years, a row for each firm and year. A Bayesian linear regression takes its 5,000
-rows as independent.
+(2009, Review of Financial Studies 22) published a simulated test panel for this question: 500 firms
+over 10 years, without units of measurement, with a row for each firm and year. A Bayesian linear
+regression treats its 5,000 rows as independent.
 """
 
 import matplotlib.pyplot as plt
@@ -37,11 +37,10 @@ results = {
 rows = {name: result.summary().loc["x"] for name, result in results.items()}
 print(pd.DataFrame(rows).T[["estimate", "se", "lower", "upper", "ratio", "dof"]].round(3))
 
-# %%
-# The spread of one posterior, and where it goes under four assumptions about dependence.
+# %% The interval of the posterior, and after calibration under four assumptions about dependence.
 fig, ax = plt.subplots(figsize=(7.5, 3.2), layout="constrained")
 naive = rows["rows independent"]
-intervals = [("posterior as it came", naive["lower_before"], naive["upper_before"], BEFORE)]
+intervals = [("before calibration", naive["lower_before"], naive["upper_before"], BEFORE)]
 intervals += [(f"calibrated: {k}", row["lower"], row["upper"], AFTER) for k, row in rows.items()]
 for height, (_, lower, upper, colour) in enumerate(intervals):
     ax.plot([lower, upper], [height, height], color=colour, lw=4, solid_capstyle="butt")
@@ -56,9 +55,10 @@ ax.set_ylim(4.5, -0.5)
 ax.spines[["top", "right"]].set_visible(False)
 
 # %%
-# With firms as clusters the interval of the slope is 1.8 times as wide as the posterior's, because
-# a firm's ten rows share both x and the error. Independent rows leave the posterior as it was: the
-# normal model is right about single rows and wrong about how many there are.
+# With firms as clusters the interval for the slope is 1.8 times as wide as the posterior's, because
+# a firm's ten rows share components of both x and the error. Independent rows leave the posterior
+# unchanged: the normal model is right about single rows, but wrong about how many independent ones
+# there are.
 #
 # Against statsmodels
 # -------------------
@@ -71,10 +71,10 @@ print(pd.DataFrame(compared, index=criterion.names).round(5))
 # %%
 # When not to believe it
 # ----------------------
-# Two of the four intervals are wrong. To independent rows the diagnostics object: scores of
-# neighbouring rows are correlated, 26 standard errors from zero. To years they do not, for ten
-# equal clusters with t quantiles are enough. That firms matter more than years no check can tell;
-# it has to be known.
+# Two of the four intervals are wrong. With independent rows the diagnostics warn: the correlation
+# of scores of neighbouring rows is 26 standard errors from zero. With years they do not, because
+# ten equal clusters with t quantiles are enough. That firms matter more than years is something
+# that no check can tell; you have to know it.
 print("same firm:", results["same firm"].flags())
 for name in ("rows independent", "same year"):
     checks = results[name].diagnostics()

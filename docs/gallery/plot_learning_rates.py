@@ -3,12 +3,12 @@ Choosing a learning rate: seven methods, one data set
 =====================================================
 
 Which learning rate suits a least-squares posterior? Seven published methods choose one for the
-savings of 2,017 single persons, and the picture shows what each choice does to the coverage of
+savings of 2,017 single people, and the picture shows what each choice implies for the coverage of
 every coefficient.
 
-:doc:`/learning-rates` has the methods' rules and papers. A row is a person (``k401ksubs`` of
-Wooldridge's textbook); net financial assets and income are in thousand dollars. Assets grow with
-income and age, and so does their variance.
+:doc:`/learning-rates` describes the methods and cites their papers. Each row is a person
+(``k401ksubs`` in Wooldridge's textbook); net financial assets and income are in thousands of
+dollars. Assets grow with income and age, and so does their variance.
 """
 
 import matplotlib.pyplot as plt
@@ -27,9 +27,10 @@ ols = smf.ols(formula, savers).fit(cov_type="HC1")
 labels = {"inc": "income", "age25": "(age − 25)²", "male": "male", "e401k": "eligible for 401(k)"}
 
 # %%
-# Some methods depend on units: covariates are standardised, the response is in residual standard
-# deviations. Then η = 1 is the posterior of a normal model. Methods that average over a prior get
-# a wide normal one, and ``kl_to_bayes`` the posterior of a Student-t model as a reference.
+# Some methods depend on units, so covariates are standardised and the response is in units of the
+# residual standard deviation. Then η = 1 gives the posterior of a normal model. Methods that
+# average over a prior use a wide normal one, and the reference of ``kl_to_bayes`` is the posterior
+# of a Student-t model.
 scaled = (savers - savers.mean()) / savers.std()
 scaled["nettfa"] = (savers["nettfa"] - savers["nettfa"].mean()) / np.sqrt(ols.scale)
 criterion = ef.Criterion.from_formula(formula, scaled, ef.losses.Squared())
@@ -56,8 +57,8 @@ table["status"] = [rate.status for rate in rates.values()]
 print(table.to_string())
 
 # %%
-# Above, the coverage that the sandwich predicts for 95 % intervals at every η; below, what the
-# methods choose.
+# The upper panel shows the coverage of 95 % intervals that the sandwich predicts at every η, the
+# lower one what the methods choose.
 etas = np.geomspace(0.1, 20, 100)
 information = rates["magnitude"].information
 curves = pd.DataFrame([information.predicted_coverage(eta, 0.95) for eta in etas])
@@ -96,15 +97,15 @@ for ax in (top, bottom):
     ax.spines[["top", "right"]].set_visible(False)
 
 # %%
-# No η is right for all: income needs 0.38 and gender 1.0 (the scalar adequacy, the ratio of the
-# extremes over all directions, is 18). Methods that aim at coverage split the difference, the
-# others aim at something else and undercover income at 77 % or less.
+# No η is right for all coefficients: income needs 0.38 and gender 1.0 (the scalar adequacy, the
+# ratio of the extremes over all directions, is 18). Methods that aim at coverage compromise; the
+# others have different aims, and their intervals cover the coefficient of income at 77 % or less.
 draws = ef.sample(ef.GeneralizedPosterior(criterion, eta=1.0), seed=1)
 result = ef.calibrate(draws, criterion)
 print(result.summary().loc[list(labels), ["estimate", "se", "sd_before", "ratio"]].round(3))
 
 # %%
-# In the units of the data, the sandwich with the correction HC1 is what textbooks print:
+# In the units of the data, the sandwich with correction HC1 is what textbooks print:
 # Wooldridge (Introductory Econometrics, table 8.1) has 0.100, 0.0043, 2.06 and 2.29.
 plain = ef.target(ef.Criterion.from_formula(formula, savers, ef.losses.Squared()), correction="HC1")
 print(pd.DataFrame({"etafree": plain.se, "statsmodels": ols.bse}).round(4))
@@ -112,11 +113,11 @@ print(pd.DataFrame({"etafree": plain.se, "statsmodels": ols.bse}).round(4))
 # %%
 # When not to believe it
 # ----------------------
-# Two methods say themselves that they failed: ``safebayes`` ended at the edge of its grid, and
+# Two methods report that they failed: ``safebayes`` ended at the edge of its grid, and
 # ``kl_to_bayes`` has a Monte Carlo error of a quarter, because the Student-t fit to skewed assets
-# lies far from least squares. And assets are so heavy-tailed that the variance of the scores is
-# itself hard to estimate. In quarters of the sample ``magnitude`` chooses between 0.37 and 2.1.
-# The check ``skewness`` warns: few households with large assets decide.
+# is far from least squares. Moreover, assets are so heavy-tailed that the variance of the scores is
+# itself hard to estimate: in quarters of the sample ``magnitude`` chooses between 0.37 and 2.1.
+# The check ``skewness`` warns, because a few people with large assets dominate.
 print({name: rate.status for name, rate in rates.items() if rate.status != "converged"})
 print("diagnostics:", result.flags())
 order = np.random.default_rng(1).permutation(len(scaled))

@@ -3,9 +3,9 @@ Overdispersed counts: visits to the doctor
 ==========================================
 
 How many more visits to a physician do people with chronic conditions, or with private insurance,
-make? A row is one of 4,406 Americans over 65, of the National Medical Expenditure Survey 1987 to
-1988 (Deb and Trivedi 1997, Journal of Applied Econometrics 12). A Poisson regression answers with a
-posterior that is far too sure, because the variance of the counts is eight times their mean.
+make? Each row is one of 4,406 Americans over 65 in the National Medical Expenditure Survey of 1987
+to 1988 (Deb and Trivedi 1997, Journal of Applied Econometrics 12). The posterior of a Poisson
+regression is far too narrow, because the variance of the counts is eight times their mean.
 """
 
 import matplotlib.pyplot as plt
@@ -26,8 +26,7 @@ survey["insured"] = (survey["insurance"] == "yes").astype(float)
 formula = "visits ~ hospital + chronic + poor + excellent + male + school + insured"
 print(f"variance over mean of the visits: {survey['visits'].var() / survey['visits'].mean():.1f}")
 
-# %%
-# At η = 1 the Poisson loss is the negative log-likelihood, and the posterior is Bayes'.
+# %% At η = 1 the Poisson loss is the negative log-likelihood, and the posterior is the usual one.
 criterion = ef.Criterion.from_formula(formula, survey, ef.losses.Poisson())
 draws = ef.sample(ef.GeneralizedPosterior(criterion, eta=1.0), seed=1)
 result = ef.calibrate(draws, criterion)
@@ -52,7 +51,7 @@ for height, name in enumerate(labels):
         ends = np.exp(table.loc[name, [f"lower{side}", f"upper{side}"]].astype(float))
         ax.plot(ends, [height + shift] * 2, color=colour, lw=4, solid_capstyle="butt")
 ax.axvline(1, color="0.6", lw=0.8)
-ax.plot([], [], color=BEFORE, lw=4, label="Poisson posterior as it came")
+ax.plot([], [], color=BEFORE, lw=4, label="Poisson posterior")
 ax.plot([], [], color=AFTER, lw=4, label="calibrated")
 fig.legend(loc="outside lower center", ncols=2, frameon=False)
 ax.set_yticks(range(len(labels)), labels.values())
@@ -66,14 +65,14 @@ fig.suptitle("Calibrated intervals are 2.6 to 3.9 times as wide; every effect re
 ax.spines[["top", "right"]].set_visible(False)
 
 # %%
-# Intervals widen by factors between 2.6 and 3.9, most for stays in hospital. One learning rate for
-# all of them could not do that; every effect is still distinguishable from none.
+# Intervals widen by factors between 2.6 and 3.9, most for stays in hospital. No single learning
+# rate could do that; every effect is still distinguishable from none.
 #
 # When not to believe it
 # ----------------------
-# The diagnostics are silent, and the model is still wrong about single persons: 15.5 % never saw a
-# physician, where a Poisson law with these means says 1 %. Calibration repairs the uncertainty
-# about the means, not predictions of counts.
+# The diagnostics are silent, yet the model is wrong about individual counts: 15.5 % never saw a
+# physician, where a Poisson distribution with these means says 1 %. Calibration corrects the
+# uncertainty about the means, not the predictions of counts.
 mean = np.exp(criterion.total.X @ result.center)
 print("share of persons without a visit:")
 print(
@@ -82,8 +81,8 @@ print(
 print(f"\ndiagnostics: {result.flags()}")
 
 # %%
-# Persons of one region may share their supply of physicians. But four regions cannot carry a
-# variance of eight coefficients, and the library refuses to pretend.
+# People in the same region may share the supply of physicians. But the variance matrix of eight
+# coefficients cannot be estimated from four regions, and the library refuses to do it.
 try:
     ef.calibrate(draws, criterion, clusters="region")
 except ef.errors.InputError as error:

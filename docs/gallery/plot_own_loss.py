@@ -1,11 +1,11 @@
 """
-Your own loss in JAX: sea levels of a hundred years
-===================================================
+Your own loss in JAX: hundred-year sea levels
+=============================================
 
 How high does the sea at Port Pirie, South Australia, rise once in a hundred years? The loss is the
-negative log-likelihood of a generalized extreme value law, four lines of JAX, fitted to 65 yearly
-maxima in metres, 1923 to 1987, a row each. Coles (An Introduction to Statistical Modeling of
-Extreme Values, 2001) gives the answer to compare with.
+negative log-likelihood of a generalized extreme value distribution, four lines of JAX, fitted to 65
+annual maxima in metres, 1923 to 1987, one per row. Coles (An Introduction to Statistical Modeling
+of Extreme Values, 2001) gives results for comparison.
 """
 
 import jax.numpy as jnp
@@ -38,8 +38,9 @@ table["Coles"], table["Coles se"] = [3.87, np.log(0.198), -0.050], [0.028, 0.020
 print(table.round(3))
 
 # %%
-# At η = 1 posterior and sandwich agree, as they should for a model that fits, and both agree with
-# Coles. The level exceeded once in T years is a function of the parameters; ``of`` maps the draws.
+# At η = 1 posterior and sandwich agree, as they should if the model fits, and both agree with
+# Coles. The level exceeded once in T years is a function of the parameters, which ``of`` applies to
+# the draws.
 years = np.append(np.geomspace(1.1, 200, 60), 100.0)
 
 
@@ -61,11 +62,11 @@ observed = 1 / (1 - np.arange(1, len(ranked) + 1) / (len(ranked) + 1))
 T = years[:-1]
 for ax, eta in zip(axes, (0.3, 10.0), strict=True):
     ax.fill_between(
-        T, *before[eta][:, :-1], color=BEFORE, alpha=0.45, lw=0, label="posterior as it came, 95 %"
+        T, *before[eta][:, :-1], color=BEFORE, alpha=0.45, lw=0, label="before calibration, 95 %"
     )
     ax.plot(T, after[eta][:, :-1].T, color=AFTER, lw=2, label=["calibrated, 95 %", None])
     ax.plot(T, levels[eta].estimate[:-1], color="black", lw=1, label="estimate")
-    ax.plot(observed, ranked, "o", color="black", mfc="white", ms=4, label="yearly maxima")
+    ax.plot(observed, ranked, "o", color="black", mfc="white", ms=4, label="annual maxima")
     ax.set_xscale("log")
     ax.set_xticks([2, 5, 10, 20, 50, 100, 200], [2, 5, 10, 20, 50, 100, 200])
     ax.set_xticks([], minor=True)
@@ -73,7 +74,7 @@ for ax, eta in zip(axes, (0.3, 10.0), strict=True):
     ax.set_xlabel("return period (years)")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("sea level (m)")
-fig.suptitle("Calibrated return levels hardly depend on η; the posterior's do")
+fig.suptitle("Calibrated return levels hardly depend on η; before calibration they do")
 axes[0].set_ylim(3.4, 7)
 axes[0].legend(frameon=False, loc="upper left")
 
@@ -82,15 +83,15 @@ columns = ["100-year level", "lower_before", "upper_before", "lower", "upper"]
 print(pd.DataFrame(rows, index=columns).T.rename_axis("eta").round(2))
 
 # %%
-# The width of the posterior's interval of the hundred-year level goes from 0.2 to 2.2 m as η goes
-# from 10 to 0.3. Calibrated, its ends stay within 0.1 m of Coles' profile-likelihood interval, 4.50
-# to 5.27 m.
+# The width of the posterior interval for the hundred-year level ranges from 0.2 to 2.2 m as η falls
+# from 10 to 0.3. The limits of the calibrated interval are always within 0.1 m of Coles'
+# profile-likelihood interval, 4.50 to 5.27 m.
 #
 # When not to believe it
 # ----------------------
 # Sixty-five maxima are few for three parameters: the check of the Hessian warns at every η, its
-# relative error being over a seventh, and the sandwich rests on it. Below η = 10 the draws are
-# skewed, and the calibrated interval inherits that skewness; here it happens to be the right one.
+# relative error being over a seventh, and the sandwich depends on it. Below η = 10 the draws are
+# skewed, and the calibrated interval inherits their skewness, which happens to be right here.
 for eta, result in results.items():
     checks = result.diagnostics()
     print(f"\nη = {eta:g}: {result.flags()}")

@@ -2,11 +2,10 @@
 Quantile regression: Engel's law
 ================================
 
-Does the share of food fall as income grows, for thrifty and for lavish households alike? Engel
-(1857) had the income and the food expenditure of 235 Belgian working-class households, a row each,
-in francs a year.
-Bayesian quantile regression takes the check loss for an asymmetric Laplace likelihood, whose
-posterior has a width that nobody vouches for.
+Does the share spent on food fall as income grows, for thrifty and for lavish households alike?
+Engel (1857) had the income and food expenditure of 235 Belgian working-class households, one per
+row, in francs a year. Bayesian quantile regression treats the check loss as an asymmetric Laplace
+likelihood, and the width of its posterior has no justification.
 """
 
 import matplotlib.pyplot as plt
@@ -24,8 +23,8 @@ levels = [0.1, 0.25, 0.5, 0.75, 0.9]
 
 # %%
 # The check loss is smoothed over 0.05 units of log10, about 12 % of expenditure. In logs, the
-# slope is an elasticity: below one, the share of food falls. The learning rate is one over the
-# mean loss, the estimated scale of the asymmetric Laplace law.
+# slope is an elasticity: if it is below one, the share of food falls. The learning rate is one over
+# the mean loss, which estimates the scale of the asymmetric Laplace distribution.
 results, rows = {}, {}
 for tau in levels:
     criterion = ef.Criterion.from_formula(
@@ -74,15 +73,15 @@ for ax in (left, right):
 # %%
 # Every interval stays below one: the share of food falls with income at all five quantiles.
 # Calibration widens the interval of the asymmetric Laplace posterior by two fifths at the 0.1
-# quantile and narrows it by 13 % at the 0.9, and a bootstrap of the same loss agrees within 8 %.
-# QuantReg's standard errors, from a kernel estimate of the density, are half as large again at the
-# lowest quantile.
+# quantile and narrows it by 13 % at the 0.9 quantile, and a bootstrap of the same loss agrees
+# within 8 %. QuantReg's standard errors, from a kernel estimate of the density, are half as large
+# again at the lowest quantile.
 #
 # When not to believe it
 # ----------------------
-# A bandwidth of 0.005 leaves few households inside it, and the curvature there is mostly noise:
+# With a bandwidth of 0.005 few households are within it, and the curvature is mostly noise:
 # the check fails. At η = 1 the posterior is so wide that it is far from normal; the calibrated
-# spread is right, the shape of the draws is not, and ``interval(kind="wald")`` does without it.
+# spread is right, but the shape of the draws is not, and ``interval(kind="wald")`` does not use it.
 verdicts = {}
 for bandwidth, eta in ((0.005, 50.0), (0.05, 1.0)):
     loss = ef.losses.Quantile(0.9, bandwidth)

@@ -2,10 +2,10 @@
 A random intercept with a Huber loss: sleep deprivation
 =======================================================
 
-How many milliseconds of reaction time does every further day of short sleep cost? A row is the
+How many milliseconds of reaction time does each further day of short sleep cost? Each row is the
 mean reaction time (ms) of one of eighteen drivers, the clusters, on one of ten days, with three
 hours in bed a night (Belenky and others 2003, Journal of Sleep Research 12). The model has an
-intercept for every driver and a loss that a few odd measurements cannot move.
+intercept for every driver, and a loss on which a few odd measurements have little influence.
 """
 
 import matplotlib.pyplot as plt
@@ -50,7 +50,7 @@ for height, row in enumerate(rows.values()):
     for shift, side, colour in ((-0.14, "_before", BEFORE), (0.14, "", AFTER)):
         ends = row[[f"lower{side}", f"upper{side}"]]
         right.plot(ends, [height + shift] * 2, color=colour, lw=4, solid_capstyle="butt")
-right.plot([], [], color=BEFORE, lw=4, label="posterior as it came")
+right.plot([], [], color=BEFORE, lw=4, label="before calibration")
 right.plot([], [], color=AFTER, lw=4, label="calibrated")
 right.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 right.set_yticks(range(len(rows)), rows)
@@ -63,8 +63,8 @@ for ax in (left, right):
 
 # %%
 # The calibrated interval is 2.4 times as wide as the posterior's at η = 1, because drivers differ
-# in how fast they tire and not only in how fast they are. A mixed model with a slope per driver
-# finds nearly the same standard error, one with intercepts only finds half of it.
+# not only in how fast they are but also in how fast they tire. A mixed model with a slope for each
+# driver gives nearly the same standard error; one with intercepts only finds half of it.
 known = {
     "intercepts": smf.mixedlm("Reaction ~ Days", sleep, groups="Subject").fit(),
     "intercepts and slopes": smf.mixedlm(
@@ -78,11 +78,11 @@ print(pd.DataFrame(table).T.round(2))
 # %%
 # When not to believe it
 # ----------------------
-# Eighteen clusters are few, but they are equal, and no check warns. All corrections side by side,
-# the bootstraps among them, which use no t quantile: limits agree within a millisecond, but for
-# CR0, which corrects nothing. With six drivers they would not have to. And no
-# check knows that days 0 to 2 came before the short nights (lme4's help page says so): from day 2
-# on, a day costs 11.9 ms.
+# Eighteen clusters are few, but they are equal, and no check warns. The limits of all corrections,
+# including the bootstraps, which use no t quantile, agree within a millisecond, except for those of
+# CR0, which has no correction. With six drivers they would not have to. And no check can know that
+# days 0 to 2 came before the short nights (lme4's help page says so): from day 2 on, a day costs
+# 11.9 ms.
 print("checks:", result.flags())
 opinions = result.corrections(seed=1).loc["Days"]
 print(opinions.round(2))

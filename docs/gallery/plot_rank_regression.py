@@ -3,10 +3,10 @@ Pairwise rank regression: wages of young men
 ============================================
 
 What does a year of schooling, or a union contract, add to the wage? Rank regression compares every
-wage with every other and asks for their order only, so a mistyped wage does little harm. A row is a
-man in a year, the response his log hourly wage in dollars (Vella and Verbeek 1998, Journal of
-Applied Econometrics 13). With 545 men, the clusters, over eight years there are 4,360 rows, 9.5
-million pairs, and far fewer independent units than either.
+wage with every other and uses only their order, so a mistyped wage does little harm.
+Each row is a man in a year, and the response is his log hourly wage in dollars (Vella and Verbeek
+1998, Journal of Applied Econometrics 13). With 545 men, the clusters, over eight years there are
+4,360 rows, 9.5 million pairs, and far fewer independent units than either.
 """
 
 import matplotlib.pyplot as plt
@@ -28,8 +28,8 @@ labels = {
 X = men[list(labels)].astype(float)
 
 # %%
-# ``Wilcoxon`` sums absolute differences of residuals over all pairs. Divided by n that has the
-# size of a sum over rows, so η = 1/n is a natural guess.
+# ``Wilcoxon`` sums absolute differences of residuals over all pairs. Divided by n, this is of the
+# order of a sum over rows, so η = 1/n is a natural choice.
 criterion = ef.Criterion(ef.Wilcoxon(), (X, men["lwage"]))
 draws = ef.sample(ef.GeneralizedPosterior(criterion, eta=1 / len(men)), draws=2000, seed=1)
 rows = ef.calibrate(draws, criterion)
@@ -58,15 +58,15 @@ ax.set_ylim(3.6, -0.6)
 ax.set_ylabel("what is compared")
 ax.set_xlabel("change of the wage (log points × 100), 95 % interval")
 fig.legend(loc="outside lower center", ncols=2, frameon=False)
-fig.suptitle("Schooling: twice the standard error once a man's eight rows count as one unit")
+fig.suptitle("Schooling: twice the standard error if a man's eight rows count as one unit")
 ax.spines[["top", "right"]].set_visible(False)
 
 # %%
 # A year of schooling adds 10 log points, with a standard error of 0.9 that is twice as large as
-# rows taken as independent would say. The posterior at η = 1/n is about right for three
-# coefficients and too wide for experience, which varies within a man: no η serves all four.
+# rows treated as independent would give. The posterior at η = 1/n is about right for three
+# coefficients and too wide for experience, which varies within a man: no η suits all four.
 #
-# What the ranks are for: enter the wages of one man in cents instead of dollars.
+# What the ranks are for: suppose that the wages of one man were recorded in cents, not dollars.
 typo = men["lwage"] + np.log(100) * (men["nr"] == men["nr"].iloc[0])
 moved = ef.target(ef.Criterion(ef.Wilcoxon(), (X, typo)), clusters=men["nr"]).center
 refit = smf.ols("lwage ~ educ + exper + union + married", men.assign(lwage=typo)).fit().params
@@ -79,10 +79,10 @@ print("shift in standard errors:", pd.DataFrame(shifts, index=list(labels)).roun
 # %%
 # When not to believe it
 # ----------------------
-# Rows as units: neighbouring rows are correlated, and the check says so. Men as clusters pass, but
-# all men live through the same business cycle. With clusters of men and of years the standard
-# error of experience, which grows with the year, is 1.6 times as large. Eight years hardly tell
-# how large that number is, and its t quantiles have ten degrees of freedom.
+# With rows as units, neighbouring rows are correlated, and the check says so. Men as clusters pass,
+# but all men live through the same business cycle. With two-way clusters, by man and year, the
+# standard error of experience, which grows with the year, is 1.6 times as large. Eight years hardly
+# determine that number, and its t quantiles have ten degrees of freedom.
 print("rows independent:", rows.flags())
 print("rows of a man:   ", result.flags())
 both = ef.calibrate(draws, criterion, clusters={"man": men["nr"], "year": men["year"]})

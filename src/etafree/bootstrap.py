@@ -65,7 +65,7 @@ def resampled_groups(criterion: Criterion, clusters: object, purpose: str) -> Gr
         problem = "has several ways, and no bootstrap resamples crossed clusters"
         raise InputError("clusters", problem, "pass one set of labels")
     if len(groups) < 2:
-        raise InputError("clusters", "has one cluster only", "at least two must vary")
+        raise InputError("clusters", "has only one cluster", "at least two must vary")
     return groups
 
 

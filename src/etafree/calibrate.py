@@ -1,7 +1,7 @@
-r"""The front door, calibrate(): what was given becomes draws and a target, and the map joins them.
+r"""The main entry point, calibrate(): arguments become draws and a target, and the map joins them.
 
-Arguments are sorted out by what they are: fits of other packages, draws with a criterion, with a
-target or with a centre and a covariance. One that means nothing on the way that was taken is an
+Arguments are sorted by what they are: fits of other packages, draws with a criterion, with a
+target or with a centre and a covariance. An argument that does not apply on the route taken is an
 error.
 """
 
@@ -84,16 +84,16 @@ def calibrate(
     Parameters
     ----------
     draws : Draws, array (draw, p) or (chain, draw, p), or a fit of another package
-        A fit that has a pointwise log-likelihood needs nothing else. What `from_arviz`,
-        `from_bambi`, `from_numpyro`, `from_pymc` or `from_stan` made of one, if it takes options.
+        A fit with a pointwise log-likelihood needs nothing else. A fit that needs options is read
+        first by `from_arviz`, `from_bambi`, `from_numpyro`, `from_pymc` or `from_stan`.
     of : Criterion, GeneralizedPosterior or Target, optional
-        What the draws are of; a target of your own choices comes from `target`.
+        What the draws were drawn from, or a target; `target` makes one with your own choices.
     model : pymc.Model, bambi.Model, stan.model.Model or NumPyro function, optional
-        The model of a fit. PyMC, Bambi and NumPyro: exact scores and Hessian instead of the
-        jackknife, on the unconstrained scale. Stan: the jackknife on the unconstrained scale.
+        The model of a fit. For PyMC, Bambi and NumPyro it gives exact scores and an exact Hessian
+        instead of the jackknife, and for Stan the jackknife, all on the unconstrained scale.
     clusters : (n,) labels or column name, or several of them, optional
-        Rows with the same label may depend on each other. By default those that the criterion's
-        data came with.
+        Rows with the same label may depend on each other. By default the clusters, if any, that
+        were given with the criterion's data.
 
     Returns
     -------
@@ -103,30 +103,30 @@ def calibrate(
     Other Parameters
     ----------------
     log_likelihood : str, list of str, array (draw, n) or Criterion, optional
-        Which stored variable of a fit to use; a list or "sum" adds up. For plain draws: the
-        pointwise log-likelihood itself, or a criterion (in memory or read in parts) whose losses
-        are minus it, computed block by block.
+        Which stored variable of a fit to use; a list of names, or "sum" for all, adds them up. For
+        plain draws: the pointwise log-likelihood itself, or a criterion (in memory or read in
+        parts) whose losses are its negative, computed block by block.
     dependence : Clusters, Survey, ReplicateWeights, TimeSeries or Panel, optional
-        Another structure than clusters in one or several ways. Labels may be named: a column of the
-        criterion's data, or a variable or coordinate along the observations of a fit's
-        log-likelihood.
+        A structure other than clusters. Labels may be names: of a column of the criterion's data,
+        or of a variable or coordinate along the observations of a fit's log-likelihood.
     correction : str, optional
-        Small-sample correction, see `target`: by default HC3 for independent rows, CR3 with t
-        quantiles for clusters, CR1S for several ways, cosines (EWC) with t quantiles for time. The
-        jackknife has HC0, HC1 (default), CR0, CR1 (default) and CR1S.
+        Small-sample correction, see `target`: by default HC3 for independent rows, CR3 for one-way
+        and multiway clusters, and their counterparts for surveys, series and panels, all with t
+        quantiles. The jackknife has HC0, HC1 (default), CR0, CR1 (default) and CR1S.
     center : {"map", "one_step", "mean"} or (p,) array
-        Default "map", the minimiser of loss plus penalty; the jackknife's is the mean.
+        By default "map", the minimiser of loss plus penalty; for the jackknife the mean.
     covariance : (p, p) array, optional
         A covariance of your own, instead of the sandwich.
     map : {"affine", "paper", "cholesky", "shaby"} or Map
-        Which :math:`\Omega`; only "affine" does not depend on units. `Map` has the open-faced
-        sandwich and the paper's population map too.
+        Which :math:`\Omega`; only "affine" does not depend on units. `Map` also offers the
+        open-faced sandwich and the paper's population map.
     eta : float, optional
-        Learning rate of the draws if they do not carry it; used by diagnostics, a map from the
-        curvature and the jackknife. A fit of another package is taken at 1.
+        Learning rate of the draws if they do not record it; used by diagnostics, by a map from the
+        curvature and by the jackknife. For a fit of another package the default is 1.
     var_names : str or list of str, optional
-        Parameters to report, of a fit with ArviZ's meaning. The others stay in the computation.
-        With more parameters than rows or clusters only a few have a joint law, and must be named.
+        Parameters to report; for fits, with the same meaning as in ArviZ. The others stay in the
+        computation. With more parameters than rows or clusters only the joint distribution of a
+        few can be estimated, and these must be named.
     level : float
         Default level of the result's intervals.
     seed : int, SeedSequence or Generator
@@ -144,22 +144,21 @@ def calibrate(
 
     See Also
     --------
-    target : The centre and the sandwich covariance alone, with every choice an expert has.
-    sample : Draws of a generalized posterior.
-    select : A learning rate instead of a calibration.
+    target : Only the centre and the sandwich covariance, with all expert options.
+    sample : Draws from a generalized posterior.
+    select : Choose a learning rate instead of calibrating.
 
     Notes
     -----
-    Fits: ArviZ InferenceData or DataTree, a netCDF file or zarr store of one, CmdStan CSV files,
-    CmdStanMCMC, a pystan Fit, a NumPyro MCMC. With a stored pointwise log-likelihood that is all;
-    the infinitesimal jackknife makes the target. Without criterion and log-likelihood pass
-    `center` and `covariance`. Under a log prior that eta does not multiply, the target is the
-    minimiser without it; ``of=posterior.energy`` takes the one with the prior as a penalty of
-    weight 1 / eta, which moves with eta. Clusters given as a list, mapping or DataFrame are several
-    ways in which rows may depend on each other. Intervals cover the minimiser of the expected
-    penalized loss; :math:`A` is the Hessian of the penalized total loss, :math:`B` the variance of
-    its score. Nothing that is given is ignored: an argument that means nothing with these draws and
-    this criterion is an error.
+    Fits are ArviZ InferenceData or DataTree, a netCDF file or zarr store of one, CmdStan CSV files,
+    CmdStanMCMC, a pystan Fit or a NumPyro MCMC. If a pointwise log-likelihood is stored, nothing
+    else is needed: the target is computed by the infinitesimal jackknife. Without criterion and
+    log-likelihood, pass `center` and `covariance`. With a log prior that eta does not multiply, the
+    target is the minimiser without it; ``of=posterior.energy`` includes the prior as a penalty of
+    weight 1 / eta, so that the target depends on eta. Clusters given as a list, mapping or
+    DataFrame are multiway clusters. Intervals cover the minimiser of the expected penalized loss;
+    :math:`A` is the Hessian of the penalized total loss, :math:`B` the variance of its score. No
+    argument is ignored: one that does not apply to these draws and this criterion is an error.
 
     References
     ----------
@@ -318,7 +317,7 @@ def _as_fit(
             raise InputError("log_likelihood", "is stored in the fit", "pass the variable's name")
     if fit is not None and fit.criterion is not None and isinstance(of, Criterion):
         raise InputError(
-            "of", "cannot be combined with a fit that brings its model", "leave one of them out"
+            "of", "cannot be combined with a fit that has a model", "leave one of them out"
         )
     return fit
 
@@ -334,9 +333,7 @@ def _check_kind(draws: object) -> None:
         raise InputError("draws", "is None", f"pass {DRAWS}")
     if callable(draws) or any(cls.__name__.endswith("Model") for cls in type(draws).__mro__):
         raise InputError(
-            "draws",
-            "is a model, not what was drawn from it",
-            f"pass {DRAWS}; the model goes to model=",
+            "draws", "is a model, not draws from it", f"pass {DRAWS}; pass the model as model="
         )
 
 
@@ -472,7 +469,7 @@ def _check_centre(
     if own and posterior is not None and posterior.energy is not criterion:
         raise InputError(
             argument,
-            "keeps the posterior's own centre, which the log prior moves away from the "
+            "keeps the posterior's centre, which the log prior shifts away from the "
             "penalized target",
             "pass of=posterior.energy, whose target contains the prior, or center='map'",
         )
@@ -480,7 +477,7 @@ def _check_centre(
     kept = how.kind == "scale" or not at_map
     if kept and isinstance(criterion.penalty, KinkedPenalty):
         raise InputError(
-            argument, "keeps a centre that a penalty with a kink moves", "use center='map'"
+            argument, "keeps a centre that a penalty with a kink shifts", "use center='map'"
         )
 
 

@@ -58,16 +58,16 @@ class Criterion:
     data : (X, y), or what the loss takes
         Design matrix (n, p), array or DataFrame (its columns name the parameters), and response
         (n,); tables and columns may be pandas's, polars's or PyArrow's. No intercept is added.
-        Losses of your own and losses over pairs say what they take. Arrays of numbers are not
+        Your own losses and losses over pairs document what they take. Arrays of numbers are not
         copied: do not write into them while the criterion, or a result made with it, is in use.
         Everything else that is passed is copied.
     penalty : Penalty, optional
         For example ``ef.penalties.Ridge(0.5)``. None means no penalty.
     weights : (n,) array, optional
-        At least zero. `weight_kind` must then say what they are.
+        At least zero. `weight_kind` must then say which kind they are.
     weight_kind : {"frequency", "sampling"}
-        ``frequency``: a weight counts identical copies of the row. ``sampling``: a weight says how
-        many units of the population the row stands for.
+        ``frequency``: a weight counts identical copies of the row. ``sampling``: a weight is the
+        number of units of the population that the row represents.
     offset : (n,) array, optional
         Added to the linear predictor.
     trials : (n,) array, optional
@@ -75,7 +75,7 @@ class Criterion:
     names : sequence of str, optional
         Parameter names.
     start : optional
-        Where to start minimising a loss of your own; its shape says what the parameters are.
+        Starting value for a loss of your own; its structure defines the parameters.
     total : Total, optional
         The unpenalized total loss M, made from `data` if it is not given.
     rows : Rows, optional
@@ -83,7 +83,7 @@ class Criterion:
     intercept : int, optional
         Column that a ridge leaves alone; only the formula front end sets it.
     recorded : mapping, optional
-        Nuisance values put on record beside those of the loss, see `plug_ins`.
+        Nuisance values recorded in addition to those of the loss, see `plug_ins`.
 
     Raises
     ------
@@ -161,9 +161,9 @@ class Criterion:
     ) -> Criterion:
         """Return the criterion of a formula such as ``"y ~ x1 + C(region)"`` and a DataFrame.
 
-        Rows with missing values are dropped, and a printed calibration says how many; whatever is
-        passed later with one value per original row (clusters, say) is cut to the same rows, and
-        may be a column name too. Categories that no row has make no column.
+        Rows with missing values are dropped, and a printed calibration says how many. Anything
+        passed later with one value per original row (clusters, say) is reduced to the same rows; it
+        may also be a column name. Categories that do not occur get no column.
 
         Parameters
         ----------
@@ -178,12 +178,12 @@ class Criterion:
         weights, offset, trials : (n,) array or column name, optional
             As for the criterion.
         weight_kind : {"frequency", "sampling"}
-            What weights are.
+            Kind of the weights.
         penalize_intercept : bool
-            By default ridge and kinked penalties leave the intercept alone (a ridge with an
-            explicit Q, and any other penalty, is taken as it is).
+            By default ridge and kinked penalties do not apply to the intercept (a ridge with an
+            explicit Q, and any other penalty, is used unchanged).
         context : mapping, optional
-            Functions of your own that the formula calls.
+            Your own functions that the formula calls.
 
         Returns
         -------
@@ -244,8 +244,8 @@ class Criterion:
     ) -> Criterion:
         """Return the criterion of a formula and a table larger than memory, read in parts.
 
-        Everything is a sum over parts, so results are those of `from_formula`. What needs all rows
-        at once is refused: arrays with a value per row (name a column), scale="mad", kinks.
+        Everything is a sum over parts, so results equal those of `from_formula`. What needs all
+        rows at once is refused: arrays with a value per row (name a column), scale="mad", kinks.
 
         Parameters
         ----------
@@ -412,7 +412,7 @@ class Criterion:
         return replace(self, total=self.total.take(rows), rows=replace(self.rows, kept=kept))
 
     def with_plug_ins(self, plug_ins: Mapping[str, float]) -> Criterion:
-        """Return the same criterion with nuisance values on record, which are taken as known."""
+        """Return the same criterion with recorded nuisance values, which are treated as known."""
         named = as_mapping(plug_ins, "plug_ins")
         values = {name: as_number(value, "plug_ins") for name, value in named.items()}
         return replace(self, recorded={**self.recorded, **values})
@@ -428,7 +428,7 @@ class Criterion:
         if self.total.trials and not loss.takes_trials:
             raise InputError(
                 "loss",
-                f"{type(loss).__name__} has no use for the data's trials",
+                f"{type(loss).__name__} does not use the data's trials",
                 "build a new Criterion without them",
             )
         return replace(self, total=self.total.with_loss(loss))
@@ -595,7 +595,7 @@ def _bind_linear(
     checked, frequency = checked_weights(rows, n, weights, weight_kind)
     if counts is not None:
         if not loss.takes_trials:
-            raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
+            raise InputError("trials", f"does not apply to {type(loss).__name__}", "drop it")
         y = np.column_stack([y, counts])
     total = LinearTotal(loss, X, y, predictor_offset, checked, frequency).fitted()
     return {"total": total, "names": as_names(names, p), "rows": rows}
@@ -613,7 +613,7 @@ def _bind_general(
     loss, given = criterion.loss, criterion.names
     for argument, value in (("offset", offset), ("trials", trials)):
         if value is not None:
-            problem = f"means nothing to {type(loss).__name__}"
+            problem = f"does not apply to {type(loss).__name__}"
             raise InputError(argument, problem, "let the loss take it from the data")
     n = loss.count(data)
     table = data if hasattr(data, "columns") else None
@@ -673,7 +673,7 @@ def _check_for_parts(
         if start is not None:
             raise InputError("start", "is for losses of your own", "pass it to ef.minimise")
     elif offset is not None:
-        raise InputError("offset", f"means nothing to {type(loss).__name__}", "drop it")
+        raise InputError("offset", f"does not apply to {type(loss).__name__}", "drop it")
     check_penalty(penalty)
     if isinstance(penalty, KinkedPenalty):
         raise InputError(
@@ -682,4 +682,4 @@ def _check_for_parts(
             "use ef.penalties.huberized_l1",
         )
     if trials is not None and not loss.takes_trials:
-        raise InputError("trials", f"means nothing to {type(loss).__name__}", "drop it")
+        raise InputError("trials", f"does not apply to {type(loss).__name__}", "drop it")

@@ -77,71 +77,68 @@ THRESHOLDS = {
 
 #: What to do about a check that does not pass; functions fill in the details.
 ADVICE = {
-    "Newton offset": "the centre does not solve the penalized estimating equation: use {other} (a "
-    "posterior mean is off at small eta, and under a prior that eta does not scale)",
+    "Newton offset": "the centre does not solve the penalized estimating equation: use {other} "
+    "(the posterior mean is off at small eta, and with a prior that eta does not multiply)",
     "curvature noise": "other responses to the same design would give a Hessian that differs by "
     "{percent:.0f} %: use a smoother loss or more data",
-    "rival mode": "another minimum fits about as well: the estimate may jump between them, and "
-    "normal intervals know nothing of it; add a penalty or a convex loss",
+    "rival mode": "another minimum fits about as well: the estimate may jump between them, for "
+    "which normal intervals do not allow; add a penalty or use a convex loss",
     "smoothing bias": "fits at h and 1.5 h differ: the bias towards the smoothed mode is not small "
-    "against the standard error; take a smaller bandwidth, or target='smoothed'",
-    "effective parameters": "rows determine {value:.2f} parameters each: so many pull the "
+    "relative to the standard error; use a smaller bandwidth, or target='smoothed'",
+    "effective parameters": "there are {value:.2f} effective parameters per row: so many pull the "
     "penalized fit away from the minimiser of the expected loss, which intervals then miss; use a "
     "stronger penalty or fewer columns",
     "selection": "{who} {value:.1f} standard errors from {edge}: another sample might {other}, and "
-    "intervals do not know of that",
-    "unscaled prior": "the log prior is not weak against eta times the loss: the posterior's own "
-    "mode moves with eta; the calibration targets the penalized estimator and uses the draws for "
-    "shape only",
-    "quadrature": "the integral over a group effect is not exact: heavy tails or several modes",
+    "intervals do not allow for that",
+    "unscaled prior": "the log prior is not weak relative to eta times the loss: the posterior "
+    "mode depends on eta; calibration targets the penalized estimator and uses only the shape of "
+    "the draws",
+    "quadrature": "the integral over a group effect is inaccurate: heavy tails or several modes",
     "Laplace approximation": "with exact integrals over the effects the estimate would be about "
-    "{value:.2f} standard errors elsewhere: groups have few observations for their effects; drop "
-    "the effects that vary least, so that three or fewer per group are left",
-    "overidentification": "{extra} more moments than parameters do not hold together (Hansen's "
-    "statistic {statistic:.1f}): some are not zero anywhere, and standard errors suppose that all "
-    "are; leave out those in doubt, or compare estimates",
-    "implied coverage": "the 95 % interval of {name!r} covers about {value:.1%} even if the model "
-    "is right, for it rests on {dof:.1f} degrees of freedom{carried}; {remedy}",
-    "skewness": "what rows or clusters add to {name!r} is skewed: its interval lies about "
-    "{value:.2f} standard errors too {side}, and misses on the other side more often than it "
-    "should; use interval(kind='bootstrap-t')",
-    "clusters": "{value:.0f} clusters are few: {better}keep t quantiles, and trust joint regions "
-    "least",
-    "serial dependence": "neighbouring rows are correlated: if the order of rows is time or "
-    "groups, independent observations is the wrong assumption; pass clusters=, or "
-    "dependence=ef.TimeSeries(...)",
+    "{value:.2f} standard errors away: groups have few observations for their effects; drop the "
+    "effects that vary least, so that at most three per group are left",
+    "overidentification": "Hansen's test rejects the overidentifying restrictions ({extra}, "
+    "statistic {statistic:.1f}): not all moments are zero at once, which standard errors assume; "
+    "leave out doubtful moments, or compare estimates",
+    "implied coverage": "the 95 % interval for {name!r} covers about {value:.1%} even if the model "
+    "is right, because its variance has {dof:.1f} degrees of freedom{carried}; {remedy}",
+    "skewness": "the contributions of rows or clusters to {name!r} are skewed: its interval is "
+    "about {value:.2f} standard errors too {side}, and misses on the other side more often than "
+    "it should; use interval(kind='bootstrap-t')",
+    "clusters": "{value:.0f} clusters are few: {better}keep t quantiles, and be most careful with "
+    "joint regions",
+    "serial dependence": "neighbouring rows are correlated: if rows are in the order of time or "
+    "groups, they are not independent; pass clusters=, or dependence=ef.TimeSeries(...)",
     "neighbouring clusters": "totals of neighbouring clusters are correlated: are they parts of "
-    "larger units (classes of schools, say)? Then pass these as clusters=",
+    "larger units (classes in schools, say)? Then pass the larger units as clusters=",
     "persistence": "the scores are so persistent that the variance is about {percent:.0f} % too "
     "small: pass a smaller bandwidth= (EWC) or more lags, or model the dynamics",
-    "time gaps": "{value:.0f} {what}; neighbours are taken as one period apart",
+    "time gaps": "{value:.0f} {what}; neighbours are treated as one period apart",
     "multiway eigenvalue": "the sum with intersection terms has relative eigenvalue {value:.2g}, "
-    "so it is no variance matrix: they were left out, and intervals are somewhat wide; cluster in "
-    "fewer ways if you can",
+    "so it is not a variance matrix: they were left out, and intervals are somewhat wide; cluster "
+    "in fewer dimensions if you can",
     "log-likelihoods held fixed": "{names} informed the draws but count as fixed: standard errors "
-    "miss how they vary; log_likelihood='sum' adds them",
-    "shape": "the draws of {name!r} are not near normal at this learning rate (eta n is small): "
-    "their 95 % interval covers {covered:.1%} of a normal law; use interval(kind='wald'), or draw "
-    "at a larger eta",
-    "draws against curvature": "the draws' variance is off 1/(eta x Hessian) by up to a factor "
-    "{factor:.2g}: check eta=, the penalty and the loss; a prior not scaled by eta does this too, "
-    "and so does a posterior far from normal (see shape)",
+    "do not include their variation; log_likelihood='sum' adds them",
+    "shape": "the draws of {name!r} are far from normal at this learning rate (eta n is small): "
+    "their 95 % interval covers {covered:.1%} of a normal distribution; use interval(kind='wald'), "
+    "or draw at a larger eta",
+    "draws against curvature": "the draws' variance differs from 1/(eta x Hessian) by up to a "
+    "factor of {factor:.2g}: check eta=, the penalty and the loss; other causes are a prior not "
+    "multiplied by eta and a posterior far from normal (see shape)",
     "draws against log-likelihood": "the draws' variance is up to {largest:.2g} times what eta = "
-    "{eta:g} and this log-likelihood allow: was eta about {likely:.2g}, or are these not their "
-    "log-likelihoods?",
-    "draws inside the log-likelihood": "the draws are narrower than this log-likelihood makes "
-    "them: an informative prior, parts of the likelihood that are not stored, or eta about "
-    "{likely:.2g}",
-    "draws: needed over effective": "{ess:.0f} effective draws are few for quantiles; draw at "
+    "{eta:g} and this log-likelihood imply: was eta about {likely:.2g}, or does the "
+    "log-likelihood belong to other draws?",
+    "draws inside the log-likelihood": "the draws are narrower than this log-likelihood implies: "
+    "an informative prior, parts of the likelihood that are not stored, or eta about {likely:.2g}",
+    "draws: needed over effective": "{ess:.0f} effective draws are few for quantiles; take at "
     "least {need:.0f}",
     "draws: Pareto k": "use sampler='elliptical'",
-    "draws: R-hat": "the chains disagree; draw more",
-    "jackknife: Monte Carlo error of se": "the se of {name!r} is known to {percent:.0f} % only: "
-    "draw more",
-    "jackknife: needed over effective": "{ess:.0f} effective draws; the jackknife asks for "
-    "{need:.0f}",
+    "draws: R-hat": "the chains disagree; run them longer",
+    "jackknife: Monte Carlo error of se": "the se of {name!r} has a Monte Carlo error of "
+    "{percent:.0f} %: take more draws",
+    "jackknife: needed over effective": "{ess:.0f} effective draws; the jackknife needs {need:.0f}",
     "jackknife: eta n": "eta n is small: the jackknife describes the posterior mean, which is then "
-    "no minimiser of the loss",
+    "not near the minimiser of the loss",
 }
 #: Products of rows and pairs of parameters, per coefficient, that `implied_coverage` may take, and
 #: all of `skewness`.
@@ -266,7 +263,7 @@ def if_known(name: str, value: float | None) -> tuple[Check, ...]:
 
 
 def shape(mapped: Array, target: Target, offset: Array, original: Draws) -> Check:
-    """Return how far the draws' 95 % interval is from what it covers under the normal.
+    """Return how far the normal coverage of the draws' 95 % interval is from 95 %.
 
     `mapped` are the draws after the affine map. The room is for the Monte Carlo error of two tail
     quantiles, the worst of p of them.
@@ -314,10 +311,10 @@ def few_clusters(target: Target) -> tuple[Check, ...]:
 
 
 def implied_coverage(criterion: Criterion, target: Target) -> tuple[Check, ...]:
-    """Return how often the 95 % interval least to be trusted covers if the model is right.
+    """Return the coverage of the least reliable 95 % interval if the model is right.
 
-    Nothing where neither rows nor clusters are independent of each other. Few of them may carry a
-    coefficient whatever their number: its variance is then known to few degrees of freedom.
+    Nothing where neither rows nor clusters are independent of each other. A coefficient may be
+    identified by few of them whatever their number: its variance then has few degrees of freedom.
     """
     dependence, traits = target.dependence, criterion.total.traits
     if dependence is None or target.hessian is None or "leverage" not in traits:
@@ -337,13 +334,13 @@ def implied_coverage(criterion: Criterion, target: Target) -> tuple[Check, ...]:
         share = carriers(at, groups, _leverage_of(target, groups), np.eye(target.p)[j])
         labels = np.arange(len(share)) if groups is None else groups.labels
         most = ", ".join(f"{labels[g]!s} ({share[g]:.0%})" for g in np.argsort(share)[::-1][:3])
-        carried = f": {kind}s {most} carry most of its variance"
+        carried = f": {kind}s {most} have most of its variance"
     details: Details = {"name": target.names[j], "dof": dof, "carried": carried}
     return (judge("implied coverage", value, {**details, "remedy": _remedy(target)}),)
 
 
 def _least_covered(at: Point, target: Target, groups: Groups | None) -> tuple[float, int, float]:
-    """Return the coverage of the interval least to be trusted, its coefficient and dof."""
+    """Return the coverage of the least reliable interval, its coefficient and dof."""
     p = target.p
     coefficients, affordable = np.arange(p), int(np.clip(LAWS / (at.criterion.n * p**2), 1, p))
     if affordable < p:  # those that fewest rows or clusters carry
@@ -369,7 +366,7 @@ def overidentification(criterion: Criterion, target: Target) -> tuple[Check, ...
 
 
 def skewness(criterion: Criterion, target: Target) -> tuple[Check, ...]:
-    """Return by how many standard errors skewness puts the worst 95 % interval off its place.
+    """Return by how many standard errors skewness displaces the worst 95 % interval.
 
     Nothing where neither rows nor clusters are independent of each other, or weights count copies.
     Zero where third moments are small after one pass over the rows, or influences not more
@@ -396,9 +393,9 @@ def skewness(criterion: Criterion, target: Target) -> tuple[Check, ...]:
         return (judge(name, 0.0),)
     terms, reason = max(criterion.n, criterion.size), ""  # tuples are more than rows
     if "memory" not in total.traits:
-        reason = "third moments are large, and more passes are needed; see a sample of the rows"
+        reason = "third moments are large, and more passes are needed; check a sample of the rows"
     elif terms * criterion.p**2 * 4 * (criterion.p + len(columns)) > LAWS:
-        reason = "it would take long"
+        reason = "it would take too long"
     if reason:
         return (unknown(name, f"not computed: {reason}", THRESHOLDS[name].warn),)
     sets = _single_rows(total) if groups is None else groups
@@ -428,7 +425,7 @@ def _remedy(target: Target) -> str:
         return "see corrections(), and a fit without them"
     own, better = target.correction, target.dependence.defaults[0]
     argument = "dof=" if own in LEVERAGE else "correction="
-    return f"leave {argument} out: the degrees of freedom of {better} know of it"
+    return f"leave out {argument}: the degrees of freedom of {better} allow for it"
 
 
 def fine_clusters(criterion: Criterion, target: Target) -> tuple[Check, ...]:
@@ -643,7 +640,7 @@ def rival_mode(criterion: Criterion, target: Target, starts: int = 12) -> tuple[
         return ()
     if "memory" not in total.traits:
         reason = (
-            "not looked for: every start is a fit of several passes over the data; "
+            "not searched for: every start would take several passes over the data; "
             "fit a sample of the rows in memory and see its diagnostics"
         )
         return (unknown("rival mode", reason, THRESHOLDS["rival mode"].warn, "below"),)
@@ -697,7 +694,7 @@ def smoothing_bias(criterion: Criterion, target: Target) -> tuple[Check, ...]:
 
 
 def prior_weight(posterior: GeneralizedPosterior | None, target: Target) -> tuple[Check, ...]:
-    """Return how far an unscaled log prior moves the mode, in standard errors, or bends it.
+    """Return how far an unscaled log prior shifts the mode, in standard errors, or bends it.
 
     Or how far its bounds move the mean: of a normal law with a bound z standard deviations away,
     by the inverse Mills ratio of z.

@@ -46,8 +46,9 @@ class Map:
     root : {"affine", "paper", "cholesky", "shaby"}
         Which :math:`\Omega`; only "affine" does not depend on units.
     kind : {"location-scale", "scale"}
-        "scale" is the open-faced sandwich: the draws stay centred at their own mean. Shaby's own
-        has the root "shaby", :math:`A^{-1}B^{1/2}A^{1/2}` where the draws' covariance is A inverse.
+        "scale" is the open-faced sandwich: the draws stay centred at their own mean. Shaby's
+        version has the root "shaby", :math:`A^{-1}B^{1/2}A^{1/2}` if the draws' covariance is A
+        inverse.
     working : {"draws", "curvature"}
         Covariance that is mapped: the draws' own, or :math:`(\eta A)^{-1}`, the paper's population
         map.
@@ -55,11 +56,11 @@ class Map:
     Raises
     ------
     InputError
-        One of them is none of its choices.
+        One of them is not one of its choices.
 
     See Also
     --------
-    etafree.calibrate : What takes it.
+    etafree.calibrate : Pass it as ``map=``.
     etafree.LocationScaleMap : The map itself, with its matrix.
 
     Examples
@@ -98,9 +99,9 @@ class LocationScaleMap:
     Attributes
     ----------
     mean : (p,) array
-        :math:`m`, what is taken off.
+        :math:`m`, which is subtracted.
     offset : (p,) array
-        :math:`c`, what is put in its place.
+        :math:`c`, which is added.
     scale : (p, p) array
         :math:`\Omega`.
     names : tuple of str

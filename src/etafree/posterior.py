@@ -104,16 +104,16 @@ class LogPrior:
         Functions of (theta, n) that return a float, (p,) and (p, p); theta has shape (p,), n is
         the effective scale: the number of rows, or the sum of their weights.
     name : str
-        What results call it.
+        Name used in results.
     support : (p, 2) array or mapping, optional
         Lower and upper bounds between which the density is not zero, infinite where there are none;
-        a mapping names the parameters that have some. The functions are asked for nothing outside.
-        A half-normal, gamma or beta prior needs one. Calibrated draws may lie outside: their target
-        is the normal limit of the minimiser, which knows of no prior.
+        a mapping names the parameters that have some. The functions are not called outside. A
+        half-normal, gamma or beta prior needs one. Calibrated draws may lie outside: their target
+        is the normal limit of the minimiser, which does not involve the prior.
 
     See Also
     --------
-    etafree.penalties.Penalty : What the learning rate does multiply.
+    etafree.penalties.Penalty : Penalties, which the learning rate multiplies.
 
     Examples
     --------
@@ -151,7 +151,7 @@ class LogPrior:
                 bounds = np.array(self.support, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise InputError(
-                "support", f"is no bounds of {list(names)}: {error}", advice
+                "support", f"does not give bounds of {list(names)}: {error}", advice
             ) from error
         if bounds.shape != (len(names), 2) or not (bounds[:, 0] < bounds[:, 1]).all():
             problem = f"has shape {bounds.shape}, or an upper bound that is not above the lower"
@@ -476,7 +476,7 @@ class GeneralizedPosterior:
         as_choice(kind, "kind", ADJUSTMENTS)
         advice = "pass ef.target(criterion) of this posterior's criterion"
         if not isinstance(target, Target) or target.hessian is None:
-            raise InputError("target", "is no target of a criterion", advice)
+            raise InputError("target", "is not the target of a criterion", advice)
         if target.names != self.criterion.names or isinstance(
             self.criterion.penalty, KinkedPenalty
         ):

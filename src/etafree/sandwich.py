@@ -47,7 +47,7 @@ def active_block(criterion: Criterion) -> Criterion:
     if not has_design(criterion.total):
         raise InputError(
             "penalty",
-            f"{type(penalty).__name__} goes with losses over a linear predictor",
+            f"{type(penalty).__name__} needs a loss with a linear predictor",
             "use a smooth penalty, such as ef.penalties.huberized_l1",
         )
     face = penalty.face(minimise(criterion).theta)
@@ -118,7 +118,7 @@ def find_center(
     if criterion is None or mean is None:
         raise InputError(
             "center",
-            f"{center!r} needs scores and a Hessian, and there are draws only",
+            f"{center!r} needs scores and a Hessian, but there are only draws",
             "pass a criterion, an array, or center='mean'",
         )
     return "one_step", one_step(criterion, mean), None
@@ -154,48 +154,49 @@ def target(
     clusters : (n,) labels, or several of them, optional
         Rows with the same label may depend on each other in any way; short for
         ``dependence=ef.Clusters(...)``. A pandas Series is matched with the data by its index, a
-        string names a column of the data. A list, mapping, DataFrame or (n, k) array gives clusters
-        in several ways.
+        string names a column of the data. A list, mapping, DataFrame or (n, k) array gives multiway
+        clusters.
     dependence : Clusters, Survey, ReplicateWeights, TimeSeries or Panel, optional
         Which rows may depend on each other.
     correction : str, optional
         Independent rows: "HC0" to "HC3" (default). Clusters: "CR0", "CR1", "CR1S", "CR2", "CR3"
-        (default). Both have degrees of freedom for each coefficient. Several ways: "CR3" (default:
-        each way's jackknife, Welch's degrees of freedom; CR1S with the reason in `design` where a
-        cluster alone determines a coefficient), "CR0", "CR1", "CR1S" (t of the worst way). Survey
-        designs: "survey-CR3" (default, Satterthwaite's degrees of freedom per contrast) or "survey"
-        (t with PSUs - strata, as R's survey package). Replicate weights: "refits". A series:
-        "AR-EWC-HC3" (default: prewhitened cosines of scores corrected for leverage), "AR-EWC"
-        without leverage, "EWC" (cosines only, t with their number) or "Bartlett" (normal). A panel:
-        "two-way-CR3" (default: units plus periods, Welch's degrees of freedom), "two-way" without
-        leverage, "EWC" or "DK" of period totals. Where rows have no share of the Hessian, defaults
-        are those without leverage.
+        (default). Both have degrees of freedom for each coefficient. Multiway clusters: "CR3"
+        (default: the jackknife in each dimension, Welch's degrees of freedom; CR1S, with the reason
+        in `design`, if a single cluster determines a coefficient), "CR0", "CR1", "CR1S" (t of the
+        least favourable dimension). Survey designs: "survey-CR3" (default, Satterthwaite's degrees
+        of freedom for each contrast) or "survey" (t with PSUs - strata, as in R's survey package).
+        Replicate weights: "refits". Time series: "AR-EWC-HC3" (default: prewhitened cosines of
+        scores corrected for leverage), "AR-EWC" without this correction, "EWC" (cosines only, t
+        with their number) or "Bartlett" (normal). Panels: "two-way-CR3" (default: units plus
+        periods, Welch's degrees of freedom), "two-way" without the correction for leverage, "EWC"
+        or "DK" of period totals. Where the contributions of rows to the Hessian are not available,
+        defaults are those without a correction for leverage.
     center : {"map", "one_step", "mean"} or (p,) array
         The last two need the posterior `mean`.
     centered : bool
-        Centre scores at observation level. False gives the form printed in the paper, which is too
-        wide under a penalty.
+        Centre scores at observation level. False gives the form printed in the paper, whose
+        variance is too large under a penalty.
     hessian : (p, p) array or callable, optional
         Replaces :math:`A`; a callable takes theta (p,).
     meat : (p, p) array or callable, optional
-        Replaces :math:`B`; a callable takes the centred, weighted scores (n, p), gives (p, p).
+        Replaces :math:`B`; a callable takes the centred, weighted scores (n, p) and returns (p, p).
     dof : float, optional
-        Replaces the degrees of freedom; ``numpy.inf`` for the normal.
+        Replaces the degrees of freedom; ``numpy.inf`` for normal quantiles.
     mean : (p,) array, optional
         Posterior mean.
     var_names : str or list of str, optional
         Parameters to report; the others stay in the computation. With as many parameters as rows or
-        clusters, or more, :math:`B` is singular, and only a few have a joint law.
+        clusters, or more, :math:`B` is singular, and only a few can be reported jointly.
 
     Returns
     -------
     Target
-        Under a penalty with a kink (L1) of the active coefficients only; the others have none.
+                Under a penalty with a kink (L1), of the active coefficients only.
 
     Raises
     ------
     InputError
-        An argument cannot be used, or does not go with another.
+        An argument cannot be used, or not together with another.
     NotPositiveDefiniteError
         :math:`A` or :math:`B` is not positive definite: too few clusters, or no strict minimum.
     ConvergenceError
@@ -385,7 +386,7 @@ def chosen(criterion: Criterion, var_names: object) -> NDArray[np.intp]:
     try:
         return np.array(places_of(criterion.names, var_names))
     except InputError as error:
-        if isinstance(criterion.penalty, ActivePenalty) and "is no parameter" in error.problem:
+        if isinstance(criterion.penalty, ActivePenalty) and "is not a parameter" in error.problem:
             problem = error.problem.replace("is no", "is zero or tied under this penalty, or no")
             raise InputError("var_names", problem, error.advice) from None
         raise
@@ -401,7 +402,7 @@ def _part(whole: Target, some: NDArray[np.intp], found: tuple[Finding, ...]) -> 
     law = Law(whole.dof[some], whole.inflation[some])
     if whole.laws is not None:  # of all p, those of a few may have been bounds
         law = whole.laws.single(np.eye(whole.p)[some])
-    rank = "scores of few rows or clusters span no more: name fewer parameters"
+    rank = "the scores of few rows or clusters have no higher rank: name fewer parameters"
     covariance = whole.covariance[np.ix_(some, some)]
     return replace(
         whole,
@@ -455,7 +456,7 @@ def _curvature(criterion: Criterion, theta: Array, hessian: Array, given: object
         hessian = factor * criterion.with_loss(loss).total.derivatives(theta).hessian + share
 
     def advice() -> str:
-        flat = "the centre is no strict minimum: add a penalty or change center="
+        flat = "the centre is not a strict minimum: add a penalty or change center="
         return _silence(criterion, theta) or flat
 
     return check_covariance(hessian, "hessian", criterion.p, advice)
@@ -475,7 +476,8 @@ def _refuse_flat(estimate: Meat, at: Point, dependence: Dependence) -> None:
         if estimate.correction == "custom":
             return "meat= must give a matrix of full rank"
         if flat.any() and (units is None or units <= p):
-            return f"{FEWER} at most {int(p - flat.sum())} parameter(s): scores span no more"
+            rank = int(p - flat.sum())
+            return f"{FEWER} at most {rank} parameter(s): the scores have no higher rank"
         along = loaded(vectors[:, flat if flat.any() else [0]], at.whiten, criterion.names)
         if criterion.strength > 0:
             return f"scores do not vary along {along}, which are collinear: drop one of them"
@@ -497,8 +499,8 @@ def _silence(criterion: Criterion, theta: Array) -> str:
     if not silent:
         return ""
     return (
-        f"no observation speaks of {silent[:8]}, only the prior or penalty does: take them out "
-        "of the model, or give them a value"
+        f"no observation has information on {silent[:8]}, only the prior or penalty does: take "
+        "them out of the model, or give them a value"
     )
 
 
@@ -513,7 +515,7 @@ def _correction(asked: object, dependence: Dependence, meat: object, criterion: 
     if "leverage" not in total.traits or criterion.loss.curvature() is not None:
         return dependence.correction(asked, ("this loss has none", advice))
     if "moments" in total.traits and asked in ("HC2", "CR2"):
-        reason = "its root is known for losses, whose shares are symmetric"
+        reason = "it needs symmetric contributions, which only losses have"
         return dependence.correction(asked, (reason, f"use correction={dependence.defaults[0]!r}"))
     if "moments" in total.traits and not (dependence.independent or dependence.clusters):
         return dependence.correction(asked, ("moments do not say how they vary", advice))

@@ -1,4 +1,4 @@
-r"""Where calibrated draws go: a centre, a covariance and the law that quantiles come from.
+r"""The target of a calibration: a centre, a covariance and the distribution of its quantiles.
 
 From few clusters a variance is estimated with error; `Satterthwaite` has its degrees of freedom,
 per contrast and for joint tests.
@@ -91,7 +91,7 @@ class Laws(Protocol):
         """Return the law of each contrast of (q, p)."""
 
     def joint(self, contrasts: Array) -> tuple[float, Array]:
-        r"""Return what Hotelling's law of several contrasts together takes.
+        r"""Return the parameters of Hotelling's distribution of several contrasts jointly.
 
         Degrees of freedom, and the matrix L (q, q) that takes the estimated covariance C of the
         contrasts to one without bias under the working model, :math:`LCL^\top`.
@@ -239,7 +239,7 @@ class PartLaws:
         return self.laws.single(self._among_all(contrasts))
 
     def joint(self, contrasts: Array) -> tuple[float, Array]:
-        """Return what Hotelling's law of several contrasts together takes."""
+        """Return the parameters of Hotelling's distribution of several contrasts jointly."""
         return self.laws.joint(self._among_all(contrasts))
 
     def _among_all(self, contrasts: Array) -> Array:
@@ -294,7 +294,7 @@ def sampling_adjustment(grams: Array, total: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    r"""Where calibrated draws go: centre, covariance and reference distribution.
+    r"""The target of a calibration: centre, covariance and reference distribution.
 
     Attributes
     ----------
@@ -458,7 +458,7 @@ class Target:
             raise InputError("laws", f"is a {type(self.laws).__name__}", "leave it out")
         tuples = isinstance(self.findings, tuple)
         if not tuples or not all(isinstance(finding, Finding) for finding in self.findings):
-            raise InputError("findings", "are no tuple of Finding", "leave them out")
+            raise InputError("findings", "are not a tuple of Finding", "leave them out")
         as_bool(self.centered, "centered")
         for name in ("clusters", "n", "size", "joint_dof"):
             if getattr(self, name) is not None:
@@ -511,7 +511,7 @@ class Target:
         return Law(dof, inflation)
 
     def joint_law(self, contrasts: Array) -> tuple[float, Array]:
-        r"""Return what Hotelling's law of several contrasts together takes.
+        r"""Return the parameters of Hotelling's distribution of several contrasts jointly.
 
         Parameters
         ----------

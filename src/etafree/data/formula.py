@@ -218,7 +218,7 @@ def _width(factor: str, data: pd.DataFrame, context: Mapping[str, object]) -> fl
         column = data[factor]
         if column.dtype.kind == "M":  # formulaic's error does not name the column
             advice = f"store days since a start, or write C({factor}) for categories"
-            raise InputError("formula", f"takes the dates of {factor!r} for numbers", advice)
+            raise InputError("formula", f"treats the dates in {factor!r} as numbers", advice)
         try:
             return 1.0 if column.dtype.kind in "iufc" else float(max(column.nunique(), 1))
         except TypeError:  # lists and the like, which are refused later
@@ -473,7 +473,7 @@ def matrices(
         X, y = _arrays(both)
     except (TypeError, ValueError) as error:
         advice = "code its columns as numbers, or write C(column) for categories"
-        problem = f"{text!r} makes entries that are no numbers ({error})"
+        problem = f"{text!r} makes entries that are not numbers ({error})"
         raise InputError("formula", problem, advice) from None
     X, y = _without_overflow(both.model_spec, X, y, table, evaluate)
     names = tuple(map(str, both.rhs.columns))

@@ -43,7 +43,7 @@ class Groups:
         try:
             array = np.asarray(values)
         except ValueError as error:  # lists of several lengths
-            problem = f"is no vector of labels ({error})"
+            problem = f"is not a vector of labels ({error})"
             raise InputError(argument, problem, f"pass one label per {unit}") from None
         if array.ndim != 1:
             problem = f"has shape {array.shape} but must have one label per {unit}"

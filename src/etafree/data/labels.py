@@ -426,7 +426,7 @@ class StreamedGroups(Groups):
         every = [groups for groups in (self, *others) if isinstance(groups, StreamedGroups)]
         if prod(map(len, every)) > np.iinfo(np.intp).max:
             problem = "have more combinations than a number can count"
-            raise InputError("clusters", problem, "leave a way out")
+            raise InputError("clusters", problem, "leave out one of them")
         ways = [(groups.coder, len(groups)) for groups in every]
 
         def numbers(chunk: Chunk, kept: Kept) -> Codes:  # one for the groups of every row

@@ -167,12 +167,12 @@ class Dependence(ABC):
 
     def given(self, matrix: Array, covariance: Array) -> Meat:
         """Return a variance of the total that the user computed."""
-        return Meat(matrix, covariance, np.inf, "custom", design="meat of the user's")
+        return Meat(matrix, covariance, np.inf, "custom", design="user-supplied meat")
 
     def check_meat(self) -> None:
         """Raise an error if a variance of the user's own leaves the structure without meaning."""
         if not self.takes_meat:
-            problem = "means nothing with meat=, which says how scores depend on each other"
+            problem = "does not apply with meat=, which says how scores depend on each other"
             advice = "leave it out; one-way clusters= give the degrees of freedom"
             raise InputError(self.argument, problem, advice)
 
@@ -209,7 +209,7 @@ class Dependence(ABC):
         name = as_choice(asked, "correction", self.corrections)
         if name in LEVERAGE and without_shares is not None:
             reason, advice = without_shares
-            problem = f"is {name!r}, which needs each row's share of the Hessian; {reason}"
+            problem = f"is {name!r}, which needs each row's contribution to the Hessian; {reason}"
             raise InputError("correction", problem, advice)
         return name
 

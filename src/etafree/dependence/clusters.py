@@ -92,7 +92,7 @@ def as_structure(clusters: object, dependence: object) -> Structure | None:
         raise InputError("clusters", "cannot be combined with dependence=", "pass one of them")
     if not isinstance(dependence, Structure):
         kinds = "ef.Clusters, ef.Survey, ef.ReplicateWeights, ef.TimeSeries or ef.Panel"
-        advice = f"pass {kinds}; labels go to clusters="
+        advice = f"pass {kinds}; pass labels as clusters="
         raise InputError("dependence", f"is {dependence!r:.60}", advice)
     return dependence
 
@@ -114,8 +114,8 @@ class Clusters(Structure):
     ----------
     *labels : (n,) labels or column names
         A pandas Series is matched with the data by its index, a string names a column of the data.
-        Several labels, or one mapping, DataFrame, (n, k) array or list of labels, are ways in which
-        rows may depend on each other: they share a cluster in any of them.
+        Several labels, or one mapping, DataFrame, (n, k) array or list of labels, are multiway
+        clusters: rows may depend on each other if they share a cluster in any of them.
 
     Raises
     ------
@@ -124,7 +124,7 @@ class Clusters(Structure):
 
     See Also
     --------
-    etafree.calibrate, etafree.target : What takes it, as ``dependence=``.
+    etafree.calibrate, etafree.target : Pass it as ``dependence=``.
 
     Examples
     --------
@@ -159,7 +159,7 @@ class Clusters(Structure):
         ways = {name: rows.groups(way, f"clusters[{name!r}]") for name, way in named.items()}
         for name, groups in ways.items():
             if len(groups) < 2:
-                problem = f"has one cluster only in {name!r}"
+                problem = f"has only one cluster in {name!r}"
                 raise InputError("clusters", problem, "at least two must vary independently")
         if len(ways) > 1:
             return Ways.crossed(ways)
@@ -284,7 +284,7 @@ class OneWay(Dependence):
         """Refuse clusters too few to span a variance matrix."""
         count = int(np.count_nonzero(self.groups.weights(weights)))
         if count < 2:
-            problem = "has one cluster only, and at least two must vary independently"
+            problem = "has only one cluster, and at least two must vary independently"
             raise InputError("clusters", problem, "use finer clusters")
         if count <= p:
             problem = f"are {count} for {p} parameters: their scores cannot span a variance matrix"
@@ -464,7 +464,7 @@ class LeverageLaws:
         return contrast_laws(self.at, self.groups, self.correction, contrasts)
 
     def joint(self, contrasts: Array) -> tuple[float, Array]:
-        """Return what Hotelling's law of several contrasts together takes."""
+        """Return the parameters of Hotelling's distribution of several contrasts jointly."""
         return self.whole().joint(contrasts)
 
     @property
@@ -598,7 +598,7 @@ def _adjust_rows(
     if np.any(room <= SINGULAR) or np.any(keep <= SINGULAR):
         worst = block.first + int(np.argmax(np.minimum(room, keep.min(axis=1)) <= SINGULAR))
         alone = f"row {worst} has leverage one, nothing else determines a coefficient"
-        advice = "no correction knows its variance: drop the row with its column, or add a penalty"
+        advice = "its variance cannot be estimated: drop the row with its column, or add a penalty"
         raise InputError("correction", f"{correction!r} fails: {alone}", advice)
     if correction == "HC3":
         adjusted: Array = score / keep
@@ -744,7 +744,8 @@ def _check_left(left: Array, at: Point, groups: Groups, first: int, correction: 
         "clusters",
         f"cluster {groups.labels[first + worst]!s} alone determines {lost} (a dummy for one "
         f"cluster, say), so {correction} cannot leave it out",
-        "no variance is known: drop the cluster's rows with these columns, or add a penalty",
+        "its variance cannot be estimated: drop the cluster's rows with these columns, or add a "
+        "penalty",
     )
 
 

@@ -140,7 +140,7 @@ class NominalLaws(NamedTuple):
         return Law(np.full(many, self.dof), np.ones(many))
 
     def joint(self, contrasts: Array) -> tuple[float, Array]:
-        """Return what Hotelling's law of several contrasts together takes."""
+        """Return the parameters of Hotelling's distribution of several contrasts jointly."""
         return self.dof, np.eye(len(np.atleast_2d(contrasts)))
 
 
@@ -166,7 +166,7 @@ class FormLaws:
         return Law(dof, inflation)
 
     def joint(self, contrasts: Array) -> tuple[float, Array]:
-        """Return what Hotelling's law of several contrasts together takes."""
+        """Return the parameters of Hotelling's distribution of several contrasts jointly."""
         rows, p = np.atleast_2d(contrasts), self.at.criterion.p
         parts, working, truth = self._parts(rows)
         K, q = working_covariance_of_residuals(working), len(rows)
@@ -267,7 +267,7 @@ class SumLaws:
         )
 
     def joint(self, contrasts: Array) -> tuple[float, Array]:
-        """Return what Hotelling's law of several contrasts together takes."""
+        """Return the parameters of Hotelling's distribution of several contrasts jointly."""
         rows = np.atleast_2d(contrasts)
         q, each = len(rows), []
         for covariance, laws in self.parts:

@@ -71,25 +71,25 @@ FEWEST = 6
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Panel(Structure):
-    """Rows are a panel, a row per unit and period.
+    """Rows are a panel, with one row per unit and period.
 
-    Rows of a unit may depend on each other in any way, and units on each other through what
-    happens in a period, which may last: the variance over units plus that of period totals
+    Rows of a unit may depend on each other in any way, and units on each other through common
+    shocks, which may persist: the variance is the one clustered by unit plus that of period totals
     (Thompson; Chiang, Hansen and Sasaki). Period totals alone, ``correction="EWC"`` or ``"DK"``
-    (Driscoll and Kraay), know of no unit effects.
+    (Driscoll and Kraay), ignore unit effects.
 
     Parameters
     ----------
     unit : (n,) labels or column name
-        Whom a row is about.
+        Unit of each row.
     time : (n,) numbers or dates, or column name
-        When.
+        Period of each row.
     bandwidth : int or "newey-west", optional
-        As for `TimeSeries`; the default has at least six cosines.
+        As for `TimeSeries`; by default at least six cosines.
 
     See Also
     --------
-    etafree.calibrate, etafree.target : What takes it, as ``dependence=``.
+    etafree.calibrate, etafree.target : Pass it as ``dependence=``.
 
     Examples
     --------

@@ -61,27 +61,28 @@ DEPENDENT = 1e-5
 class ReplicateWeights(Structure):
     r"""Replicate weights of a survey, as agencies publish them.
 
-    The estimator is fitted again under every replicate, and its variance is that of the refits. The
-    criterion's own weights are those of the full sample, ``weight_kind="sampling"``.
+    The model is refitted with the weights of each replicate, and the variance is that of the
+    refits. The criterion's own weights are those of the full sample, ``weight_kind="sampling"``.
 
     Parameters
     ----------
     weights : (n, R) array or DataFrame, names of columns, or a pattern
         One column per replicate. A DataFrame is matched by its index. A string is a regular
-        expression: columns of the data whose name it is found in, for example ``"^repw"``.
+        expression that selects columns of the data by their names, for example ``"^repw"``.
     kind : {"JK1", "JKn", "BRR", "Fay", "bootstrap"}
-        How replicates were made, which decides on `scale`.
+        How the replicates were made, which determines `scale`.
     scale : float, optional
-        Replaces the factor of the whole sum. Successive differences (as of the American Community
-        Survey) are ``kind="BRR", scale=4 / R, mse=True``.
+        Replaces the factor of the whole sum. For successive differences (as in the American
+        Community Survey) use ``kind="BRR", scale=4 / R, mse=True``.
     rscales : float or (R,) array, optional
         Factors of the replicates, one by default; "JKn" needs them, or `strata`.
     rho : float, optional
-        Of "Fay", at least zero and below one.
+        For "Fay", at least zero and below one.
     combined : bool
-        Whether replicates contain the sampling weights. If not they are multiplied with them.
+        Whether the replicate weights include the sampling weights. If not, they are multiplied by
+        them.
     mse : bool
-        Deviations from the full-sample estimate, not from the mean of the refits.
+        Take deviations from the full-sample estimate, not from the mean of the refits.
     strata : (n,) labels or column name, optional
         For "JKn": factors are :math:`(n_h-1)/n_h` of the stratum where a replicate is zero.
     dof : float, optional
@@ -90,7 +91,7 @@ class ReplicateWeights(Structure):
     Raises
     ------
     InputError
-        An option is none of its choices, or belongs to another kind.
+        An option is not one of its choices, or belongs to another kind.
 
     See Also
     --------
@@ -191,7 +192,7 @@ class Replicates(Dependence):
 
     def check_draws(self) -> None:
         """Refuse draws with log-likelihoods: there is nothing to fit again."""
-        problem = "are replicate weights, and there is no criterion to fit again under them"
+        problem = "are replicate weights, and there is no criterion to refit with them"
         raise InputError("dependence", problem, "pass a criterion or model=, or use ef.Survey")
 
     def summed(self, correction: str) -> None:
@@ -242,9 +243,9 @@ def _columns(rows: Rows, weights: object) -> object:
             names = [name for name in known if re.search(weights, name)]
         except re.error as error:
             advice = "pass a regular expression, or names of columns in a list"
-            raise InputError("weights", f"is no pattern ({error})", advice) from None
+            raise InputError("weights", f"is not a valid pattern ({error})", advice) from None
         if not names:
-            problem = f"is found in no column's name: {weights!r}"
+            problem = f"matches no column name: {weights!r}"
             raise InputError("weights", problem, f"columns: {known[:20]}")
         weights = names
     if isinstance(weights, list | tuple) and weights and all(isinstance(w, str) for w in weights):

@@ -73,40 +73,43 @@ class Survey(Structure):
     """Primary sampling units (PSUs) drawn independently within strata.
 
     The criterion's weights should be ``weight_kind="sampling"``. PSU totals are corrected for
-    leverage, with Satterthwaite's degrees of freedom over strata for every contrast;
-    ``correction="survey"`` is the classical formula, t with PSUs minus strata.
+    leverage, with Satterthwaite's degrees of freedom for each contrast; ``correction="survey"`` is
+    the classical formula, with PSUs minus strata degrees of freedom.
 
     Parameters
     ----------
     psu : (n,) labels or column name, or a pair of them, optional
         By default every row is a PSU. A label used in two strata is two PSUs. A pair, for example
-        ``("district", "school")``, is a design of two stages: what is sampled first, and what is
-        sampled inside. The second stage counts only if `fpc` says how much of the first was drawn.
+        ``("district", "school")``, is a two-stage design: the units sampled first, and those
+        sampled within them. The second stage counts only if `fpc` gives the fraction of first-stage
+        units that were drawn.
     strata : (n,) labels or column name, or a pair of them, optional
-        By default there is one stratum. A pair has the strata inside PSUs too.
+        By default there is one stratum. The second of a pair has the strata within PSUs.
     fpc : (n,) array or column name, or a pair of them, optional
-        PSUs in the population of the row's stratum, or sampling fractions if all are at most one;
-        in a pair the second has the units in the population of the row's PSU (or stratum inside).
+        Number of PSUs in the population of the row's stratum, or sampling fractions if all are at
+        most one; the second of a pair has the number of units in the population of the row's PSU
+        (or of its stratum within the PSU).
     lonely : {"error", "center", "certainty", "average"}
-        A stratum with one PSU is an error (R's "fail"); enters by its deviation from the grand mean
-        (R's "adjust"); contributes nothing (R's "certainty" and "remove"); or contributes what the
-        other strata do on average (R's "average").
+        A stratum with a single PSU is an error (R's "fail"); enters by its deviation from the grand
+        mean (R's "adjust"); contributes nothing (R's "certainty" and "remove"); or contributes the
+        average of the other strata (R's "average").
     calibrated : (n, k) array, DataFrame or column names, optional
-        What the weights were calibrated to. Columns that are not numbers stand for their
-        categories. Name a column of ones if the population's size was a total too; categories
-        contain it.
+        The variables to which the weights were calibrated. Columns that are not numbers stand for
+        their categories. Include a column of ones if the population size was a total too;
+        categories imply it.
     base_weights : (n,) array or column name, optional
         Weights before calibration, for the regression of scores on `calibrated`. By default the
-        criterion's own: the same for post-strata, and otherwise to first order.
+        criterion's own, which is the same for post-stratification and otherwise agrees to first
+        order.
 
     Raises
     ------
     InputError
-        `lonely` is none of its choices, or two stages are named in one argument only.
+        `lonely` is not one of its choices, or two stages are given in one argument only.
 
     See Also
     --------
-    etafree.calibrate, etafree.target : What takes it, as ``dependence=``.
+    etafree.calibrate, etafree.target : Pass it as ``dependence=``.
     etafree.ReplicateWeights : Designs that are published as columns of weights.
 
     Examples
@@ -132,8 +135,8 @@ class Survey(Structure):
                 problem = "is a pair, and psu= names one stage only"
                 raise InputError(name, problem, "pass psu=(first, second), or one set of values")
         if self.base_weights is not None and self.calibrated is None:
-            advice = "pass what weights were calibrated to, or leave it out"
-            raise InputError("base_weights", "means nothing without calibrated=", advice)
+            advice = "pass the variables that weights were calibrated to, or leave it out"
+            raise InputError("base_weights", "does not apply without calibrated=", advice)
 
     def with_labels(self, change: Callable[[object, str], object]) -> Self:
         def each(labels: object, name: str) -> object:
@@ -255,13 +258,13 @@ class Survey(Structure):
             factors, rscales = jackknife_factors(*shape)
             if kind == "JK1":
                 if len(form.counts) > 1:
-                    raise InputError("kind", "'JK1' knows no strata", "use kind='JKn'")
+                    raise InputError("kind", "'JK1' does not allow strata", "use kind='JKn'")
                 scale, rscales = float(rscales[0]), None
         elif kind == "bootstrap":
             many = as_count(count, "count", least=2)
             factors = bootstrap_factors(*shape, many, as_rng(seed))
         elif np.any(form.counts != 2) or form.sampled.any():
-            problem = f"{kind!r} takes two PSUs in every stratum, and no finite population"
+            problem = f"{kind!r} needs two PSUs in every stratum and no finite population"
             raise InputError("kind", problem, "use kind='JKn'")
         else:
             factors = balanced_factors(form.codes, len(form.counts), rho or 0.0)
@@ -314,7 +317,7 @@ class Strata(Dependence):
     def check_draws(self) -> None:
         """Refuse calibrated weights: their variance needs the scores of rows."""
         if self.calibration is not None:
-            problem = "needs the scores of rows, and there are draws only"
+            problem = "needs the scores of rows, but there are only draws"
             raise InputError("calibrated", problem, "pass a criterion or model=")
 
     def adjusted(self, at: Point) -> Point:
@@ -360,7 +363,7 @@ class Strata(Dependence):
         units, strata = int(np.count_nonzero(weights)), len(np.unique(outer.codes[weights > 0]))
         dof = float(units - strata)
         if dof < 1:
-            problem = f"leave {units} PSUs in {strata} strata no degrees of freedom"
+            problem = f"leave no degrees of freedom: {units} PSUs in {strata} strata"
             raise InputError("strata", problem, "merge strata")
         alone = int(np.count_nonzero(outer.counts == 1))
         design = f"{units} PSUs in {strata} strata"
@@ -520,7 +523,9 @@ def _auxiliaries(rows: Rows, values: object) -> Array:
     elif isinstance(values, list | tuple) and all(np.ndim(v) or isinstance(v, str) for v in values):
         columns = list(values)
     if not columns:
-        raise InputError("calibrated", "is empty", "pass what weights were calibrated to")
+        raise InputError(
+            "calibrated", "is empty", "pass the variables that weights were calibrated to"
+        )
     matrices = []
     for column in columns:
         labels = rows.align(column, "calibrated")

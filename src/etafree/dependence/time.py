@@ -63,10 +63,10 @@ LARGEST = 0.97
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TimeSeries(Structure):
-    """Rows are a time series, a row per period.
+    """Rows are a time series, with one row per period.
 
-    The long-run variance is that of prewhitened cosines, of scores corrected for leverage;
-    ``correction="EWC"`` has cosines only, ``"Bartlett"`` lags.
+    The long-run variance is estimated by prewhitened cosines of scores corrected for leverage;
+    ``correction="EWC"`` uses cosines only, ``"Bartlett"`` lags.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class TimeSeries(Structure):
 
     See Also
     --------
-    etafree.calibrate, etafree.target : What takes it, as ``dependence=``.
+    etafree.calibrate, etafree.target : Pass it as ``dependence=``.
 
     Examples
     --------
@@ -181,7 +181,7 @@ class Periods(Dependence):
     def described(self, meat: Meat, window: str, bias: float) -> Meat:
         """Return the meat with its design in words and what was found on the way."""
         series = f"a panel of {self.units} units over" if self.units > 1 else "a series of"
-        lost = "steps are left out" if self.units == 1 else "periods of units are absent"
+        lost = "steps are missing" if self.units == 1 else "periods of units are absent"
         gaps = Finding("time gaps", self.missing, {"what": f"{lost} ({self.example})"})
         design = f"{series} {len(self.groups)} periods, {window}"
         return replace(meat, design=design, findings=(Finding("persistence", bias), gaps))

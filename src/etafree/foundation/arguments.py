@@ -230,7 +230,7 @@ def as_names(
     if len(set(names)) != len(names):
         raise InputError("names", "has duplicates", "give every parameter its own name")
     if SURROGATE.search("".join(names)):
-        raise InputError("names", "has half a character, which no file can hold")
+        raise InputError("names", "has an incomplete character, which no file can hold")
     return names
 
 
@@ -301,7 +301,9 @@ def _places(names: Sequence[str], name: str, filter_vars: object, argument: str)
     whole = [j for j, own in enumerate(vectors) if found(own)]
     places = sorted({*exact, *whole}) if filter_vars is not None else exact or whole
     if not places:
-        raise InputError(argument, f"{name!r:.60} is no parameter", f"choose from {_listed(names)}")
+        raise InputError(
+            argument, f"{name!r:.60} is not a parameter", f"choose from {_listed(names)}"
+        )
     return places
 
 
@@ -433,7 +435,7 @@ def _positions(given: tuple[str, ...], wanted: tuple[str, ...], argument: str) -
         problem = f"has {_listed(surplus)} besides the parameters"
         raise InputError(argument, problem, f"choose the columns {_listed(wanted)}")
     if len(given) > len(wanted):
-        raise InputError(argument, f"has a name twice, of {_listed(given)}", "drop one")
+        raise InputError(argument, f"has a name twice, in {_listed(given)}", "drop one")
     return [given.index(name) for name in wanted]
 
 

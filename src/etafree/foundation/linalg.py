@@ -210,7 +210,7 @@ def check_covariance(
     if condition > CONDITION_WARN:
         warnings.warn(
             f"{argument}: correlation condition number {condition:.2g}; some directions are "
-            "known to few digits only",
+            "accurate to only a few digits",
             CalibrationWarning,
             stacklevel=2,
         )

@@ -107,11 +107,11 @@ def failure(error: Exception, client: Client) -> str | None:
     if client.status != "running":
         return f"the scheduler went away ({kind})"
     if isinstance(error, lost):
-        return f"the cluster lost a part of the work ({kind}): do its workers have memory enough?"
+        return f"the cluster lost a part of the work ({kind}): do its workers have enough memory?"
     if isinstance(error, ModuleNotFoundError):
-        return f"a worker has no module {error.name!r}: install on all workers what is used here"
+        return f"a worker has no module {error.name!r}: install it on all workers"
     if "deserialization of the task graph" in str(error):
-        needed = f"etafree in version {__version__} there too, and what else is used here"
+        needed = f"etafree {__version__} and all other packages that are used here"
         return f"the scheduler cannot read what it was sent: install {needed}"
     return None
 
@@ -128,7 +128,7 @@ def check_workers(client: Client, say: Say = say) -> None:
             continue  # it is leaving
         problem = f"cannot import etafree ({type(version).__name__}: {version})"
         if isinstance(version, str):
-            problem = f"has etafree {version}, and here is {__version__}"
+            problem = f"has etafree {version}, but {__version__} is installed here"
         if version != __version__:
             advice = "install the same version on all workers"
             raise InputError("scheduler", f"its worker {worker} {problem}", advice)

@@ -269,7 +269,7 @@ def _replacing(path: Path) -> Iterator[Place]:
         if isinstance(error, OSError):
             reason = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
             problem = f"{str(path)!r} cannot be written ({reason})"
-            advice = "make room or name another place; nothing was changed"
+            advice = "free some space or choose another place; nothing was changed"
             raise InputError("path", problem, advice) from None
         raise
 

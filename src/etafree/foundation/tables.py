@@ -31,7 +31,9 @@ def converted(value: Any) -> Any:
         known = nw.from_native(_arrow(value), allow_series=True)
     except ValueError as error:  # names that are there twice
         reason = " ".join(str(error).split())
-        raise InputError("data", f"is no table with names ({reason})", "rename columns") from None
+        raise InputError(
+            "data", f"is not a table with valid column names ({reason})", "rename columns"
+        ) from None
     table: Any = known.collect() if isinstance(known, nw.LazyFrame) else known
     return _column(table) if isinstance(table, nw.Series) else _frame(table)
 

@@ -50,25 +50,25 @@ def select(
     ==============  ===========  ============================================================
 
     J is the Hessian and K the variance of the score, per observation, at the minimiser. Only the
-    first three aim at coverage, and no single learning rate covers where :math:`J^{-1}K` is far
+    first three aim at coverage, and no single learning rate gives it if :math:`J^{-1}K` is far
     from a multiple of the identity: `LearningRate.scalar_adequacy` says how far.
 
     Parameters
     ----------
     source : Criterion or GeneralizedPosterior
-        A posterior brings its `log_prior`; its own learning rate plays no part.
+        The `log_prior` of a posterior is used, its learning rate is not.
     method : str
         One of the above; ``help(etafree.learning_rates.METHODS[method])`` explains its options.
     clusters : (n,) labels or column name, optional
-        Rows with the same label may depend on each other. K sums scores over clusters, bootstraps
-        resample clusters; safebayes, holmes_walker and kl_to_bayes use them for K only.
+        Rows with the same label may depend on each other. K sums scores over clusters, and
+        bootstraps resample clusters; safebayes, holmes_walker and kl_to_bayes use them only for K.
     seed : int, SeedSequence or Generator
         For the methods that resample or draw.
     **options : optional
-        Of the method. gpc: resamples, level, functional, region, draws, solver, start, tolerance,
-        max_iter. matsubara: resamples. safebayes: version, grid, permute, conjugate, start, draws.
-        holmes_walker: simulations. kl_to_bayes: reference (needed), window, direction,
-        approximation, draws.
+        Options of the method. gpc: resamples, level, functional, region, draws, solver, start,
+        tolerance, max_iter. matsubara: resamples. safebayes: version, grid, permute, conjugate,
+        start, draws. holmes_walker: simulations. kl_to_bayes: reference (needed), window,
+        direction, approximation, draws.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def select(
     Raises
     ------
     InputError
-        Unknown method or option, or a criterion that the method has no meaning for.
+        The method or an option is unknown, or the method does not apply to the criterion.
     ConvergenceError
         The criterion has no finite minimiser.
 
@@ -106,5 +106,5 @@ def select(
     for name in options:
         if name not in names:
             advice = f"its options are {', '.join(names) or 'none'}"
-            raise InputError(name, f"is no option of {method}", advice)
+            raise InputError(name, f"is not an option of {method}", advice)
     return chosen(Problem.of(source, clusters, seed), **options)

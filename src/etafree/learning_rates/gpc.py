@@ -186,7 +186,7 @@ def _contrast(problem: Problem, functional: object) -> Array | None:
     if isinstance(functional, str):
         if functional not in names:
             advice = f"choose from {list(names)} or pass a contrast"
-            raise InputError("functional", f"{functional!r} is no parameter", advice)
+            raise InputError("functional", f"{functional!r} is not a parameter", advice)
         functional = np.eye(len(names))[names.index(functional)]
     contrast = problem.criterion.point(functional, "functional")
     if not contrast.any():

@@ -313,8 +313,9 @@ class LearningRate:
             notes.append(f"status is {self.status!r}: {self._reason()}")
         if self.scalar_adequacy > ADEQUATE:
             notes.append(
-                f"scalar adequacy {self.scalar_adequacy:.2g} is above {ADEQUATE:g}: directions "
-                "need learning rates that far apart and no single one covers; use ef.calibrate"
+                f"scalar adequacy {self.scalar_adequacy:.2g} is above {ADEQUATE:g}: some "
+                "directions need learning rates that differ by this factor, and no single one "
+                "covers; use ef.calibrate"
             )
         return tuple(notes)
 

@@ -149,7 +149,7 @@ def safebayes(
     default = 0 if proper else max(20, 5 * p)
     first = default if start is None else as_count(start, "start", least=0)
     if first >= n or (first == 0 and not proper):
-        advice = "leave rows to predict, and without a normal log_prior rows to learn from first"
+        advice = "leave rows to predict and, without a normal log_prior, rows to learn from first"
         raise InputError("start", f"is {first} of {n} rows", advice)
     order_seed, draw_seed = problem.seeds.spawn(2)
     order = np.random.default_rng(order_seed).permutation(n) if permute else np.arange(n)

@@ -345,8 +345,8 @@ def check_collinear(criterion: Criterion, curvature: Array) -> None:
         "X",
         f"columns {named} are collinear (correlation condition number above {CONDITION_FAIL:.0e}; "
         f"n = {criterion.n}, p = {criterion.p})",
-        "drop one of them; penalty=ef.penalties.Ridge(...) makes an estimate unique, but leaves no "
-        "variance to estimate along what is collinear",
+        "drop one of them; penalty=ef.penalties.Ridge(...) makes an estimate unique, but no "
+        "variance can be estimated in the collinear directions",
     )
 
 
@@ -359,6 +359,6 @@ def separated(criterion: Criterion, theta: Array) -> ConvergenceError:
     return ConvergenceError(
         f"no finite minimiser: the coefficient of {name!r} runs off to infinity (separated data: a "
         "combination of columns predicts some responses or the order of events perfectly, or a "
-        "value so far from all others that it decides alone); add penalty=ef.penalties.Ridge(...), "
+        "value so extreme that it decides alone); add penalty=ef.penalties.Ridge(...), "
         "drop the column or look at its extremes"
     )

@@ -1,9 +1,10 @@
 r"""Figure 1 of the paper: coverage, width and bias over twenty learning rates.
 
 Three posteriors of the same data sets (exact Huber, the appendix's Gibbs, the sampler behind the
-published curves), each calibrated with two meats: ``default`` (centred scores, CR3, t with G - 1)
-and ``printed`` (uncentred, normal; for the published sampler the Hessian at the posterior mean).
-The picture and the page show them beside the published curves.
+published curves), each calibrated with two meats, that is, two estimates of the variance of the
+score: ``default`` (centred scores, CR3, t with G - 1) and ``printed`` (uncentred, normal; for the
+published sampler the Hessian at the posterior mean). The picture and the page show them together
+with the published curves.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ PANELS = {
 POSTERIORS = {
     "huber": "huber: the exact Huber posterior (this library's default)",
     "appendix": "appendix: the paper's Gibbs sampler as its appendix writes it",
-    "published": "published: the sampler that made the published figure",
+    "published": "published: the sampler behind the published figure",
 }
 #: Margins by hand: finding them takes longer than drawing the figure.
 GRID = {"left": 0.04, "right": 0.99, "top": 0.935, "bottom": 0.085, "wspace": 0.2, "hspace": 0.6}
 LINES = {
-    ("uncalibrated", "default"): (BEFORE, "-", "D", "posterior as it came"),
+    ("uncalibrated", "default"): (BEFORE, "-", "D", "uncalibrated posterior"),
     ("frequentist", "default"): ("0.25", "-", "", "frequentist, default meat"),
     ("calibrated", "default"): (AFTER, "-", "s", "calibrated, default meat"),
     ("frequentist", "printed"): ("0.25", "--", "", "frequentist, printed meat"),
@@ -61,31 +62,33 @@ LINES = {
 }
 
 SUMMARY = (
-    "Coverage, width and bias of one slope over twenty learning rates: the posterior as it came "
-    "swings with the learning rate, the calibrated one does not."
+    "Coverage, width and bias of one slope at twenty learning rates: before calibration they "
+    "depend on the learning rate, after calibration they do not."
 )
 CAPTION = (
-    "Grey bands: the published curves. Orange: posterior as it came. Blue: calibrated. Black: "
+    "Grey bands: the published curves. Orange: uncalibrated posterior. Blue: calibrated. Black: "
     "frequentist."
 )
 ABOUT_POSTERIORS = [
-    "huber is the generalized posterior exp(−η × penalized Huber loss), exact.",
-    "appendix is the Gibbs sampler that the paper's appendix describes, with a prior that η does "
-    "not scale. Integrating its latent variables gives a normal–Laplace loss, not Huber's, and its "
-    "mode moves with η; calibration uses its draws for shape only.",
+    "huber is the generalized posterior exp(−η × penalized Huber loss), sampled exactly.",
+    "appendix is the Gibbs sampler that the paper's appendix describes, with a prior that is not "
+    "multiplied by η. Integrating out its latent variables gives a normal–Laplace loss, not "
+    "Huber's, and its mode depends on η; calibration uses only the shape of its draws.",
     "published is a third sampler, found by matching the curves: the latent scale is drawn as "
     "inverse Gaussian with mean |t|/(ηc) and shape 1, and the prior is scaled by η.",
 ]
 ABOUT_MEATS = [
-    "default centres scores at observation level, corrects for leverage (CR3), uses t quantiles. "
-    "printed is the paper's uncentred estimate with normal quantiles: under a penalty group scores "
-    "do not sum to zero, which inflates it by about half and makes every interval cover. The "
-    "frequentist interval is also the Wald interval of the calibrated posterior with that meat: "
-    "where it and the draws differ, the posterior's shape is not near normal."
+    "The meat is the middle matrix of the sandwich, the estimated variance of the score. "
+    "default centres the scores at observation level, corrects for leverage (CR3) and uses t "
+    "quantiles. printed is the paper's uncentred estimate with normal quantiles: under a penalty "
+    "the group scores do not sum to zero, which makes intervals about half as wide again, so that "
+    "nearly all of them cover. The frequentist interval is also the Wald interval of the "
+    "calibrated posterior with the same meat: where it differs from the interval of the draws, "
+    "the shape of the posterior is far from normal."
 ]
 ABOUT_DEVIATIONS = [
-    "Our published posterior with the printed meat, minus the published curves, in standard errors "
-    "of the difference (both are Monte Carlo estimates)."
+    "Our results for the published sampler with the printed meat, minus the published curves, in "
+    "standard errors of the difference (both are Monte Carlo estimates)."
 ]
 
 
@@ -140,7 +143,7 @@ def figure1_page(
     sections = [
         Section("The figure", picture=picture_data(png), caption=CAPTION),
         Section("Three posteriors", ABOUT_POSTERIORS),
-        Section("Two meats", ABOUT_MEATS, table=table_html(ranges(table))),
+        Section("Two estimates of the meat", ABOUT_MEATS, table=table_html(ranges(table))),
         Section(
             "Deviation from the published curves", ABOUT_DEVIATIONS, table=table_html(deviation, 2)
         ),

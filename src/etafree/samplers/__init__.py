@@ -44,9 +44,9 @@ def sample(
     Parameters
     ----------
     posterior : GeneralizedPosterior
-        A criterion at a learning rate.
+        A criterion with a learning rate.
     draws : int
-        At least this many; the slice sampler rounds up to whole chains.
+        Number of draws; the slice sampler rounds it up to whole chains.
     seed : int, SeedSequence or Generator
         The same seed gives the same draws.
     sampler : {"auto", "importance", "elliptical", "quadrature", "nuts"}
@@ -57,12 +57,12 @@ def sample(
     Returns
     -------
     Draws
-        With the effective number of draws and, for importance sampling, the Pareto k.
+        The draws, with their effective number and, for importance sampling, the Pareto k.
 
     Raises
     ------
     InputError
-        Fewer than 50 draws are asked for, or the sampler does not suit the posterior.
+        Fewer than 50 draws are requested, or the sampler does not suit the posterior.
     ConvergenceError
         The criterion has no finite minimiser, or no sampler mixes.
 
@@ -94,7 +94,7 @@ def sample(
         raise InputError("draws", f"is {draws!r:.80}", advice)
     as_choice(sampler, "sampler", ("auto", *SAMPLERS))
     if sampler == "quadrature" and posterior.criterion.p != 1:
-        problem = f"'quadrature' takes one parameter, not {posterior.criterion.p}"
+        problem = f"'quadrature' is for one parameter, not {posterior.criterion.p}"
         raise InputError("sampler", problem, "use sampler='auto'")
     rng = as_rng(seed)
     normal = normal_approximation(posterior)

@@ -69,7 +69,7 @@ def importance_draws(
         log_density = posterior.log_density(theta)
     log_ratio = log_density - log_proposal
     if not (there := log_ratio > -np.inf).any():
-        raise ConvergenceError("no proposal lies in the log prior's support; use 'elliptical'")
+        raise ConvergenceError("no proposal is in the support of the log prior; use 'elliptical'")
     log_ratio -= log_ratio.max()
     if np.ptp(log_ratio) < 1e-9:  # the proposal is the posterior
         pareto_k, weights = -np.inf, np.full(len(theta), 1.0 / len(theta))

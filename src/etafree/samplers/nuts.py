@@ -117,9 +117,11 @@ def nuts_draws(
     J. and Louf, R. (2024). BlackJAX: composable Bayesian inference in JAX. arXiv:2402.10797.
     """
     if posterior.limit is not None:
-        raise InputError("sampler", "'nuts' takes no adjusted posterior", "use sampler='auto'")
+        raise InputError(
+            "sampler", "'nuts' does not allow an adjusted posterior", "use sampler='auto'"
+        )
     if posterior.bounds is not None:
-        problem = "'nuts' takes no log prior with bounds, where gradients end"
+        problem = "'nuts' does not allow a log prior with bounds"
         raise InputError("sampler", problem, "use sampler='auto'")
     try:
         import blackjax  # type: ignore[import-untyped,unused-ignore]  # noqa: F401

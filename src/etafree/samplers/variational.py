@@ -86,8 +86,8 @@ def _fixed_point(energy: Criterion, fit: Minimum, eta: float) -> Normal:
             precision = 0.5 * (precision + back.T @ back)
         if (factor := _root(precision)) is None:
             raise ConvergenceError(
-                f"no sampler reaches the whole posterior at eta = {eta:g} (no normal law comes "
-                "near it): use a larger eta or add a penalty"
+                f"no sampler reaches the whole posterior at eta = {eta:g} (no normal "
+                "distribution approximates it): use a larger eta or add a penalty"
             )
         root = factor
         step = -root @ (root.T @ (eta * (slope + weight * pull)))

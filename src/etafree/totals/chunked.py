@@ -242,7 +242,7 @@ def _showing_levels(frame: pd.DataFrame, keys: Sequence[list[str]]) -> pd.DataFr
         new = ~frame.duplicated(key).to_numpy()
         first |= new
         if np.count_nonzero(new) > MOST_LEVELS:
-            problem = f"takes {key} for categories, with more than {MOST_LEVELS} levels"
+            problem = f"treats {key} as categories, with more than {MOST_LEVELS} levels"
             raise InputError("formula", problem, "group its values first")
     return frame[first]
 

@@ -512,7 +512,7 @@ def _columns(survival: Any) -> dict[str, Any]:
         known = {"time", "event", "entry", "strata"}
         if not {"time", "event"} <= set(columns) <= known:
             problem = f"has the columns {list(columns)}"
-            advice = "name them time and event, and if there are such, entry and strata"
+            advice = "name them time and event and, if present, entry and strata"
             raise InputError("survival", problem, advice)
         return columns
     table = as_array(survival, "survival", ndim=2)

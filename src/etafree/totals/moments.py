@@ -634,7 +634,7 @@ def inverse(spread: Array) -> Array:
         named = ", ".join(str(k) for k in np.flatnonzero(loads > 0.1 * loads.max())[:8])
         return (
             f"moments {named} (counted from 0) are constant or determine each other: leave one "
-            "out; a function of other parameters is result.of(...), no equation"
+            "out; for a function of other parameters use result.of(...)"
         )
 
     checked = linalg.check_covariance(spread, "function", len(spread), advice)
@@ -701,7 +701,9 @@ def _check_moments(total: MomentTotal | StreamedMoments, start: Array) -> int:
     squares, jacobian = total.sums(start)
     if np.isfinite(squares.sums).all() and not np.isfinite(jacobian).all():
         problem = "has derivatives that are not finite at the start, where its value is"
-        raise InputError("function", problem, "put another jnp.where inside what it leaves out")
+        raise InputError(
+            "function", problem, "put another jnp.where inside the branch that is not taken"
+        )
     if "memory" not in total.traits and not np.isfinite(squares.sums).all():
         raise InputError("start", "is where moments are not finite", "pass another start=")
     return q
