@@ -148,8 +148,8 @@ def measures() -> list[Measure]:
     changes = sum(before != after for before, after in pairwise(entered))
     return [
         Measure("files in the root", roots, 18, 18),
-        Measure("modules", len(modules), 118, 100),
-        Measure("lines", total, 36800, 23000),
+        Measure("modules", len(modules), 120, 100),
+        Measure("lines", total, 37600, 23000),
         Measure("parameters of calibrate()", parameters, 14, 14),
         Measure("formatter switched off", skips, 0, 0),
         Measure("Any per 1,000 lines of code", 1000 * anything / lines, 15, 25),

@@ -60,7 +60,7 @@ def learning_rates(
     wanted = None if etas is None else as_array(etas, "etas", ndim=1)
     if wanted is not None and len(wanted) == 0:
         return [], ""
-    c, own, why = result.criterion, result.original.eta, _not_drawable(result)
+    c, own, why = result.criterion, result.original.eta, not_drawable(result)
     if why and wanted is not None:
         raise InputError("etas", f"cannot be drawn at: {why}", "leave etas out")
     if c is None or why:
@@ -73,7 +73,7 @@ def learning_rates(
     return [float(factor * (own or 1.0)) for factor in FACTORS], ""
 
 
-def _not_drawable(result: Calibration) -> str:
+def not_drawable(result: Calibration) -> str:
     """Return why the posterior cannot be drawn at other learning rates; "" if it can."""
     c, posterior = result.criterion, result.posterior
     if c is None:
