@@ -237,9 +237,9 @@ def moves(result: Calibration, places: Sequence[int]) -> Moves:
     """Return by how many standard errors leaving out a cluster, or row, moves what is shown."""
     t, c, own = result.target, result.criterion, result.shown
     if c is None or t.dependence is None or t.hessian is None:
-        problem = "'clusters' needs what each cluster adds to the estimate, and only draws and a "
+        problem = "'clusters' needs what each cluster adds to every estimate: not known here"
         advice = "calibrate with a Criterion, or a fit with its model=, and clusters="
-        raise InputError("kind", f"{problem}target are known here", advice)
+        raise InputError("kind", problem, advice)
     ways = dict(t.dependence.row_groups())
     if not ways and t.dependence.independent and "memory" in c.total.traits:
         groups = c.rows.each("kind")
