@@ -148,7 +148,7 @@ def measures() -> list[Measure]:
     changes = sum(before != after for before, after in pairwise(entered))
     return [
         Measure("files in the root", roots, 18, 18),
-        Measure("modules", len(modules), 120, 100),
+        Measure("modules", len(modules), 121, 100),
         Measure("lines", total, 37600, 23000),
         Measure("parameters of calibrate()", parameters, 14, 14),
         Measure("formatter switched off", skips, 0, 0),

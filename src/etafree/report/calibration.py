@@ -22,6 +22,7 @@ from etafree.inference import equal_tails
 from etafree.map import Map, move_draws
 from etafree.penalties import ActivePenalty
 from etafree.posterior import GeneralizedPosterior
+from etafree.report import charts
 from etafree.report.page import Row, Scale, Section, between, render, shown, table_html
 from etafree.report.plots import density
 from etafree.report.summaries import flat_variables, plug_ins
@@ -39,7 +40,7 @@ FACTORS = np.logspace(-2, 2, 13)
 #: Draws at each of them, all with one seed: what moves is not the luck of the draw.
 DRAWS, SEED = 2000, 0
 #: The same of a compiled model, whose loss takes a millisecond, and every how many of the rates.
-FEW, EVERY = 300, 3
+FEW, EVERY = 256, 3
 #: Rows times parameters times draws times learning rates: half a minute for the slowest losses.
 BUDGET = 1e10
 #: Data sets drawn from the user's own, and rows times parameters of which that is quick.
@@ -190,6 +191,7 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
             ],
             rows=[_row(result, name, row) for name, row in _drawn(table)],
         ),
+        *charts.forest(result, table, level),
         Section(
             "Numbers",
             [
@@ -203,6 +205,8 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
             table_html(_numbers(table)),
         ),
         *_coverage(result, level),
+        *charts.clusters(result),
+        *charts.shape(result, level),
         Section(
             "Diagnostics",
             ["A check that does not pass says what to do."],
@@ -281,7 +285,13 @@ def _slider(
         )
     rows = [Row(*row) for row in shown_first]
     slider = {"steps": steps, "start": start}
-    return Section(SLIDER, [*paragraphs, *_more(table)], rows=rows, slider=slider)
+    known = np.array([redrawn[k].eta for k in limits])
+    curves = charts.widths(names, known, before, after, own)
+    about = (
+        "Below, widths of intervals over η, both on logarithmic scales; the grey line is this fit."
+    )
+    texts = [*paragraphs, *([about] if curves else []), *_more(table)]
+    return Section(SLIDER, texts, rows=rows, charts=curves, slider=slider)
 
 
 def _step(scales: list[Scale], limits: Array, units: Array) -> dict[str, Any]:

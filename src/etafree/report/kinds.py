@@ -305,19 +305,29 @@ def quantiles(z: Array, law: Law, ess: float, level: float) -> Quantiles:
     return Quantiles(at(u), np.quantile(z, u, axis=0), np.array([*map(at, chance)]), ends)
 
 
+def draws_shape(
+    result: Calibration, level: float, places: Callable[[Sequence[str]], list[int]] | int
+) -> tuple[list[str], Quantiles]:
+    """Return parameters and their draws' quantiles against the law; so many of the first, or all.
+
+    Of variables that a model transforms the law is that of the parameters that were calibrated.
+    """
+    own, t = result.shown, result.target
+    names, z, law = own.names, (own.after - own.estimate) / own.se, own.law
+    if own.linear is not None:
+        z = (result._on_target(result.draws).array - result.map.offset) / t.se
+        names, law = t.names, t.law()
+    at = [*range(len(names))][:places] if isinstance(places, int) else places(names)
+    part = Law(law.dof[at], law.inflation[at])
+    return [names[j] for j in at], quantiles(z[:, at], part, result.original.ess, level)
+
+
 def _shape(asked: Asked) -> Figure:
     from etafree.report.figure import ink
 
-    result, own = asked.result, asked.result.shown
-    t, names, z = result.target, own.names, (own.after - own.estimate) / own.se
-    law = own.law
-    if own.linear is not None:  # the law is that of the parameters that were calibrated
-        z = (result._on_target(result.draws).array - result.map.offset) / t.se
-        names, law = t.names, t.law()
-    places = asked.places(names)
-    part = Law(law.dof[places], law.inflation[places])
-    found = quantiles(z[:, places], part, result.original.ess, asked.level)
-    panels = asked.panels(len(places), 2.1)
+    result = asked.result
+    names, found = draws_shape(result, asked.level, asked.places)
+    panels = asked.panels(len(names), 2.1)
     for j, ax in enumerate(panels.axes):
         columns = found.law[:, j], found.draws[:, j], found.band[..., j], found.ends[..., j]
         plots.shape(ax, *columns, ink(ax))
@@ -330,7 +340,7 @@ def _shape(asked: Asked) -> Figure:
     ]
     ess = counted_noun(round(result.original.ess), "effective draw")
     title = f"The shape of {ess} against their law"
-    return panels.finish(title, keys, names=[names[j] for j in places])
+    return panels.finish(title, keys, names=names)
 
 
 #: What `Calibration.plot` draws, by name.

@@ -96,6 +96,13 @@ def densities(ax: Axes, before: Array, after: Array, ends: Array, ink: Ink) -> N
     ax.axhline(0, color=ink.faint, lw=0.6)
 
 
+def unlike(ends: Array) -> bool:
+    """Return whether intervals `ENDS` (k, 6) are not all visible over one scale."""
+    known = ends[np.isfinite(ends).all(axis=1)]
+    widths = known[:, [2, 5]] - known[:, [0, 3]]
+    return len(known) > 1 and bool(widths.min() < VISIBLE * np.ptp(known))
+
+
 def forest(ax: Axes, table: pd.DataFrame, numbers: Sequence[str], ink: Ink) -> None:
     """Draw a row per parameter of a summary: its interval before, and after.
 
@@ -103,12 +110,9 @@ def forest(ax: Axes, table: pd.DataFrame, numbers: Sequence[str], ink: Ink) -> N
     estimate. `numbers` say the intervals at the right side.
     """
     values = table[ENDS].to_numpy(np.float64)
-    widths, own = values[:, [2, 5]] - values[:, [0, 3]], table["se"].to_numpy(np.float64)
-    finite = np.isfinite(values).all(axis=1)
-    span = np.ptp(values[finite]) if finite.any() else 1.0
-    scaled = bool(finite.any() and widths[finite].min() < VISIBLE * span and len(table) > 1)
+    scaled = unlike(values)
     if scaled:
-        values = (values - values[:, 4:5]) / own[:, None]
+        values = (values - values[:, 4:5]) / table["se"].to_numpy(np.float64)[:, None]
     for y, limits in enumerate(values):
         interval(ax, limits[:3], y - 0.14, ink.before, after=False)
         interval(ax, limits[3:], y + 0.14, ink.after)
