@@ -134,6 +134,7 @@ def _corrections(asked: Asked) -> Figure:
         plots.key(f"in use: {own.correction}", colours.after, "s"),
         plots.key("other corrections", colours.faint, "s"),
     ]
+    panels.label("parameter value")
     title = f"{100 * asked.level:g} % intervals by correction"
     return panels.finish(title, keys, own.design, names)
 
