@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import etafree as ef
+from etafree.report import kinds
 
 jax = pytest.importorskip("jax")
 pm = pytest.importorskip("pymc")
@@ -162,3 +163,5 @@ def test_a_report_compiles_no_losses(family: str, tmp_path) -> None:
     assert once.compiled().one_by_one
     np.testing.assert_allclose(once.totals(thetas), total.totals(thetas), rtol=1e-12)
     assert [name for name in COMPILED[before:] if "total" in name]  # by that program's name
+    moved = kinds.moves(result, [0])
+    assert (moved.unit, len(moved.labels)) == ("group", 12)

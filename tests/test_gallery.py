@@ -210,7 +210,7 @@ def plotted(g: dict[str, Any]) -> dict[str, bool]:
         > 2 * ratio(made, "year[T.97]"),
         "0.6 standard errors higher": round(moved.each[moved.labels.index("518"), 0], 1) == 0.6,
         "all checks pass": {fit.flags() for fit in g["both"].values()} == {"all ok"},
-        "a little larger": bool((1 < g["wider"].bse / made.bse).all())
+        "a little larger": bool((g["wider"].bse / made.bse > 1).all())
         and bool((g["wider"].bse / made.bse < 1.1).all()),
     }
 

@@ -10,6 +10,7 @@ import warnings
 import matplotlib.colors
 import matplotlib.style
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -136,13 +137,14 @@ def test_corrections_are_those_of_the_table(result) -> None:
         assert {tuple(row) for row in rows[["lower", "upper"]].to_numpy()} <= drawn
 
 
-def test_an_interval_without_an_end_goes_on_to_the_edge(result, monkeypatch) -> None:
+@pytest.mark.parametrize("far", [np.inf, 1e3])
+def test_an_interval_that_goes_on_is_an_arrow_at_the_edge(result, monkeypatch, far) -> None:
     table = result.corrections()
-    table.loc[("Intercept", "wild bootstrap"), "upper"] = np.inf
+    table.loc[("Intercept", "wild bootstrap"), "upper"] = far
     monkeypatch.setattr(type(result), "corrections", lambda *_: table)
     ax = result.plot("Intercept", kind="corrections").axes[0]
     (arrow,) = [line for line in ax.lines if line.get_marker() == ">"]
-    assert float(arrow.get_xdata()[0]) == ax.get_xlim()[1] < np.inf
+    assert float(arrow.get_xdata()[0]) == ax.get_xlim()[1] < 10
 
 
 def test_the_fit_s_own_numbers_stand_at_its_own_learning_rate(result) -> None:
@@ -201,6 +203,11 @@ def test_clusters_move_the_estimate_as_refits_without_them(result) -> None:
 def test_units_of_other_structures_are_named() -> None:
     rows = kinds.moves(fit(clusters=False), [0])
     assert (rows.unit, rows.labels[7], len(rows.labels)) == ("row", "7", 120)
+    table = pd.DataFrame({"x": [1.0, np.nan, 3.0, 5.0], "y": [1.0, 2.0, 2.0, 5.0]}, index=[*"abcd"])
+    criterion = ef.Criterion.from_formula("y ~ x", table, ef.losses.Huber())
+    draws = np.random.default_rng(0).standard_normal((99, 2))
+    some = ef.calibrate(draws, criterion, eta=1.0, correction="HC1")
+    assert kinds.moves(some, [1]).labels == ["a", "c", "d"]
     firm, year = np.arange(120) // 6, np.arange(120) % 8
     both = fit(clusters=False).with_dependence(clusters={"firm": firm, "year": year})
     ways = kinds.moves(both, [0])

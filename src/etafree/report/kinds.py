@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from etafree.data.groups import Groups
 from etafree.dependence.clusters import contrast_laws, influences, point_of
 from etafree.diagnostics import leverage_of
 from etafree.errors import EtafreeError, InputError
-from etafree.foundation.arguments import Array, as_choice, places_of
+from etafree.foundation.arguments import Array, Labels, as_choice, places_of
 from etafree.foundation.terminal import counted_noun
 from etafree.inference import equal_tails
 from etafree.report import plots
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+    from etafree.criterion import Criterion
     from etafree.report.figure import Panels
     from etafree.result import Calibration
 
@@ -234,6 +236,17 @@ class Moves(NamedTuple):
     unit: str
 
 
+def _rows(criterion: Criterion) -> tuple[str, Labels]:
+    """Return what single rows of a criterion are, and their labels in the user's table."""
+    from etafree.fits.marginal import GroupRows
+
+    rows = criterion.rows
+    if isinstance(rows, GroupRows):
+        return "group", np.arange(rows.used)
+    places = np.arange(rows.original) if rows.kept is None else rows.kept
+    return "row", places if rows.index is None else np.asarray(rows.index)[places]
+
+
 def moves(result: Calibration, places: Sequence[int]) -> Moves:
     """Return by how many standard errors leaving out a cluster, or row, moves what is shown."""
     t, c, own = result.target, result.criterion, result.shown
@@ -243,12 +256,12 @@ def moves(result: Calibration, places: Sequence[int]) -> Moves:
         raise InputError("kind", problem, advice)
     ways = dict(t.dependence.row_groups())
     if not ways and t.dependence.independent and "memory" in c.total.traits:
-        groups = c.rows.each("kind")
-        ways = {"row" if c.rows.used == len(c.rows.table or groups) else "group": groups}
+        unit, labels = _rows(c)
+        ways = {unit: Groups(np.arange(c.n), labels)}
     if not ways:
         problem = "'clusters' needs rows or clusters that are independent of each other"
         raise InputError("kind", problem, "calibrate with clusters=")
-    at, labels, parts = point_of(t), [], []
+    at, names, parts = point_of(t), [], []
     for kind, groups in ways.items():
         try:
             each = influences(at, groups, "CR3")
@@ -257,10 +270,10 @@ def moves(result: Calibration, places: Sequence[int]) -> Moves:
         there = np.flatnonzero(groups.weights(c.total.weights) > 0)
         parts.append(-each[there])
         named = [str(label) for label in groups.labels[there]]
-        labels += [f"{kind} {label}" for label in named] if len(ways) > 1 else named
+        names += [f"{kind} {label}" for label in named] if len(ways) > 1 else named
     slope = np.eye(t.p) if own.slope is None else own.slope
     shift = np.concatenate(parts) @ slope[list(places)].T / own.se[list(places)]
-    return Moves(shift, labels, next(iter(ways)) if len(ways) == 1 else "unit")
+    return Moves(shift, names, next(iter(ways)) if len(ways) == 1 else "unit")
 
 
 def _clusters(asked: Asked) -> Figure:

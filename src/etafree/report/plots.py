@@ -130,15 +130,19 @@ def forest(ax: Axes, table: pd.DataFrame, numbers: Sequence[str], ink: Ink) -> N
 def corrections(ax: Axes, table: pd.DataFrame, own: str, before: Array, ink: Ink) -> None:
     """Draw the intervals of a coefficient by correction; `own` is the one in use.
 
-    `before` (lower, middle, upper) is the interval before calibration.
+    `before` (lower, middle, upper) is the interval before calibration. Limits of bootstraps that
+    are further away than the others' intervals are wide are arrows at the edge.
     """
     names = [str(name) for name in table.index]
+    near = table.loc[table["se"].notna(), ["lower", "upper"]].to_numpy(np.float64)
+    reach = [near.min() - np.ptp(near), near.max() + np.ptp(near)]
     interval(ax, before, 0, ink.before, after=False)
     middle = float(np.nanmedian(table[["lower", "upper"]].to_numpy(np.float64)))
     for y, (name, row) in enumerate(zip(names, table.itertuples(), strict=True), start=1):
         # limits of the bootstraps are not symmetric about the estimate
         low, high, se = (float(np.asarray(v)) for v in (row.lower, row.upper, row.se))
         middle = 0.5 * (low + high) if np.isfinite(se) else middle
+        low, high = low if low >= reach[0] else -np.inf, high if high <= reach[1] else np.inf
         interval(ax, np.array([low, middle, high]), y, ink.after if name == own else ink.faint)
     dof = table["dof"].to_numpy(np.float64)
     said = [f", {round(float(nu), 1):g} df" if np.isfinite(nu) else "" for nu in dof]
