@@ -76,8 +76,12 @@ def learning_rates(
     terms = max(c.n, c.size) if c.total.weights is None else c.n  # size: the number of pairs
     if terms * c.p * DRAWS * len(FACTORS) > BUDGET:
         return [], "drawing the posterior again at every learning rate would take long"
-    factors = FACTORS if draws_of(c) == DRAWS else FACTORS[::EVERY]
-    return [float(factor * (own or 1.0)) for factor in factors], ""
+    return (factors_of(c) * (own or 1.0)).tolist(), ""
+
+
+def factors_of(criterion: Criterion) -> Array:
+    """Return the learning rates as multiples of the fit's."""
+    return FACTORS if draws_of(criterion) == DRAWS else FACTORS[::EVERY]
 
 
 def draws_of(criterion: Criterion) -> int:
@@ -269,7 +273,8 @@ def _slider(
         step = _step(scales, limits[k], units) if k in limits else failed
         steps.append({"label": label, **step})
     start = min(limits, key=lambda k: abs(np.log(redrawn[k].eta / (own or 1.0))))
-    draws = DRAWS if result.criterion is None else draws_of(result.criterion)
+    assert result.criterion is not None
+    draws = draws_of(result.criterion)
     shown_first = zip(names, scales, steps[start]["before"], steps[start]["after"], strict=True)
     paragraphs = [
         f"At each learning rate η the posterior is drawn afresh ({draws} draws, one seed) and "
