@@ -8,6 +8,7 @@ import signal
 import sys
 import tomllib
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,14 @@ LOSSES = {
     "gamma": ef.losses.Gamma(),
     "negative_binomial": ef.losses.NegativeBinomial(0.7),
 }
+
+
+@pytest.fixture(autouse=True)
+def _figures() -> Iterator[None]:
+    """Close the figures that a test leaves open: pyplot warns of many."""
+    yield
+    if (pyplot := sys.modules.get("matplotlib.pyplot")) is not None:
+        pyplot.close("all")
 
 
 @dataclass

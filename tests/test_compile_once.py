@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import etafree as ef
+from etafree.report import kinds
 
 jax = pytest.importorskip("jax")
 pm = pytest.importorskip("pymc")
@@ -146,3 +147,21 @@ def test_what_is_compiled_dies_with_the_model():
     del model
     gc.collect()
     assert known() is None
+
+
+@pytest.mark.parametrize("family", ["normal", "poisson"])
+def test_a_report_compiles_no_losses(family: str, tmp_path) -> None:
+    """Values at a few points come from the program that gives derivatives."""
+    model, known = hierarchical(family)
+    result = ef.calibrate(tree_of(**known), model=model)
+    before = len(COMPILED)
+    page = result.report(tmp_path / "page.html").read_text()
+    assert "(256 draws, one seed)" in page
+    assert not [name for name in COMPILED[before:] if "total" in name or "values" in name]
+    total, thetas = result.criterion.total, result.original.array[:5]
+    once = total.compiled()
+    assert once.compiled().one_by_one
+    np.testing.assert_allclose(once.totals(thetas), total.totals(thetas), rtol=1e-12)
+    assert [name for name in COMPILED[before:] if "total" in name]  # by that program's name
+    moved = kinds.moves(result, [0])
+    assert (moved.unit, len(moved.labels)) == ("group", 12)

@@ -194,6 +194,27 @@ def rank_regression(g: dict[str, Any]) -> dict[str, bool]:
     }
 
 
+def plotted(g: dict[str, Any]) -> dict[str, bool]:
+    from etafree.report.kinds import implied_coverage, moves
+
+    made, covered = g["result"], implied_coverage(g["result"], 0.95, range(4))
+    checked = made.coverage_check(200, seed=0)["coverage"]
+    moved = moves(made, [3])
+    return {
+        "less than a third of the time": bool(covered["before"].max() < 1 / 3),
+        "the calibrated ones 95 %": bool((abs(covered["after"] - 0.95) < 0.01).all()),
+        "in seven to nine of ten only": bool(
+            abs(checked.min() - 0.7) < 0.05 and abs(checked.max() - 0.9) < 0.05
+        ),
+        "the lines cross in different places": ratio(made, "year[T.96]")
+        > 2 * ratio(made, "year[T.97]"),
+        "0.6 standard errors higher": round(moved.each[moved.labels.index("518"), 0], 1) == 0.6,
+        "all checks pass": {fit.flags() for fit in g["both"].values()} == {"all ok"},
+        "a little larger": bool((g["wider"].bse / made.bse > 1).all())
+        and bool((g["wider"].bse / made.bse < 1.1).all()),
+    }
+
+
 def tempered(g: dict[str, Any]) -> dict[str, bool]:
     table = g["table"].astype(float)
     one, rest = table.loc[1.0], table.loc[0.1:]
@@ -254,7 +275,7 @@ CLAIMS = {
         tempered,
         learning_rates,
     )
-}
+} | {"plot_kinds": plotted}
 
 
 def examine(name: str) -> None:
@@ -272,8 +293,11 @@ def examine(name: str) -> None:
         assert figure.get_suptitle(), "the figure does not say what it shows"
         shared = [(ax, ax.get_shared_x_axes(), ax.get_shared_y_axes()) for ax in axes]
         for ax, x, y in shared:
-            assert any(a.get_xlabel() for a in axes if a is ax or x.joined(a, ax))
-            assert any(a.get_ylabel() for a in axes if a is ax or y.joined(a, ax))
+            across = any(a.get_xlabel() for a in axes if a is ax or x.joined(a, ax))
+            down = any(a.get_ylabel() for a in axes if a is ax or y.joined(a, ax))
+            rows = any(re.search("[a-z]", label.get_text()) for label in ax.get_yticklabels())
+            assert across or figure.get_supxlabel()
+            assert down or rows or figure.get_supylabel()
         assert (
             any(ax.get_legend() for ax in axes)
             or figure.legends

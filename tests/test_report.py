@@ -243,6 +243,68 @@ def test_a_learning_rate_that_cannot_be_drawn_is_missing_with_its_reason() -> No
     assert len(last["before"]) == 2
 
 
+def chart(page: str, heading: str) -> str:
+    """Return what stands under a heading."""
+    return page[page.index(f"<h2>{heading}</h2>") :].split("</section>")[0]
+
+
+def strokes(text: str, kind: str) -> np.ndarray:
+    """Return start and end, in per cent across, of the horizontal lines of a class."""
+    found = re.findall(rf'<path class="{kind}" d="M([\d.]+),[\d.]+H([\d.]+)"/>', text)
+    return np.array(found, dtype=float)
+
+
+def test_intervals_side_by_side_have_one_scale(result, page) -> None:
+    table = result.summary()
+    drawn = chart(page, "Side by side")
+    ends = table[["lower_before", "upper_before", "lower", "upper"]].to_numpy()
+    scale = Scale.covering(ends.min(), ends.max(), 0.05)
+    for kind, columns in (("before", ends[:, :2]), ("after", ends[:, 2:])):
+        np.testing.assert_allclose(strokes(drawn, kind), scale.at(columns), atol=0.006)
+    unlike = ef.Target([0.0, 1e6], np.diag([1.0, 1e-2]))
+    draws = np.random.default_rng(0).standard_normal((300, 2)) + unlike.center
+    assert "Side by side" not in calibration_page(ef.calibrate(draws, unlike))
+
+
+def test_the_page_names_the_clusters_that_move_an_estimate(result, page) -> None:
+    from etafree.report import kinds
+
+    moved, text = (
+        kinds.moves(result, [0, 1]),
+        Reader(chart(page, "Which clusters move an estimate")),
+    )
+    for each in moved.each.T:
+        top = np.argsort(-np.abs(each))[0]
+        assert f"{moved.labels[top]}: {each[top]:+.2f}" in text.text
+    assert text.text.count("24 others") == 2
+    alone = calibration_page(result.with_dependence(correction="HC1"), etas=())
+    assert "move an estimate" not in alone
+
+
+def test_widths_over_learning_rates_are_the_sliders(result, page) -> None:
+    drawn, steps = chart(page, "Other learning rates"), steps_of(page)
+    assert drawn.count('class="before thin"') == drawn.count('class="after thin"') == 2
+    wide, narrow = (np.diff(steps[k]["before"][0]["values"])[[0, 1]].sum() for k in (0, -1))
+    assert f"width {narrow:.3g} to {wide:.3g} over η" in drawn
+    path = re.findall(r'class="before thin" d="M([^"]*)"', drawn)[0]
+    points = np.array([point.split(",") for point in path.split()], dtype=float)
+    np.testing.assert_allclose(points[:, 0], np.linspace(0, 100, len(FACTORS)), atol=0.01)
+    np.testing.assert_allclose(points[[0, -1], 1], [0.0, 1.0], atol=1e-3)
+
+
+def test_the_shape_of_draws_is_drawn_of_every_kind_of_result(page, constrained) -> None:
+    draws = np.random.default_rng(0).standard_normal((99, 8))
+    given = ef.calibrate(draws, center=np.zeros(8), covariance=np.eye(8))
+    for made, count in (
+        (page, 2),
+        (calibration_page(constrained), 2),
+        (calibration_page(given), 6),
+    ):
+        drawn = chart(made, "The shape of the draws")
+        assert drawn.count('class="band"') == count
+        assert ("The first 6 of 8 parameters" in drawn) == (count == 6)
+
+
 def test_without_a_criterion_the_page_says_why_there_is_no_slider(tmp_path) -> None:
     rng = np.random.default_rng(0)
     given = ef.calibrate(rng.standard_normal((500, 2)), center=[1.0, 2.0], covariance=np.eye(2))
@@ -315,8 +377,8 @@ def test_a_models_own_variables_are_shown_and_on_the_slider_too(constrained) -> 
     table = constrained.summary()
     assert list(table.index) == ["rate", "doses[0]", "doses[1]"]
     for name in table.index:
-        assert page.count(f"<h3>{name}</h3>") == 2
-    assert page.count("<path") == 6
+        assert page.count(f"<h3>{name}</h3>") == 4  # intervals, slider, widths, clusters
+    assert page.count('viewBox="0 0 100 1.02"') == 3  # densities
     assert "integrated out u" in Reader(page).text
     assert "without the Jacobian of the model&#39;s constraints" in page
     steps = steps_of(page)

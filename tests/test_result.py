@@ -224,8 +224,8 @@ def test_the_plot_shows_every_parameter_before_and_after(
     result: ef.Calibration, tmp_path: Path
 ) -> None:
     figure = result.plot()
-    assert [ax.get_ylabel() for ax in figure.axes] == ["one", "dose", "age"]
-    labels = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["one", "dose", "age"]
+    labels = [t.get_text() for t in figure.legends[0].get_texts()]
     assert labels == ["before calibration at η = 0.5", "calibrated"]
     figure.savefig(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
@@ -675,7 +675,7 @@ class TestSelection:
         ):
             assert list(table.index) == expected
         axes = made.plot(asked, filter_vars=how).axes
-        assert [ax.get_ylabel() for ax in axes] == expected
+        assert [ax.get_title(loc="left") for ax in axes] == expected
         if asked is not None:
             assert list(made.draws.select(asked, how).names) == expected
 

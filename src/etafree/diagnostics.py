@@ -331,7 +331,7 @@ def implied_coverage(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     value, j, dof, kind = min(least)
     groups, carried = units[kind], ""
     if value < THRESHOLDS["implied coverage"].warn and (groups is not None or "memory" in traits):
-        share = carriers(at, groups, _leverage_of(target, groups), np.eye(target.p)[j])
+        share = carriers(at, groups, leverage_of(target, groups), np.eye(target.p)[j])
         labels = np.arange(len(share)) if groups is None else groups.labels
         most = ", ".join(f"{labels[g]!s} ({share[g]:.0%})" for g in np.argsort(share)[::-1][:3])
         carried = f": {kind}s {most} have most of its variance"
@@ -345,7 +345,7 @@ def _least_covered(at: Point, target: Target, groups: Groups | None) -> tuple[fl
     coefficients, affordable = np.arange(p), int(np.clip(LAWS / (at.criterion.n * p**2), 1, p))
     if affordable < p:  # those that fewest rows or clusters carry
         coefficients = np.argsort(concentration(at, groups))[-affordable:]
-    law = contrast_laws(at, groups, _leverage_of(target, groups), np.eye(p)[coefficients])
+    law = contrast_laws(at, groups, leverage_of(target, groups), np.eye(p)[coefficients])
     coverage = law.coverage(target.law().quantile(0.975)[coefficients])
     j = int(np.argmin(coverage))
     return float(coverage[j]), int(coefficients[j]), float(law.dof[j])
@@ -413,7 +413,7 @@ def _row_influences(total: Total) -> bool:
     return "rows" in total.traits or bool(held)
 
 
-def _leverage_of(target: Target, groups: Groups | None) -> str:
+def leverage_of(target: Target, groups: Groups | None) -> str:
     """Return the correction that an estimated variance is judged by, for rows or for clusters."""
     known = ("HC0", "HC1", "HC2", "HC3") if groups is None else ("CR0", "CR1", "CR1S", "CR2", "CR3")
     return target.correction if target.correction in known else ("HC1", "CR1")[groups is not None]

@@ -969,26 +969,55 @@ class Calibration:
         """Return the names of the checks that did not pass, or ``"all ok"``."""
         return ", ".join(c.name for c in self.checks if c.verdict != "ok") or "all ok"
 
-    def plot(self, var_names: object = None, filter_vars: str | None = None) -> Figure:
-        """Return a figure of densities and intervals before and after, a row per parameter.
+    def plot(
+        self,
+        var_names: object = None,
+        *,
+        kind: str = "density",
+        filter_vars: str | None = None,
+        ax: Any = None,
+    ) -> Figure:
+        """Draw the calibration and return the figure, which notebooks and ``plt.show()`` show.
 
         Parameters
         ----------
         var_names, filter_vars : optional
             Which of the parameters that have an interval, as for `summary`.
+        kind : {"density", "forest", "corrections", "eta", "coverage", "clusters", "shape"}
+            ``density`` and ``forest``: intervals before and after. ``corrections``: those of
+            `corrections`. ``eta``: widths of intervals at other learning rates, drawn afresh.
+            ``coverage``: how often intervals cover by the law of their t ratio, and by
+            `coverage_check` where that is quick. ``clusters``: how far the estimate moves when a
+            cluster, or row, is left out. ``shape``: quantiles of the draws against their law. Of
+            variables that a model transforms, ``corrections`` and ``shape`` show the parameters
+            that were calibrated.
+        ax : matplotlib Axes or array of them, optional
+            Where to draw: one for ``forest`` and ``coverage``, one per parameter for the others.
 
         Returns
         -------
         matplotlib.figure.Figure
-        """
-        from etafree.report.plots import before_after
+            That of `ax`, if given. An `InputError` where a kind needs what is not known here, such
+            as ``eta`` a criterion.
 
-        known, level = self.shown.names, self._level(None)
-        places = arguments.places_of(known, var_names, filter_vars)
-        before, after = self.shown.columns([known[j] for j in places])
-        table = self.summary(level).loc[list(before)]
-        eta = "" if self.original.eta is None else f" at η = {self.original.eta:g}"
-        return before_after(before, after, table, level, eta, self.target.describe())
+        Examples
+        --------
+        >>> import matplotlib.pyplot as plt, etafree as ef
+        >>> rng = np.random.default_rng(0)
+        >>> X = np.column_stack([np.ones(60), rng.standard_normal(60)])
+        >>> criterion = ef.Criterion(ef.losses.Squared(), (X, rng.standard_t(4, 60)))
+        >>> posterior = ef.GeneralizedPosterior(criterion, eta=0.5)
+        >>> result = ef.calibrate(ef.sample(posterior, seed=1), posterior)
+        >>> figure, (left, right) = plt.subplots(1, 2)
+        >>> result.plot(kind="forest", ax=left) is figure
+        True
+        >>> result.plot("theta[1]", kind="clusters", ax=right) is figure
+        True
+        >>> plt.close(figure)
+        """
+        from etafree.report.kinds import plot
+
+        return plot(self, var_names, kind, filter_vars, ax)
 
     def to_arviz(self) -> Any:
         """Return the calibrated draws as the kind of object they came as.

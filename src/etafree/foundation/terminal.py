@@ -128,8 +128,13 @@ def watched() -> bool:
         return False
     if multiprocessing.parent_process() is not None:
         return False
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return sys.stderr.isatty() or hasattr(shell, "kernel")
+    return sys.stderr.isatty() or hasattr(shell(), "kernel")
+
+
+def shell() -> object | None:
+    """Return the IPython that runs this code, None if none does."""
+    running: object | None = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return running
 
 
 @contextlib.contextmanager

@@ -6,19 +6,23 @@ For the slider the posterior is drawn afresh at other learning rates and calibra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from etafree._version import __version__
+from etafree.criterion import Criterion
 from etafree.draws import Draws
 from etafree.errors import ConvergenceError, EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_array, as_positive
 from etafree.foundation.check import VERDICTS
+from etafree.foundation.terminal import counted
 from etafree.inference import equal_tails
 from etafree.map import Map, move_draws
 from etafree.penalties import ActivePenalty
 from etafree.posterior import GeneralizedPosterior
+from etafree.report import charts
 from etafree.report.page import Row, Scale, Section, between, render, shown, table_html
 from etafree.report.plots import density
 from etafree.report.summaries import flat_variables, plug_ins
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 FACTORS = np.logspace(-2, 2, 13)
 #: Draws at each of them, all with one seed: what moves is not the luck of the draw.
 DRAWS, SEED = 2000, 0
+#: The same of a compiled model, whose loss takes a millisecond, and every how many of the rates.
+FEW, EVERY = 256, 3
 #: Rows times parameters times draws times learning rates: half a minute for the slowest losses.
 BUDGET = 1e10
 #: Data sets drawn from the user's own, and rows times parameters of which that is quick.
@@ -60,7 +66,7 @@ def learning_rates(
     wanted = None if etas is None else as_array(etas, "etas", ndim=1)
     if wanted is not None and len(wanted) == 0:
         return [], ""
-    c, own, why = result.criterion, result.original.eta, _not_drawable(result)
+    c, own, why = result.criterion, result.original.eta, not_drawable(result)
     if why and wanted is not None:
         raise InputError("etas", f"cannot be drawn at: {why}", "leave etas out")
     if c is None or why:
@@ -70,10 +76,21 @@ def learning_rates(
     terms = max(c.n, c.size) if c.total.weights is None else c.n  # size: the number of pairs
     if terms * c.p * DRAWS * len(FACTORS) > BUDGET:
         return [], "drawing the posterior again at every learning rate would take long"
-    return [float(factor * (own or 1.0)) for factor in FACTORS], ""
+    return (factors_of(c) * (own or 1.0)).tolist(), ""
 
 
-def _not_drawable(result: Calibration) -> str:
+def factors_of(criterion: Criterion) -> Array:
+    """Return the learning rates as multiples of the fit's."""
+    return FACTORS if draws_of(criterion) == DRAWS else FACTORS[::EVERY]
+
+
+def draws_of(criterion: Criterion) -> int:
+    """Return how many draws there are at each learning rate."""
+    plain = criterion.p == 1 or has_design(criterion.total)
+    return DRAWS if plain or criterion.total.compiled() is criterion.total else FEW
+
+
+def not_drawable(result: Calibration) -> str:
     """Return why the posterior cannot be drawn at other learning rates; "" if it can."""
     c, posterior = result.criterion, result.posterior
     if c is None:
@@ -93,13 +110,15 @@ def sweep(result: Calibration, etas: Sequence[float]) -> list[Redrawn]:
     Fresh draws everywhere, with one seed; nothing is interpolated. The result needs a criterion.
     """
     steps, limits = [], None
-    for eta in etas:
-        try:
-            limits = _limits(result, eta)
-            reason = "" if np.isfinite(limits).all() else "limits there are not finite"
-        except EtafreeError as error:
-            reason = str(error)
-        steps.append(Redrawn(eta, None if reason else limits, reason))
+    with counted(len(etas), "learning rates") as step:
+        for eta in etas:
+            try:
+                limits = _limits(result, eta)
+                reason = "" if np.isfinite(limits).all() else "limits there are not finite"
+            except EtafreeError as error:
+                reason = str(error)
+            steps.append(Redrawn(eta, None if reason else limits, reason))
+            step(1)
     return steps
 
 
@@ -128,13 +147,16 @@ def _limits(result: Calibration, eta: float) -> Array:
 
 def _draws(posterior: GeneralizedPosterior) -> Draws:
     """Draw; chains are fast for linear models, others must be near normal or raise an error."""
-    if posterior.criterion.p == 1 or has_design(posterior.criterion.total):
-        return sample(posterior, DRAWS, SEED)
-    draws = sample(posterior, DRAWS, SEED, "importance")
+    criterion = posterior.criterion
+    criterion = replace(criterion, total=criterion.total.compiled())
+    posterior, count = replace(posterior, criterion=criterion), draws_of(posterior.criterion)
+    if criterion.p == 1 or has_design(criterion.total):
+        return sample(posterior, count, SEED)
+    draws = sample(posterior, count, SEED, "importance")
     if not trustworthy(draws):
         raise ConvergenceError(
             "the posterior is too far from normal for quick draws (Pareto k = "
-            f"{draws.info['pareto_k']:.2f}, {draws.info['weights_ess']:.0f} of {DRAWS} effective)"
+            f"{draws.info['pareto_k']:.2f}, {draws.info['weights_ess']:.0f} of {count} effective)"
         )
     return draws
 
@@ -173,6 +195,7 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
             ],
             rows=[_row(result, name, row) for name, row in _drawn(table)],
         ),
+        *charts.forest(result, table, level),
         Section(
             "Numbers",
             [
@@ -186,6 +209,8 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
             table_html(_numbers(table)),
         ),
         *_coverage(result, level),
+        *charts.clusters(result),
+        *charts.shape(result, level),
         Section(
             "Diagnostics",
             ["A check that does not pass says what to do."],
@@ -248,9 +273,11 @@ def _slider(
         step = _step(scales, limits[k], units) if k in limits else failed
         steps.append({"label": label, **step})
     start = min(limits, key=lambda k: abs(np.log(redrawn[k].eta / (own or 1.0))))
+    assert result.criterion is not None
+    draws = draws_of(result.criterion)
     shown_first = zip(names, scales, steps[start]["before"], steps[start]["after"], strict=True)
     paragraphs = [
-        f"At each learning rate η the posterior is drawn afresh ({DRAWS} draws, one seed) and "
+        f"At each learning rate η the posterior is drawn afresh ({draws} draws, one seed) and "
         f"calibrated to the same target: {level} intervals. Calibrated ones move by Monte "
         "Carlo error, and at small η by the posterior's shape. An arrow means that an interval "
         "goes on."
@@ -263,7 +290,13 @@ def _slider(
         )
     rows = [Row(*row) for row in shown_first]
     slider = {"steps": steps, "start": start}
-    return Section(SLIDER, [*paragraphs, *_more(table)], rows=rows, slider=slider)
+    known = np.array([redrawn[k].eta for k in limits])
+    curves = charts.widths(names, known, before, after, own)
+    about = (
+        "Below, widths of intervals over η, both on logarithmic scales; the grey line is this fit."
+    )
+    texts = [*paragraphs, *([about] if curves else []), *_more(table)]
+    return Section(SLIDER, texts, rows=rows, charts=curves, slider=slider)
 
 
 def _step(scales: list[Scale], limits: Array, units: Array) -> dict[str, Any]:

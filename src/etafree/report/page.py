@@ -74,6 +74,16 @@ class Scale(NamedTuple):
         places = zip(self.at(values), values, strict=True)
         return [(round(float(x), 2), shown(v, 10 * step)) for x, v in places if 6 <= x <= 94]
 
+    def stroke(self, low: float, high: float, height: float) -> str:
+        """Return the path of a line across, `height` down in a box one tall."""
+        left, right = np.clip(self.at(np.array([low, high])), 0, 100)
+        return f"M{left:.2f},{height:g}H{right:.2f}"
+
+    def mark(self, values: Array, top: float = 0.0, bottom: float = 1.0) -> str:
+        """Return the path of short lines down at values."""
+        places = self.at(values)
+        return "".join(f"M{x:.2f},{top:g}V{bottom:g}" for x in places if 0 <= x <= 100)
+
     def outline(self, grid: Array, height: Array) -> str:
         """Return the path of a curve over a grid: per cent across, 1 at the bottom, 0 on top."""
         points = zip(self.at(grid), 1 - height, strict=True)
@@ -91,6 +101,15 @@ class Row(NamedTuple):
     outlines: Sequence[str] = ()
 
 
+class Chart(NamedTuple):
+    """Named lines over one scale, each with paths (class, d) in a box 100 wide and 1 tall."""
+
+    name: str
+    lines: Sequence[tuple[str, Sequence[tuple[str, str]]]]
+    ticks: Sequence[tuple[float, str]] = ()
+    height: int = 18
+
+
 class Section(NamedTuple):
     """A heading with paragraphs (plain text, escaped), and what stands below them.
 
@@ -104,6 +123,7 @@ class Section(NamedTuple):
     picture: str = ""
     caption: str = ""
     rows: Sequence[Row] = ()
+    charts: Sequence[Chart] = ()
     slider: Mapping[str, object] | None = None
     checks: Sequence[Check] = ()
     facts: Sequence[tuple[str, str]] = ()

@@ -118,6 +118,10 @@ class Total(ABC):
             return False
         return not bool(np.isin(self.weights, (0.0, 1.0)).all())
 
+    def compiled(self) -> Self:
+        """Return the total as one that compiles no more programs, for few points."""
+        return self
+
     def small_sample_factor(self) -> float:
         """Return what HC1 multiplies the sum of squared scores with."""
         if self.count <= self.p:

@@ -162,6 +162,7 @@ class PointwiseTotal(AutodiffTotal):
     parameters: int
     weights: Array | None = None
     frequency: bool = True
+    one_by_one: bool = False  #: Whether values at points come from the program for derivatives.
 
     @property
     def n(self) -> int:
@@ -183,6 +184,10 @@ class PointwiseTotal(AutodiffTotal):
     @property
     def _passes(self) -> _Passes:
         return self.loss.passes(self.p)
+
+    def compiled(self) -> PointwiseTotal:
+        """Return the total with values of points one by one, if their derivatives are known so."""
+        return replace(self, one_by_one=True)
 
     def _sums(self, name: str, theta: Array, *rest: object) -> Any:
         with double_precision():
@@ -224,9 +229,9 @@ class PointwiseTotal(AutodiffTotal):
         return Derivatives(float(jets.values.sum()), jets.scores.sum(axis=0), hessian, scale)
 
     def totals(self, thetas: Array) -> Array:
-        if self._few and len(thetas) == 1:
-            value = self._jets(thetas[0]).values.sum()
-            return np.array([np.inf if np.isnan(value) else value])
+        if self._few and (len(thetas) == 1 or self.one_by_one):
+            values = np.array([self._jets(theta).values.sum() for theta in thetas])
+            return np.where(np.isnan(values), np.inf, values)
         step = 1 << max(0, (BUNDLE // self.n).bit_length() - 1)
         return in_bundles(thetas, step, lambda bundle: np.asarray(self._sums("totals", bundle)))
 
