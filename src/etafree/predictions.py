@@ -466,6 +466,9 @@ class Grid:
     def _changes(self, variables: object, slopes: bool) -> list[Change]:
         """Return how each variable changes; all variables if none is named."""
         known = list(self.variables)
+        if not known:
+            advice = "write what they depend on as pm.Data with a value per row"
+            raise InputError("variables", "are none that predictions depend on", advice)
         asked: Mapping[str, object]
         if variables is None:
             asked = dict.fromkeys(name for name in known if not slopes or self._is_number(name))
