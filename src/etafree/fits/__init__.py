@@ -729,7 +729,7 @@ def _with_labels(fit: Fit) -> Fit:
     observed = [stored[group] for group in ("log_likelihood", "observed_data") if group in stored]
     observations = find_observations(observed, rows.original)
     labels = observations.rows(stored.values())
-    known = replace(rows, index=labels.index, table=labels.table)
+    known = replace(rows, index=labels.index, table=labels.table, named=labels.named)
     return replace(fit, criterion=replace(fit.criterion, rows=known), observations=observations)
 
 
@@ -742,7 +742,7 @@ def _with_bambi_data(fit: Fit, model: object) -> Fit:
     data, kept = kept_rows(model, rows.original)
     if data is None:
         return fit
-    known = replace(rows, original=len(data), kept=kept, index=data.index, table=data)
+    known = replace(rows, original=len(data), kept=kept, index=data.index, table=data, named=True)
     posterior = fit.tree["posterior"].to_dataset()
     used = data if kept is None else data.iloc[kept]
     predictor = Predictor(model, posterior, used, latent=bool(fit.latent))
