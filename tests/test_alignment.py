@@ -67,6 +67,24 @@ def test_labels_of_other_rows_are_refused():
         ef.calibrate(fit(KEYS), clusters=labels)
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["jackknife", "model"])
+def test_labels_of_a_table_with_gaps_go_by_position_where_the_fit_counts_its_rows(known):
+    """Rows with missing values were dropped: PyMC keeps no index of the table."""
+    pm = pytest.importorskip("pymc")
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("b", 0, 100), 1, observed=Y)
+    options = {"model": model, "correction": "CR1"} if known else {}
+    labels = pd.Series(SCHOOL, index=np.arange(N) + np.arange(N) // 9)
+    for unnamed in (fit(), fit(np.arange(N))):
+        expected = ef.calibrate(unnamed, clusters=SCHOOL, **options).target.se
+        made = ef.calibrate(unnamed, clusters=labels, **options)
+        assert made.target.se == pytest.approx(expected, rel=1e-12)
+        with pytest.raises(InputError, match="clusters: "):
+            ef.calibrate(unnamed, clusters=labels[:-1], **options)
+    with pytest.raises(InputError, match="has no value for"):
+        ef.calibrate(fit(KEYS), clusters=labels)
+
+
 def test_xarray_labels_go_by_coordinate():
     tree = fit(KEYS)
     labels = xr.DataArray(SCHOOL, dims="i", coords={"i": KEYS})

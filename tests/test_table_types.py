@@ -231,3 +231,12 @@ def test_a_level_of_left_out_rows_alone_is_no_level(kind, formula, gap, tmp_path
             np.testing.assert_allclose(
                 ef.minimise(made).theta, ef.minimise(memory).theta, rtol=1e-8
             )
+
+
+def test_a_column_of_polars_names_the_clusters():
+    polars = pytest.importorskip("polars")
+    school = np.repeat(np.arange(12), 5)
+    x = np.random.default_rng(2).standard_normal(60)
+    criterion = ef.Criterion(ef.losses.Squared(), (np.ones((60, 1)), x))
+    for labels in (polars.Series("school", school), polars.DataFrame({"school": school})):
+        assert ef.target(criterion, clusters=labels).cluster_label == "school"

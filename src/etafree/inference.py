@@ -43,6 +43,8 @@ ALTERNATIVES = ("two-sided", "greater", "less")
 NUMBER = re.compile(r"\.?\d[\w.]*")
 #: Share of a derivative's reach below which it is rounding.
 ROUNDING = 1e-6
+#: Step of a derivative in standard errors.
+STEP = 1e-3
 #: Random numbers per block of wild weights, and of resampled rows.
 BLOCK, RESAMPLED = 4_000_000, 1 << 18
 
@@ -387,6 +389,23 @@ def equal_tails(draws: Array, level: float) -> Array:
     """Return the quantiles (2, ...) of draws (draw, ...) that leave out equal tails."""
     tail = 0.5 * (1 - level)
     return np.quantile(draws, [tail, 1 - tail], axis=0)
+
+
+def neighbours(center: Array, se: Array, basis: Array | None = None) -> Array:
+    """Return the centre, and points a step above and below it in every parameter (1 + 2p, all).
+
+    `basis` (all, p) says how all of the centre follow from the p parameters, where these are fewer.
+    """
+    step = STEP * np.diag(se)
+    step = step if basis is None else step @ basis.T
+    return np.concatenate([center[None], center + step, center - step])
+
+
+def derivative(near: Array, se: Array) -> Array:
+    """Return the derivative (..., p) of a function from its values at `neighbours`."""
+    above, below = np.split(near[1:], 2)
+    slope: Array = np.moveaxis(above - below, 0, -1) / (2 * STEP * se)
+    return slope
 
 
 def image(

@@ -138,6 +138,10 @@ class LogPrior:
     name: str = "log prior"
     support: object = None
 
+    def __repr__(self) -> str:
+        bounded = "" if self.support is None else ", with bounds"
+        return f"LogPrior({self.name}{bounded})"
+
     def fitted_to(self, names: tuple[str, ...]) -> LogPrior:
         """Return this prior with bounds (p, 2) for these parameters, zero outside its support."""
         if self.support is None:

@@ -915,8 +915,8 @@ class Calibration:
         label = str(getattr(function, "__name__", "functional") if name is None else name)
         arrays = self.center, self.draws.array, self.original.array
         at, after, before = (self._image(function, array) for array in arrays)
-        near = summaries.neighbours(self.center, self.target.se, self.basis)
-        slope = summaries.derivative(self._image(function, near), self.target.se)
+        near = inference.neighbours(self.center, self.target.se, self.basis)
+        slope = inference.derivative(self._image(function, near), self.target.se)
         return Functional(label, at, after, before, self._level(None), slope, self.target)
 
     def _image(self, function: Callable[[Mapping[str, Array]], Array], array: Array) -> Array:
@@ -1019,18 +1019,34 @@ class Calibration:
 
         return plot(self, var_names, kind, filter_vars, ax)
 
-    def to_arviz(self) -> Any:
+    def to_arviz(self, *, group_effects: bool = False, seed: object = 0) -> Any:
         """Return the calibrated draws as the kind of object they came as.
 
         An InferenceData gives an InferenceData, everything else an xarray DataTree, with the same
         variables, dimensions and coordinates. How they were calibrated is in the posterior's
         attributes. Groups computed from the original draws are ``original_*`` now. A slash in a
         name, which no such object can have, is the sign of division ``∕``.
+
+        Parameters
+        ----------
+        group_effects : bool
+            Add the effects of the groups in the data, drawn as by `group_effects`, for what asks
+            for them: posterior predictive checks of the same groups, Bambi's ``predict``.
+        seed : int, SeedSequence or Generator
+            What makes those draws.
+
+        Returns
+        -------
+        xarray.DataTree or arviz.InferenceData
         """
         from etafree.fits.arviz import calibrated_tree
         from etafree.fits.trees import as_kind
 
         tree = calibrated_tree(self.draws, self.fit, summaries.record(self))
+        if as_bool(group_effects, "group_effects"):
+            posterior = tree["posterior"].to_dataset()
+            drawn = self.group_effects(seed)
+            tree["posterior"] = type(tree)(posterior.merge(drawn).assign_attrs(posterior.attrs))
         return as_kind(tree, "DataTree" if self.fit is None else self.fit.kind)
 
     def group_effects(self, seed: object = 0) -> xr.Dataset:
@@ -1093,6 +1109,8 @@ class Calibration:
         newdata: object = None,
         *,
         offset: object = None,
+        variable: str | None = None,
+        group_effects: bool | None = None,
         scale: str = "response",
         kind: str = "draws",
         level: float | None = None,
@@ -1101,16 +1119,25 @@ class Calibration:
         """Predict at rows of data, with intervals.
 
         What is predicted is the loss's own: a mean for squared and count losses, a probability for
-        the logistic, a quantile, a centre that outliers do not move. Intervals are of that value,
-        not of a new response.
+        the logistic, a quantile, a centre that outliers do not move. Of a fit of Bambi it is the
+        mean that ``model.predict`` gives, of PyMC the mean of the observed variable. Intervals are
+        of that value, not of a new response.
 
         Parameters
         ----------
-        newdata : DataFrame or (m, p) array, optional
-            New rows, a table with the columns of the formula, or rows of X. The data's own rows if
-            not given. With `link` a table whose columns are named after coefficients.
+        newdata : DataFrame, mapping or (m, p) array, optional
+            New rows, a table with the columns of the formula, or rows of X; of a PyMC model its
+            ``pm.Data`` by their names, as for ``pm.set_data``. The data's own rows if not given.
+            With `link` a table whose columns are named after coefficients.
         offset : float or (m,) array, optional
-            Of new rows; needed if the data had one.
+            Of new rows; needed if the data had one. Models have theirs in the data.
+        variable : str, optional
+            Of a model: what to predict, another parameter of Bambi's response such as "sigma", or a
+            ``pm.Deterministic`` or observed variable of PyMC's.
+        group_effects : bool, optional
+            Of a hierarchical model: whether predictions are of the groups in the data, with effects
+            drawn as by `group_effects`, the default, or in Bambi of a group whose effects are zero.
+            With effects, estimate and se are mean and standard deviation over the draws.
         scale : {"response", "link"}
             Whether to predict responses, or linear predictors.
         kind : {"draws", "wald"}
@@ -1157,9 +1184,13 @@ class Calibration:
         0       1.0  1.0  -0.96   2.96
         """
         if link is None:
-            return self._predicted(self._grid(newdata, offset, scale).each(), kind, level)
+            grid = self._grid(newdata, offset, variable, group_effects, scale)
+            return self._predicted(grid.each(), kind, level)
         if predictions.has_rows(self.criterion):
             raise InputError("link", "is that of the loss", "leave it out")
+        if variable is not None or group_effects is not None:
+            name = "group_effects" if variable is None else "variable"
+            raise InputError(name, "is of a model, and link= of coefficients", "leave one out")
         columns = predictions.Columns(self.names, self.basis)
         rows = predictions.named_rows(columns, newdata, offset, scale, link)
         return self._predicted(rows, kind, level)
@@ -1170,6 +1201,8 @@ class Calibration:
         newdata: object = None,
         *,
         offset: object = None,
+        variable: str | None = None,
+        group_effects: bool | None = None,
         scale: str = "response",
         kind: str = "draws",
         level: float | None = None,
@@ -1182,7 +1215,7 @@ class Calibration:
         ----------
         by : str or list of str, optional
             Columns of the data, or of `newdata`.
-        newdata, offset, scale, kind, level : optional
+        newdata, offset, variable, group_effects, scale, kind, level : optional
             As for `predict`.
 
         Returns
@@ -1202,7 +1235,7 @@ class Calibration:
         >>> result.average_predictions(by="half", kind="wald")["estimate"].round(2).to_dict()
         {'high': 2.43, 'low': 1.37}
         """
-        grid = self._grid(newdata, offset, scale)
+        grid = self._grid(newdata, offset, variable, group_effects, scale)
         return self._predicted(grid.averages(by), kind, level)
 
     def comparisons(
@@ -1212,6 +1245,8 @@ class Calibration:
         newdata: object = None,
         *,
         offset: object = None,
+        variable: str | None = None,
+        group_effects: bool | None = None,
         scale: str = "response",
         kind: str = "draws",
         level: float | None = None,
@@ -1228,7 +1263,7 @@ class Calibration:
             or ``{"g": ("a", "b")}`` from one value to another. All if not given.
         by : str or list of str, optional
             Columns of the data whose values averages are of; all rows if not given.
-        newdata, offset, scale, kind, level : optional
+        newdata, offset, variable, group_effects, scale, kind, level : optional
             As for `predict`.
 
         Returns
@@ -1252,7 +1287,7 @@ class Calibration:
         >>> result.comparisons({"x": 10})["estimate"].round(2).to_dict()
         {('x', '+10'): 1.05}
         """
-        grid = self._grid(newdata, offset, scale)
+        grid = self._grid(newdata, offset, variable, group_effects, scale)
         sums = grid.contrasts(variables, by, slopes=False)
         return self._predicted(sums, kind, level, tests=True)
 
@@ -1263,6 +1298,8 @@ class Calibration:
         newdata: object = None,
         *,
         offset: object = None,
+        variable: str | None = None,
+        group_effects: bool | None = None,
         scale: str = "response",
         kind: str = "draws",
         level: float | None = None,
@@ -1275,7 +1312,7 @@ class Calibration:
             Numeric ones; all of them if not given.
         by : str or list of str, optional
             As for `comparisons`.
-        newdata, offset, scale, kind, level : optional
+        newdata, offset, variable, group_effects, scale, kind, level : optional
             As for `predict`.
 
         Returns
@@ -1294,13 +1331,31 @@ class Calibration:
         >>> result.slopes("x")["estimate"].round(3).to_dict()
         {('x', 'slope'): 0.105}
         """
-        grid = self._grid(newdata, offset, scale)
+        grid = self._grid(newdata, offset, variable, group_effects, scale)
         sums = grid.contrasts(variables, by, slopes=True)
         return self._predicted(sums, kind, level, tests=True)
 
-    def _grid(self, newdata: object, offset: object, scale: str) -> predictions.Grid:
-        columns = predictions.Columns(self.names, self.basis)
-        return predictions.Grid.of(self.criterion, columns, newdata, offset, scale)
+    def _grid(
+        self,
+        newdata: object,
+        offset: object,
+        variable: str | None,
+        group_effects: bool | None,
+        scale: str,
+    ) -> predictions.Grid:
+        fit, asked = self.fit, {"variable": variable, "group_effects": group_effects}
+        if fit is None or fit.predictor is None or fit.constrain is None:
+            for name, value in asked.items():
+                if value is not None:
+                    raise InputError(name, "is of models", "calibrate a PyMC or Bambi fit, model=")
+            columns = predictions.Columns(self.names, self.basis)
+            return predictions.Grid.of_criterion(self.criterion, columns, newdata, offset, scale)
+        if offset is not None:
+            raise InputError("offset", "is in the model", "give its variable in newdata=")
+        counted = None if group_effects is None else as_bool(group_effects, "group_effects")
+        model = fit.predictor(newdata, variable, counted)
+        drawn = predictions.Drawn(fit.constrain, fit.group_effects if model.effects else None)
+        return predictions.Grid.of_model(model, drawn, self.target.se, scale)
 
     def _predicted(
         self, sums: predictions.Sums, kind: str, level: float | None, *, tests: bool = False
@@ -1498,7 +1553,7 @@ def pack_variables(result: Calibration) -> tuple[dict[str, Array], dict[str, obj
     if fit is None or fit.constrain is None:
         return {}, {}
     posterior: xr.Dataset = fit.tree["posterior"].to_dataset()
-    near = summaries.neighbours(result.center, result.target.se)
+    near = inference.neighbours(result.center, result.target.se)
     thetas = result.original.array, result.draws.array, near
     places = dict(zip(PLACES, map(fit.constrain, thetas), strict=True))
     known = [name for name in places["before"] if name in posterior]

@@ -51,6 +51,8 @@ class Rows:
         Clusters that the data were said to come in: the default where none are named.
     right : RightSide or None
         The right side of a formula, which makes rows of other tables.
+    named : bool
+        Whether the index has labels of the rows; a mere count is no index of the user's table.
     """
 
     original: int
@@ -61,6 +63,7 @@ class Rows:
     missing: int = 0
     clusters: object = None
     right: RightSide | None = None
+    named: bool = True
 
     @property
     def used(self) -> int:
@@ -83,7 +86,7 @@ class Rows:
         if not isinstance(values, np.ndarray):
             values = as_pandas(values)
         label_index = _index_of(values)
-        if label_index is not None and not (self.index is None or label_index.equals(self.index)):
+        if label_index is not None and self._is_matched(label_index):
             return self._by_label(values, label_index, argument)
         array = _entries(values, argument)
         if len(array) == self.original:
@@ -94,6 +97,15 @@ class Rows:
         raise InputError(
             argument, f"has {len(array)} entries for {self.original} rows{used}", self.advice
         )
+
+    def _is_matched(self, labels: pd.Index) -> bool:
+        """Return whether labels are looked up: others than the index, which may be their count.
+
+        Of a table whose rows with missing values were dropped the index has gaps.
+        """
+        if self.index is None or labels.equals(self.index):
+            return False
+        return self.named or len(labels) != self.used or bool(labels.isin(self.index).all())
 
     def groups(self, labels: object, argument: str, *, numeric: bool = False) -> Groups:
         """Return the groups of rows that labels make, whatever `align` takes."""
@@ -125,7 +137,9 @@ class Rows:
         if np.any(where < 0):
             first = wanted[int((where < 0).argmax())]
             problem = f"has no value for {int((where < 0).sum())} of the rows in use, for example"
-            advice = "its index must contain the data's index"
+            advice = (
+                "its index must contain the data's index; if it is in their order pass an array"
+            )
             raise InputError(argument, f"{problem} index {first!r}", advice)
         return np.asarray(np.asarray(values)[where])
 

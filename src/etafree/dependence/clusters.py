@@ -154,7 +154,8 @@ class Clusters(Structure):
         labels = self.labels if isinstance(self.labels, np.ndarray) else as_pandas(self.labels)
         named = _named_ways(labels, rows)
         if named is None:
-            label = labels if isinstance(labels, str) else _column_name(labels)
+            label = _column_name(labels) or _column_name(self.labels)  # a column of polars has one
+            label = labels if isinstance(labels, str) else label
             return OneWay(rows.groups(labels, "clusters"), label)
         ways = {name: rows.groups(way, f"clusters[{name!r}]") for name, way in named.items()}
         for name, groups in ways.items():

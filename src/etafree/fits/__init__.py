@@ -26,6 +26,7 @@ from etafree.foundation.check import Finding
 from etafree.foundation.terminal import counted
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
     from etafree.fits.model import ModelOptions
@@ -75,6 +76,9 @@ class Fit:
         Group effects that a marginal likelihood integrates out, and what is computed from them.
     group_effects : callable or None
         Parameters (D, p) and a seed to draws of these by name, given the data and the parameters.
+    predictor : callable or None
+        How the model predicts: new data, a variable, and whether group effects count, or None for
+        each, to `Predicted` rows.
     findings : tuple of Finding
         What the adapter noticed.
     shown : tuple of str
@@ -109,10 +113,44 @@ class Fit:
     group_effects: Callable[[Array, int], Mapping[str, Array]] | None = field(
         default=None, repr=False
     )
+    predictor: Callable[[object, str | None, bool | None], Predicted] | None = field(
+        default=None, repr=False
+    )
     findings: tuple[Finding, ...] = ()
     shown: tuple[str, ...] = ()
     kind: str = "DataTree"
     conditional: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Rows at which a model predicts, and how.
+
+    Attributes
+    ----------
+    table : DataFrame
+        Variables of the rows.
+    variables : tuple of str
+        Columns that predictions depend on.
+    at : callable
+        The model's variables (d, ...) by name, and a table of as many rows, to predictions (d, m).
+    known : DataFrame
+        The rows of the data, whose values are the categories.
+    coded : set of str
+        Columns of numbers that stand for categories.
+    effects : bool
+        Whether predictions take group effects.
+    links : pair of callables or None
+        What takes predictions to the scale of the linear predictor and back, if that is known.
+    """
+
+    table: pd.DataFrame
+    variables: tuple[str, ...]
+    at: Callable[[Mapping[str, Array], pd.DataFrame], Array]
+    known: pd.DataFrame
+    coded: frozenset[str] = frozenset()
+    effects: bool = False
+    links: tuple[Callable[[Array], Array], Callable[[Array], Array]] | None = None
 
 
 def lined_up(structure: Structure | None, fit: Fit) -> Structure | None:
@@ -188,6 +226,7 @@ def portable(adapter: Callable[..., Fit], fit: object, model: object, **options:
         constrain=FromModel(recipe, "constrain"),
         pointwise=None if read.pointwise is None else FromModel(recipe, "pointwise"),
         group_effects=None if read.group_effects is None else FromModel(recipe, "group_effects"),
+        predictor=None if read.predictor is None else FromModel(recipe, "predictor"),
     )
 
 
@@ -690,18 +729,21 @@ def _with_labels(fit: Fit) -> Fit:
     observed = [stored[group] for group in ("log_likelihood", "observed_data") if group in stored]
     observations = find_observations(observed, rows.original)
     labels = observations.rows(stored.values())
-    known = replace(rows, index=labels.index, table=labels.table)
+    known = replace(rows, index=labels.index, table=labels.table, named=labels.named)
     return replace(fit, criterion=replace(fit.criterion, rows=known), observations=observations)
 
 
 def _with_bambi_data(fit: Fit, model: object) -> Fit:
     """Return a fit with the columns of a Bambi model's data; rows of it may have been dropped."""
-    from etafree.fits.bambi import kept_rows
+    from etafree.fits.bambi import Predictor, kept_rows
 
     assert fit.criterion is not None
     rows = fit.criterion.rows
     data, kept = kept_rows(model, rows.original)
     if data is None:
         return fit
-    known = replace(rows, original=len(data), kept=kept, index=data.index, table=data)
-    return replace(fit, criterion=replace(fit.criterion, rows=known))
+    known = replace(rows, original=len(data), kept=kept, index=data.index, table=data, named=True)
+    posterior = fit.tree["posterior"].to_dataset()
+    used = data if kept is None else data.iloc[kept]
+    predictor = Predictor(model, posterior, used, latent=bool(fit.latent))
+    return replace(fit, criterion=replace(fit.criterion, rows=known), predictor=predictor)

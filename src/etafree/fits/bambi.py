@@ -7,6 +7,8 @@ that ``Intercept`` in a posterior is not the one of its PyMC model.
 from __future__ import annotations
 
 import importlib
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +17,17 @@ from numpy.typing import NDArray
 
 from etafree.data.pytrees import import_jax
 from etafree.errors import InputError
-from etafree.fits import Fit
+from etafree.fits import Fit, Predicted
 from etafree.fits.model import Density, ModelOptions, fit_of
 from etafree.fits.pymc import check_model, remembered_density
-from etafree.fits.trees import as_tree
-from etafree.foundation.arguments import Array
+from etafree.fits.trees import SAMPLE_DIMS, as_kind, as_tree, with_values
+from etafree.foundation.arguments import Array, as_pandas
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     import pandas as pd
+    import xarray as xr
     from jax import Array as JaxArray
 
     from etafree.fits.model import Variables
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 Model = Any
 #: An intercept, the terms whose predictors are centred, and the means of these.
 Centred = tuple[str, list[str], Array]
+#: A link function and its inverse.
+Links = tuple[Callable[[Array], Array], Callable[[Array], Array]]
 
 
 def bambi_fit(fit: object, model: Model | Built, **options: Unpack[ModelOptions]) -> Fit:
@@ -83,6 +88,118 @@ def kept_rows(model: Model, n: int) -> tuple[pd.DataFrame | None, NDArray[np.int
             if used is not None and len(used) == n and data.index.is_unique:
                 return data, data.index.get_indexer(used.index)
     return None, None
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """A Bambi model as it predicts, by its own ``predict``."""
+
+    model: Model
+    posterior: xr.Dataset  #: Its draws, for their dimensions.
+    data: pd.DataFrame  #: Its rows in use.
+    latent: bool  #: Whether group effects are no parameters.
+
+    def __call__(
+        self, newdata: object, variable: str | None, group_effects: bool | None
+    ) -> Predicted:
+        """Return the rows of new data, or its own, at which a parameter of the response is said."""
+        if self.model is None:
+            problem = "does not travel with a pickled result"
+            raise InputError("model", f"of Bambi {problem}", "calibrate again in this process")
+        table = self.data if newdata is None else _as_table(newdata)
+        formulas = [self.model.formula.main, *self.model.formula.additionals]
+        right = " ".join(formula.partition("~")[2] for formula in formulas)
+        groups = re.findall(r"\|([^)]*)\)", right)
+        plain = re.sub(r"\|[^)]*\)", ")", right)
+        if group_effects is not None and not groups:
+            raise InputError("group_effects", "are none in this model", "leave it out")
+        effects = bool(groups) and group_effects is not False
+        needed = _named([plain, *groups] if effects else [plain], self.data)
+        if missing := [name for name in needed if name not in table]:
+            raise InputError("newdata", f"lacks {missing}", f"the model has {needed}")
+        if newdata is not None and (holes := int(table[list(needed)].isna().any(axis=1).sum())):
+            advice = "fill them in, or drop these rows"
+            raise InputError("newdata", f"has missing values in {holes} rows", advice)
+        name, links = self._parameter(variable)
+        own = newdata is None
+
+        def at(variables: Mapping[str, Array], other: pd.DataFrame) -> Array:
+            data = None if own and other is table else other
+            return self._predictions(variables, data, name, effects)
+
+        return Predicted(
+            table,
+            _named([plain], self.data),
+            at,
+            self.data,
+            frozenset(_named(re.findall(r"\bC\(([^)]*)", plain), self.data)),
+            self.latent and effects,
+            links,
+        )
+
+    def _parameter(self, variable: str | None) -> tuple[str, Links | None]:
+        """Return the name of the predicted parameter of the response, and its link."""
+        model, parent = self.model, self.model.family.likelihood.parent
+        newer = hasattr(model, "conditional_parameters")
+        components = model.conditional_parameters if newer else model.distributional_components
+        names = {component.alias or name: name for name, component in components.items()}
+        default = next(shown for shown, name in names.items() if name == parent)
+        if variable is not None and variable not in names:
+            raise InputError("variable", f"is {variable!r}", f"choose from {', '.join(names)}")
+        shown = variable or default
+        link = model.family.link[names[shown]]
+        return shown, (link.link, link.linkinv)
+
+    def _predictions(
+        self, variables: Mapping[str, Array], data: pd.DataFrame | None, name: str, effects: bool
+    ) -> Array:
+        """Return predictions (d, m) of Bambi."""
+        import xarray as xr
+
+        posterior = with_values(self.posterior, variables)
+        older = "InferenceData" in dir(importlib.import_module("arviz"))
+        tree = xr.DataTree.from_dict({"posterior": posterior})
+        idata = as_kind(tree, "InferenceData" if older else "DataTree")
+        try:
+            self.model.predict(idata, data=data, include_group_specific=effects, inplace=True)
+        except Exception as error:  # Bambi, formulae and xarray raise errors of many kinds
+            problem = f"is not taken by Bambi ({type(error).__name__}: {_first_line(error)})"
+            advice = "it needs the columns and the categories of the data"
+            advice += "; new groups need group_effects=False" if effects else ""
+            raise InputError("newdata", problem, advice) from error
+        made = idata["posterior"][name].transpose(*SAMPLE_DIMS, "__obs__", ...)
+        if made.ndim != 3:
+            problem = f"{name} has several values per row"
+            raise InputError("variable", problem, "use Bambi's own predict with to_arviz()")
+        return np.asarray(made[0], dtype=np.float64)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what travels: a Bambi model keeps all names of where it was written."""
+        return {**self.__dict__, "model": None}
+
+    def __deepcopy__(self, memo: object) -> Predictor:
+        return self  # nothing in it changes
+
+
+def _as_table(newdata: object) -> pd.DataFrame:
+    """Return new data as a table."""
+    import pandas as pd
+
+    table = as_pandas(newdata)
+    if not isinstance(table, pd.DataFrame):
+        raise InputError("newdata", f"is a {type(newdata).__name__}", "pass a DataFrame")
+    return table
+
+
+def _named(formulas: Iterable[str], data: pd.DataFrame) -> tuple[str, ...]:
+    """Return the columns of the data that are named in parts of formulas, in order."""
+    words = re.findall(r"`([^`]+)`|([^\W\d]\w*)", " ".join(formulas))
+    names = dict.fromkeys(quoted or plain for quoted, plain in words)
+    return tuple(name for name in names if name in data.columns)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:200]
 
 
 def _uncentred(density: Density, centred: list[Centred]) -> Density:

@@ -188,7 +188,8 @@ class Observations:
         other = {name: shape for name, shape in elsewhere.items() if name not in columns}
         index = self._index((self.frame, *holders))
         named = pd.DataFrame(columns, index=index)
-        return _Named(self.n, None, index, named, advice, elsewhere=other)
+        labelled = not index.equals(_count(self.n))
+        return _Named(self.n, None, index, named, advice, named=labelled, elsewhere=other)
 
     def _index(self, holders: Iterable[xr.Dataset | xr.DataArray]) -> pd.Index:
         """Return the observations' labels where some holder has them, else 0, 1, ..."""

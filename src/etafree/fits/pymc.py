@@ -13,15 +13,17 @@ import hashlib
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.data.pytrees import double_precision, import_jax
 from etafree.errors import EtafreeError, InputError, MissingExtraError
-from etafree.fits import Fit
+from etafree.fits import Fit, Predicted
 from etafree.fits.model import (
     Density,
     ModelOptions,
@@ -32,10 +34,12 @@ from etafree.fits.model import (
     slices,
 )
 from etafree.fits.trees import as_tree
+from etafree.foundation.arguments import Array, as_pandas
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+    import pandas as pd
     import xarray as xr
     from jax import Array as JaxArray
     from numpy.typing import ArrayLike
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from etafree.fits.model import Variables
 
     Compiled = Callable[..., Sequence[JaxArray]]
+    Evaluated = Callable[..., NDArray[Any]]
 
 #: A pymc.Model and a variable of it: PyMC has no types.
 Model = Any
@@ -53,7 +58,10 @@ def pymc_fit(fit: object, model: Model, **options: Unpack[ModelOptions]) -> Fit:
     """Read a PyMC fit with exact losses on the unconstrained scale."""
     tree = as_tree(fit)
     check_model(tree, model)
-    return fit_of(remembered_density(model), tree, **options)
+    read = fit_of(remembered_density(model), tree, **options)
+    assert read.criterion is not None
+    predictor = Predictor.of(model, read.criterion.rows.original, read.latent)
+    return replace(read, predictor=predictor)
 
 
 @contextlib.contextmanager
@@ -143,6 +151,178 @@ def pymc_density(model: Model) -> Density:
         constrain=over(model.replace_rvs_by_values(variables), variables),
         unconstrain=_forward(model, free),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """A PyMC model as it predicts at its data, ``pm.Data``, and at others.
+
+    A prediction is a computed variable, or the mean of an observed one given its parameters. Graphs
+    are compiled by PyTensor with the data as arguments: the model's own data stay as they are.
+    """
+
+    model: Model
+    data: Mapping[str, NDArray[Any]]  #: When the draws were read; they may change later.
+    rows: int  #: Of the observations.
+    latent: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: Model, rows: int, latent: tuple[str, ...]) -> Predictor:
+        """Return the predictor of a model, with the data that it has now."""
+        shared = [v for v in model.data_vars if hasattr(v, "get_value")]
+        data = {str(v.name): v.get_value(borrow=False) for v in shared}
+        return cls(model, data, rows, latent)
+
+    def __call__(
+        self, newdata: object, variable: str | None, group_effects: bool | None
+    ) -> Predicted:
+        """Return the rows of new data, or its own, at which a variable is predicted."""
+        output = self._output(variable)
+        function, free, given = self._compiled(output)
+        effects = any(name in self.latent for name in free)
+        if not effects and group_effects is not None:
+            raise InputError("group_effects", "are not part of this prediction", "leave it out")
+        if effects and group_effects is False:
+            problem = "cannot be left out: the prediction is computed from them"
+            advice = "name a pm.Deterministic without them as variable="
+            raise InputError("group_effects", problem, advice)
+        known = self._table(self.data, self.rows)
+        values, table = (self.data, known) if newdata is None else self._new(newdata, given)
+
+        def at(variables: Mapping[str, Array], other: pd.DataFrame) -> Array:
+            columns = {n: _column(other, n, self.data[n].dtype) for n in given if n in other}
+            data = [columns.get(name, values[name]) for name in given]
+            return _evaluated(function, [variables[name] for name in free], data, len(other))
+
+        used = tuple(name for name in given if name in table)
+        return Predicted(table, used, at, known, _codes(output), effects)
+
+    def _output(self, variable: str | None) -> Variable:
+        """Return the graph of a prediction."""
+        model, observed = self.model, {str(v.name): v for v in _observed_variables(self.model)}
+        computed = {str(v.name): v for v in model.deterministics}
+        known = {**observed, **computed}
+        if variable is None and len(observed) > 1:
+            raise InputError("variable", "is needed", f"name one of {', '.join(known)}")
+        name = next(iter(observed)) if variable is None else variable
+        if name not in known:
+            raise InputError("variable", f"is {name!r:.60}", f"choose from {', '.join(known)}")
+        return computed[name] if name in computed else _mean(observed[name])
+
+    def _compiled(self, output: Variable) -> tuple[Evaluated, list[str], list[str]]:
+        """Return a graph as a function, and the free variables and the data that it takes."""
+        traversal = importlib.import_module("pytensor.graph.traversal")
+        tensor = importlib.import_module("pytensor.tensor").tensor
+        replaced = importlib.import_module("pytensor.graph.replace").clone_replace
+        free = list(self.model.free_RVs)
+        needed = set(traversal.ancestors([output], blockers=free))
+        free = [v for v in free if v in needed]
+        given = [v for v in self.model.data_vars if v in needed and v.name in self.data]
+        inputs = {v: v.type(name=v.name) for v in free}
+        inputs |= {v: tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in given}
+        with _readable():
+            (graph,) = replaced([output], inputs, rebuild_strict=False)
+            compile_graph = importlib.import_module("pytensor").function
+            compiled = compile_graph([*inputs.values()], graph, mode="FAST_COMPILE")
+        return compiled, [str(v.name) for v in free], [str(v.name) for v in given]
+
+    def _table(self, values: Mapping[str, NDArray[Any]], rows: int) -> pd.DataFrame:
+        """Return the data that have one value per row."""
+        import pandas as pd
+
+        flat = {name: value for name, value in values.items() if np.shape(value) == (rows,)}
+        return pd.DataFrame(flat, index=pd.RangeIndex(rows))
+
+    def _columns(self, newdata: object) -> dict[str, NDArray[Any]]:
+        """Return the columns of a table, or the values of a dict of the model's data."""
+        import pandas as pd
+
+        if isinstance(newdata, pd.DataFrame):
+            return {str(name): newdata[name].to_numpy() for name in newdata}
+        if not isinstance(newdata, Mapping):
+            problem, advice = f"is a {type(newdata).__name__}", "pass a dict of the model's pm.Data"
+            raise InputError("newdata", problem, advice)
+        if unknown := [name for name in newdata if name not in self.data]:
+            advice = f"the model's pm.Data are {', '.join(self.data) or 'none'}"
+            raise InputError("newdata", f"names {unknown}", advice)
+        return {str(name): np.asarray(value) for name, value in newdata.items()}
+
+    def _new(
+        self, newdata: object, given: Sequence[str]
+    ) -> tuple[Mapping[str, NDArray[Any]], pd.DataFrame]:
+        """Return new data by name, what is not named as it was, and as a table."""
+        table = as_pandas(newdata)
+        columns = self._columns(table)
+        lengths = {name: len(value) for name, value in columns.items() if value.ndim}
+        own, index = self.rows, getattr(table, "index", None)
+        rows = max(lengths.values(), default=own)
+        if any(length != rows for length in lengths.values()):
+            raise InputError("newdata", f"has lengths {lengths}", "give one value per row")
+        by_row = [n for n in given if np.ndim(self.data[n]) and len(self.data[n]) == own]
+        lacking = [name for name in by_row if name not in columns]
+        if lacking and rows != own:
+            raise InputError("newdata", f"lacks {lacking}", "give them a value per row")
+        for name, value in columns.items():
+            if not value.ndim and name in by_row:
+                columns[name] = np.full(rows, value)
+        made = self._table(columns, rows)
+        return {**self.data, **columns}, made if index is None else made.set_axis(index)
+
+
+def _mean(variable: Variable) -> Variable:
+    """Return the mean of a random variable as a graph, of as many rows as its parameters have."""
+    moments = importlib.import_module("pymc.distributions.moments")
+    kind = importlib.import_module("pytensor.tensor.random.op").RandomVariable
+    op, node, name = variable.owner.op, variable.owner, variable.name
+    if isinstance(op, kind):  # the observed rows' number is its size
+        variable = op.make_node(node.inputs[0], None, *op.dist_params(node)).outputs[1]
+    try:
+        return moments.mean(variable)
+    except NotImplementedError as error:
+        problem = f"{name} has no mean that PyMC knows"
+        raise InputError("variable", problem, "name a pm.Deterministic of the model") from error
+
+
+def _codes(output: Variable) -> frozenset[str]:
+    """Return what a graph takes entries of vectors by: the data among it are codes of groups."""
+    traversal = importlib.import_module("pytensor.graph.traversal")
+    owners = {v.owner for v in traversal.ancestors([output]) if v.owner is not None}
+    places = [
+        place
+        for node in owners
+        if type(node.op).__name__.endswith("Subtensor")
+        for place in node.inputs[1:]
+    ]
+    return frozenset(str(v.name) for v in traversal.ancestors(places) if v.name is not None)
+
+
+def _column(table: pd.DataFrame, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a column as the model takes it; refuse one that is not of its kind."""
+    try:
+        values = table[name].to_numpy()
+        same = values.astype(dtype)
+        if np.issubdtype(dtype, np.floating) or np.array_equal(same, values.astype(float)):
+            return same
+    except (TypeError, ValueError):
+        pass
+    raise InputError("newdata", f"has values of {name} that are no {dtype}", "code them as in data")
+
+
+def _evaluated(
+    function: Evaluated, free: list[Array], data: list[NDArray[Any]], rows: int
+) -> Array:
+    """Return what a function makes of every draw, (d, rows)."""
+    made = np.empty((len(free[0]) if free else 1, rows))
+    for k in range(len(made)):
+        try:
+            value = np.asarray(function(*(values[k] for values in free), *data))
+            if value.ndim > 1:
+                raise ValueError(f"its shape is {value.shape} for {rows} rows")
+            made[k] = value
+        except (ValueError, IndexError, TypeError) as error:
+            problem = f"is not taken by the model ({str(error).splitlines()[0][:200]})"
+            raise InputError("newdata", problem, "pass pm.Data as for pm.set_data") from error
+    return made
 
 
 def _forward(model: Model, free: list[Variable]) -> Callable[[Variables], Variables]:

@@ -273,6 +273,21 @@ def flatten(posterior: xr.Dataset, names: list[str]) -> tuple[Array, tuple[str, 
     return np.concatenate(columns, axis=2), tuple(flat)
 
 
+def with_values(posterior: xr.Dataset, variables: Mapping[str, Array]) -> xr.Dataset:
+    """Return variables (d, *shape) as draws of one chain, with the dimensions that they have."""
+    import xarray as xr
+
+    arrays = {}
+    for name, values in variables.items():
+        if name in posterior:
+            like = posterior[name].transpose(*SAMPLE_DIMS, ...)
+            sizes = dict(zip(like.dims, (1, *values.shape), strict=True))
+            coords = {d: like.coords.get(d, np.arange(n)) for d, n in sizes.items()}
+            coords |= {d: np.arange(sizes[d]) for d in SAMPLE_DIMS}
+            arrays[name] = xr.DataArray(values[None], coords, like.dims)
+    return xr.Dataset(arrays)
+
+
 def unflatten(posterior: xr.Dataset, columns: Mapping[str, Array]) -> dict[str, Array]:
     """Return the posterior's variables (..., *shape) of whose entries (...) none is missing."""
     variables = {}

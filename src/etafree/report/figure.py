@@ -201,14 +201,14 @@ def _beside(handles: Sequence[Line2D], width: float) -> int:
 
 
 def lines(name: str, width: int, most: int = 3) -> str:
-    """Return a name in lines of at most this width, cut where there would be too many.
+    r"""Return a name in lines of at most this width, cut where there would be too many.
 
     Examples
     --------
     >>> lines("C(school)[T.north]", 9)
-    'C(school)\\n[T.north]'
+    'C(school)\n[T.north]'
     >>> lines("a" * 12, 4, most=2)
-    'aaaa\\naaa…'
+    'aaaa\naaa…'
     """
     parts = textwrap.wrap(plain(name), width) or [""]
     if len(parts) > most:

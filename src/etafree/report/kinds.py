@@ -182,10 +182,10 @@ def implied_law(result: Calibration, slope: Array) -> Law:
 
 
 def implied_coverage(result: Calibration, level: float, places: Sequence[int]) -> pd.DataFrame:
-    """Return how often the intervals before and after cover, by the law of the t ratio.
+    r"""Return how often the intervals before and after cover, by the law of the t ratio.
 
     An interval with ends at :math:`-a` and :math:`b` standard errors from the estimate covers with
-    probability :math:`P(-b\\le t\\le a)`.
+    probability :math:`P(-b\le t\le a)`.
     """
     import pandas as pd
 

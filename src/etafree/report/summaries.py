@@ -19,7 +19,7 @@ from etafree.fits import Fit
 from etafree.fits.trees import flat_names
 from etafree.foundation.arguments import Array, as_choice
 from etafree.foundation.terminal import counted_noun
-from etafree.inference import equal_tails, two_sided
+from etafree.inference import derivative, equal_tails, neighbours, two_sided
 from etafree.target import Law, Target
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from etafree.result import Calibration
 
-#: Step of the derivative in standard errors, and how far in them linear variables may be off it.
-STEP, LINEAR = 1e-3, 1e-6
+#: How far linear variables may be off their derivative, in standard errors.
+LINEAR = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,24 +118,9 @@ def is_shown(fit: Fit, name: str) -> bool:
     """Return whether tables show a variable: one that was asked for, or not one per observation."""
     if fit.shown or fit.criterion is None:
         return not fit.shown or name in fit.shown
-    return len(flat_names(name, fit.tree["posterior"][name])) != fit.criterion.n
-
-
-def neighbours(center: Array, se: Array, basis: Array | None = None) -> Array:
-    """Return the centre, and points a step above and below it in every parameter (1 + 2p, all).
-
-    `basis` (all, p) says how all of the centre follow from the p parameters, where these are fewer.
-    """
-    step = STEP * np.diag(se)
-    step = step if basis is None else step @ basis.T
-    return np.concatenate([center[None], center + step, center - step])
-
-
-def derivative(near: Array, se: Array) -> Array:
-    """Return the derivative (..., p) of a function from its values at `neighbours`."""
-    above, below = np.split(near[1:], 2)
-    slope: Array = np.moveaxis(above - below, 0, -1) / (2 * STEP * se)
-    return slope
+    rows = fit.criterion.rows  # of a marginal likelihood the criterion has groups
+    observations = rows.original if rows.kept is None else len(rows.kept)
+    return len(flat_names(name, fit.tree["posterior"][name])) != observations
 
 
 def constrained(fit: Fit, center: Array, target: Target, before: Array, after: Array) -> Shown:
