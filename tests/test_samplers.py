@@ -13,6 +13,7 @@ from conftest import THETA, Case, make_case
 from etafree.optimize import minimise
 from etafree.paper.random_intercept import Design
 from etafree.samplers import SAMPLERS
+from etafree.samplers.importance import importance_draws, trustworthy
 from etafree.samplers.quadrature import distribution, stratified
 from etafree.samplers.variational import Normal, normal_approximation
 
@@ -251,6 +252,22 @@ def test_the_reported_effective_size_is_honest() -> None:
     measured = 1 / standard.var(axis=0, ddof=1).mean()
     reported = np.mean([r.ess for r in runs])
     assert 0.75 < measured / reported < 1.6
+
+
+@pytest.mark.parametrize("eta", [1.0, 100.0, 1e6])
+@pytest.mark.parametrize("far", [0.0, 1.0, 10.0])
+def test_weights_of_a_proposal_that_misses_the_posterior_are_distrusted(
+    eta: float, far: float
+) -> None:
+    """Nearly all weights underflow: no tail is left that a Pareto law could be fitted to."""
+    posterior = ef.GeneralizedPosterior(make_case("squared").criterion(), eta)
+    p = posterior.criterion.p
+    aside = Normal(np.full(p, far), np.eye(p), np.full(p, far))
+    drawn = importance_draws(posterior, aside, 1000, np.random.default_rng(1))
+    assert np.isfinite(drawn.array).all()
+    assert drawn.info["pareto_k"] > 0.7
+    assert 1 <= drawn.info["weights_ess"] < 100
+    assert not trustworthy(drawn)
 
 
 @pytest.mark.parametrize("eta", [1e-6, 1e-3, 1.0, 1e6])

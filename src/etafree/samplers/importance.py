@@ -67,8 +67,11 @@ def importance_draws(
         pareto_k, weights = -np.inf, np.full(draws, 1.0 / draws)
     else:
         # psislw takes log likelihoods and weighs by their inverse, as in leave-one-out
-        log_weights, k = array_stats.psislw(-log_ratio[there])
+        with np.errstate(all="ignore"):  # nearly all weights may underflow
+            log_weights, k = array_stats.psislw(-log_ratio[there])
         pareto_k, weights = float(k), np.zeros(draws)
+        if np.isnan(log_weights).any():  # no tail to smooth
+            log_weights, pareto_k = log_ratio[there], np.inf
         weights[there] = np.exp(log_weights - log_weights.max())
         weights /= weights.sum()
     expected = draws * weights
