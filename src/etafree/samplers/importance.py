@@ -15,6 +15,8 @@ from etafree.samplers.variational import Normal
 #: Beyond this Pareto shape the weights' tail is too heavy (Vehtari et al. 2024).
 PARETO_K_LIMIT = 0.7
 ESS_SHARE_LIMIT = 0.05
+#: Fewer weights than this have no tail that a Pareto law could be fitted to.
+FEWEST = 25
 #: Above this shape weights have no bound: proposals are drawn anew, at most so often, with these
 #: degrees of freedom.
 LIGHT, ROUNDS, HEAVY_DOF = 0.0, 3, 5
@@ -104,12 +106,13 @@ def _smoothed(log_ratio: Array) -> tuple[Array, float]:
     draws, log_ratio = len(log_ratio), log_ratio - log_ratio.max()
     if np.ptp(log_ratio) < 1e-9:  # the proposal is the posterior
         return np.full(draws, 1.0 / draws), -np.inf
-    # psislw takes log likelihoods and weighs by their inverse, as in leave-one-out
-    with np.errstate(all="ignore"):  # nearly all weights may underflow
-        log_weights, k = array_stats.psislw(-log_ratio[there])
-    pareto_k, weights = float(k), np.zeros(draws)
-    if np.isnan(log_weights).any():  # no tail to smooth
-        log_weights, pareto_k = log_ratio[there], np.inf
+    log_weights, pareto_k, weights = log_ratio[there], np.inf, np.zeros(draws)
+    if len(log_weights) >= FEWEST:
+        # psislw takes log likelihoods and weighs by their inverse, as in leave-one-out
+        with np.errstate(all="ignore"):  # nearly all weights may underflow
+            smoothed, k = array_stats.psislw(-log_weights)
+        if not np.isnan(smoothed).any():  # else there is no tail to smooth
+            log_weights, pareto_k = smoothed, float(k)
     weights[there] = np.exp(log_weights - log_weights.max())
     return weights / weights.sum(), pareto_k
 
