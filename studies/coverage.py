@@ -80,8 +80,8 @@ def _at(problem: Problem, goal: Target, eta: float, rng: np.random.Generator) ->
         sampler = "auto" if has_design(criterion.total) else "importance"
         posterior = GeneralizedPosterior(criterion, eta)
         draws = sample(posterior, draws=DRAWS, seed=rng, sampler=sampler)
-        tied = not set(goal.names) <= set(draws.names)
-        chosen = draws if tied else draws.select(goal.names)
+        # of a part only what is reported; otherwise whole, as users do: parts have no source
+        chosen = draws.select(goal.names) if "var_names" in problem.options else draws
         result = calibrate(chosen, goal, seed=rng)
     except EtafreeError as error:
         return np.full((len(METHODS), 2, criterion.p), np.nan), type(error).__name__

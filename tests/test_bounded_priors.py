@@ -1,5 +1,7 @@
 """Log priors with bounded support: half-normal, gamma and beta priors of some parameters."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -7,6 +9,7 @@ from scipy import integrate, stats
 import etafree as ef
 from conftest import refused
 from etafree.errors import InputError
+from etafree.learning_rates import METHODS
 
 RNG = np.random.default_rng(7)
 N = 30
@@ -139,6 +142,65 @@ def test_a_minimiser_outside_the_support_is_refused_with_advice() -> None:
     negative = ef.Criterion(ef.losses.Huber(), (-X, Y), names=["a", "b"])
     posterior = ef.GeneralizedPosterior(negative, 1.0, PRIORS["half-normal"])
     refused("log_prior", "widen its support=", lambda: ef.sample(posterior))
+
+
+def between(low: float, high: float) -> ef.GeneralizedPosterior:
+    normal = ef.LogPrior.normal(np.zeros(2), 9 * np.eye(2))
+    prior = replace(normal, name="normal between bounds", support={"b": (low, high)})
+    return ef.GeneralizedPosterior(TWO, 1.0, prior)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_learning_rate_knows_bounds_or_refuses_before_any_work(method: str) -> None:
+    b = float(ef.minimise(TWO).theta[1])
+    refused(
+        "log_prior",
+        "widen its support=",
+        lambda: ef.select(between(b + 0.05, b + 1.0), method, seed=1),
+    )
+    wide = between(b - 0.15, np.inf)  # a resample in five has its minimiser below
+    options: dict[str, object] = {"gpc": {"resamples": 60, "draws": 400}}.get(method, {})
+    if method == "kl_to_bayes":
+        other = ef.Criterion(ef.losses.Squared(), (X, Y), names=["a", "b"])
+        options = {"reference": replace(wide, criterion=other)}
+    if method == "holmes_walker":  # averages over a normal prior in closed form
+        squared = ef.Criterion(ef.losses.Squared(), (X, Y), names=["a", "b"])
+        within = ef.GeneralizedPosterior(squared, 1.0, half_normal(2.0))
+        refused("log_prior", "LogPrior.normal", lambda: ef.select(within, method, seed=1))
+        return
+    if method == "safebayes":  # where few rows have their minimiser outside
+        with pytest.raises(ef.errors.ConvergenceError, match=r"first \d+ rows have no posterior"):
+            ef.select(between(b - 0.02, b + 0.02), method, seed=1)
+        wide = between(-np.inf, b + 10.0)
+    assert 0.05 < ef.select(wide, method, seed=1, **options).eta < 20
+
+
+def test_bootstrap_posteriors_that_bounds_exclude_are_counted() -> None:
+    b = float(ef.minimise(TWO).theta[1])
+    made = ef.select(between(b - 0.15, np.inf), "gpc", seed=1, resamples=60, draws=400)
+    assert 0 < made.diagnostics["failed_posteriors"] < 30
+    assert made.status == "noisy"
+
+
+def test_too_few_proposals_between_bounds_are_distrusted() -> None:
+    """Fewer than 25 of 1,000 are too few for a Pareto law."""
+    b = float(ef.minimise(TWO).theta[1])
+    drawn = ef.sample(between(b - 0.0005, b + 0.0005), 1000, seed=2, sampler="importance")
+    assert np.all(np.abs(drawn["b"] - b) < 0.0005)
+    assert len(np.unique(drawn["b"])) < 25
+    assert drawn.info["pareto_k"] == np.inf
+
+
+@pytest.mark.parametrize("width", [0.01, 0.05])
+def test_narrow_bounds_are_met_by_the_slice_sampler(width: float) -> None:
+    b = float(ef.minimise(TWO).theta[1])
+    posterior = between(b - width, b + width)
+    drawn = ef.sample(posterior, 1000, seed=2)
+    assert np.all(np.abs(drawn["b"] - b) < width)
+    mean, square, _ = exact(posterior)
+    spread = np.sqrt(square - mean**2)
+    assert abs(drawn["b"].mean() - mean) < 4.5 * spread / np.sqrt(drawn.ess)
+    assert drawn["b"].std() == pytest.approx(spread, rel=0.15)
 
 
 def test_nuts_refuses_bounds() -> None:

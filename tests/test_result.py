@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import ndtr
 
 import etafree as ef
 from conftest import Case, make_case
@@ -318,6 +320,26 @@ class TestDiagnostics:
         draws = ef.sample(ef.GeneralizedPosterior(robust.criterion(), 1.0), draws=100, seed=10)
         table = ef.calibrate(draws, robust.criterion()).diagnostics()
         assert table.loc["draws: needed over effective", "verdict"] == "warn"
+
+    def test_quantiles_of_many_parameters_need_no_more_draws_than_those_of_few(self) -> None:
+        """The covariance of mapped draws is exact, so only their number counts."""
+        rng = np.random.default_rng(11)
+
+        def calibrated(p: int) -> ef.Calibration:
+            drawn = ef.Draws.of(rng.standard_normal((600, p)))
+            known = replace(drawn, info={"ess": 600.0})
+            return ef.calibrate(known, center=np.zeros(p), covariance=np.eye(p))
+
+        errors = []
+        for p in (2, 150):
+            made = [calibrated(p) for _ in range(600 // p)]
+            assert {self.verdicts(m)["draws: needed over effective"] for m in made} == {"ok"}
+            limits = np.array([np.quantile(m.draws.array, [0.025, 0.975], axis=0) for m in made])
+            covered = ndtr(limits[:, 1]) - ndtr(limits[:, 0])
+            errors.append(np.sqrt(np.mean((covered - 0.95) ** 2)))
+        assert max(errors) < 0.01
+        assert 0.8 < errors[1] / errors[0] < 1.25
+        assert self.verdicts(calibrated(400))["draws: needed over effective"] == "warn"
 
     def test_heteroscedastic_independent_rows_are_not_called_dependent(self) -> None:
         fired = 0

@@ -832,7 +832,8 @@ def _row_moments(at: Point, correction: str, directions: Array) -> Moments:
     trace, square, grams = total.fold(add, *zeros)
     plain, once, twice = grams if len(grams) == 3 else (grams[0],) * 3
     # tr(KSKS) with S = [[plain, once], [once, twice]] and K = [[working, -I], [-I, 0]]
-    left = working @ plain - once, working @ once - twice
+    first = working @ plain - once
+    left = first, first if len(grams) == 1 else working @ once - twice
     square = square + np.einsum("qij,qji->q", left[0], left[0])
     square += np.einsum("qij,qji->q", -2 * left[1], plain) + np.einsum("qij,qji->q", once, once)
     return Moments(trace, square, np.einsum("ij,ij->j", directions, working @ directions))

@@ -295,7 +295,7 @@ class _Posteriors:
         logs = -posterior.eta * losses - log_proposal
         if (prior := posterior.log_prior) is not None:
             logs += np.array([float(prior.value(x, criterion.size)) for x in points])
-        if effective_share(losses, 0.0, logs) >= ESS_NOISY:
+        if np.isfinite(logs).any() and effective_share(losses, 0.0, logs) >= ESS_NOISY:
             return points, losses, np.asarray(logs)
         points = sample(posterior, self.count, seed=rng).array[: self.count]
         return points, criterion.values_at(points), np.zeros(self.count)

@@ -22,6 +22,7 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_seeds
 from etafree.optimize import Minimum, minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
+from etafree.samplers.variational import check_inside
 from etafree.sandwich import target
 
 #: What a method can aim at.
@@ -31,6 +32,8 @@ AIMS = {
     "prediction": "prediction of the next observation, not coverage",
     "reference": "closeness to a reference posterior, not coverage",
 }
+#: Counts of resamples that an answer had to do without, and of what.
+FAILED = {"failed_minimisers": "minimisers", "failed_posteriors": "posteriors"}
 #: A relative Monte Carlo error above this is noise.
 NOISY = 0.15
 #: Extreme eigenvalues of J^{-1}K further apart than this call for calibration instead.
@@ -143,7 +146,10 @@ class Problem:
         groups = resampled_groups(criterion, clusters, "every learning-rate method")
         seeds = as_seeds(seed)  # a copy has the same children in every call
         copy = np.random.SeedSequence(seeds.entropy, spawn_key=seeds.spawn_key)
-        return cls(criterion, prior, groups, copy)
+        problem = cls(criterion, prior, groups, copy)
+        if isinstance(source, GeneralizedPosterior) and source.bounds is not None:
+            check_inside(source, problem.fit.theta)
+        return problem
 
     @cached_property
     def fit(self) -> Minimum:
@@ -204,7 +210,7 @@ class Problem:
         if not (np.isfinite(eta) and eta > 0):
             status = "boundary"
         elif status == "converged":
-            noisy = not mc_error <= NOISY * eta or facts.get("failed_minimisers", 0)
+            noisy = not mc_error <= NOISY * eta or any(facts.get(key) for key in FAILED)
             status = "noisy" if noisy else status
         sandwich: Information | None = None
         try:
@@ -251,7 +257,7 @@ class LearningRate:
     status : {"converged", "boundary", "max_iter", "noisy"}
         ``boundary``: the answer lies at or beyond the end of what was searched, or the formula has
         no positive value. ``max_iter``: iterations ran out. ``noisy``: the Monte Carlo error is
-        above 15 %, reweighted draws were too few, or minimisers failed.
+        above 15 %, reweighted draws were too few, or minimisers or posteriors of resamples failed.
     mc_error : float
         Monte Carlo standard error of `eta`, zero for a closed form.
     trace, diagnostics : mapping
@@ -321,15 +327,15 @@ class LearningRate:
 
     def _reason(self) -> str:
         """Return why the method did not simply converge."""
-        failed = self.diagnostics.get("failed_minimisers", 0)
         if self.status == "boundary":
             return "the answer lies at or beyond the end of what was searched"
         if self.status == "max_iter":
             return "iterations or effective draws ran out"
         if not self.mc_error <= NOISY * self.eta:
             return f"its Monte Carlo error is {self.mc_error:.2g}"
-        if failed:
-            return f"{failed} bootstrap minimisers failed"
+        for key, what in FAILED.items():
+            if failed := self.diagnostics.get(key):
+                return f"{failed} bootstrap {what} failed"
         share = self.diagnostics.get("ess_share", np.nan)
         return f"only {share:.1%} of reweighted draws are effective"
 

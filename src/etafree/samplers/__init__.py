@@ -102,19 +102,27 @@ def sample(
         raise ConvergenceError(TOO_COARSE)
     if sampler == "auto" and posterior.criterion.p == 1:
         sampler = "quadrature"
-    first = "importance" if sampler == "auto" else sampler
-    drawn = SAMPLERS[first](posterior, normal, int(draws), rng)
-    if sampler == "auto" and not trustworthy(drawn):
-        drawn = _fall_back(posterior, normal, int(draws), rng)
+    chosen = _importance_or_slices if sampler == "auto" else SAMPLERS[sampler]
+    drawn = chosen(posterior, normal, int(draws), rng)
     eta = drawn.eta if posterior.limit is None else None  # its curvature is not eta A
     info = {**drawn.info, "seed": told_seed(seed, rng)}
     return replace(drawn, source=posterior, eta=eta, info=info)
 
 
-def _fall_back(
+def _importance_or_slices(
     posterior: GeneralizedPosterior, normal: Normal, draws: int, rng: np.random.Generator
 ) -> Draws:
-    """Return draws by elliptical slices, or by NUTS where these do not mix and JAX has the loss."""
+    """Return importance draws, or where their weights fail those of elliptical slices.
+
+    Where these do not mix and JAX has the loss, of NUTS.
+    """
+    try:
+        drawn = importance_draws(posterior, normal, draws, rng)
+        if trustworthy(drawn):
+            return drawn
+    except ConvergenceError:
+        if posterior.bounds is None:
+            raise  # else no proposal may lie between them
     try:
         return elliptical_draws(posterior, normal, draws, rng)
     except ConvergenceError:

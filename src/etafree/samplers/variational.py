@@ -125,11 +125,11 @@ def _minimised(posterior: GeneralizedPosterior) -> tuple[Criterion, Minimum]:
     if posterior.bounds is None:
         return posterior.energy, minimise(posterior.energy)
     fit = minimise(posterior.criterion)
-    _check_inside(posterior, fit.theta)
+    check_inside(posterior, fit.theta)
     return posterior.criterion, fit
 
 
-def _check_inside(posterior: GeneralizedPosterior, center: Array) -> None:
+def check_inside(posterior: GeneralizedPosterior, center: Array) -> None:
     """Refuse a minimiser outside the support of the log prior: draws and their target part."""
     if posterior.bounds is None:
         return
@@ -145,7 +145,7 @@ def _check_inside(posterior: GeneralizedPosterior, center: Array) -> None:
 
 def _near_limit(posterior: GeneralizedPosterior, mean: Array, covariance: Array) -> Normal:
     """Return the normal law that a likelihood part was made to have, a Newton step with a prior."""
-    _check_inside(posterior, mean)
+    check_inside(posterior, mean)
     if (prior := posterior.log_prior) is not None and posterior.bounds is None:
         n, precision = posterior.criterion.size, linalg.inv(covariance, "covariance")
         bend = precision - np.asarray(prior.hessian(mean, n))
