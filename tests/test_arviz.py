@@ -650,7 +650,7 @@ def test_bad_options_are_refused(idata):
     for argument, fragment, options in (
         (
             "var_names",
-            "is no regular expression: missing )",
+            "is not a valid regular expression: missing )",
             {"var_names": ["(("], "filter_vars": "regex"},
         ),
         ("filter_vars", "choose one of", {"var_names": ["a"], "filter_vars": "glob"}),

@@ -211,7 +211,7 @@ def test_the_page_fits_its_width_and_loads_nothing(browser, pages, kind, width, 
         wide = "document.documentElement.scrollWidth"
         assert page.evaluate(wide) <= page.evaluate("document.documentElement.clientWidth")
         assert page.title().startswith("Calibrated 95 % intervals of ")
-        for heading in ("Before and after", "Numbers", "Diagnostics", "Where this comes from"):
+        for heading in ("Before and after", "Numbers", "Diagnostics", "How this was computed"):
             assert page.get_by_role("heading", name=heading).is_visible()
         small = page.locator(".row text").first.evaluate("e => getComputedStyle(e).fontSize")
         assert float(small.removesuffix("px")) >= 12

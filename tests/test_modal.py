@@ -131,7 +131,7 @@ def test_each_target_is_consistent_in_itself(pulled) -> None:
         own = ef.calibrate(draws, posterior.energy)
         np.testing.assert_allclose(own.center, minimise(posterior.energy).theta)
         np.testing.assert_allclose(own.target.hessian, -posterior.hessian(own.center) / eta)
-        assert f"eta = {eta:g}, which moves with eta" in repr(own)
+        assert f"eta = {eta:g}, which depends on eta" in repr(own)
         assert "unscaled prior" not in own.diagnostics().index
         mean = ef.calibrate(draws, posterior.energy, center="mean")
         np.testing.assert_allclose(mean.center, draws.mean)

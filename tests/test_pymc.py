@@ -276,7 +276,7 @@ def test_an_unscaled_prior_counts_over_eta():
     weights = [f.criterion.strength * f.criterion.size for f in (one, fit)]
     assert weights == [1.0, 4.0]
     assert fit.draws.eta == 0.25
-    assert "moves with eta" in fit.criterion.describe()
+    assert "depends on eta" in fit.criterion.describe()
     np.testing.assert_allclose(
         one.criterion.penalty.gradient(theta), fit.criterion.penalty.gradient(theta)
     )

@@ -75,7 +75,7 @@ def test_the_page_tells_what_is_covered_how_it_was_made_and_what_to_watch(result
     result = replace(result, recorded=(*result.checks, doubt))
     text = Reader(calibration_page(result)).text
     assert result.target.estimand in text
-    assert "not the parameter of the process that made the data" in text
+    assert "not the parameter of the process that generated the data" in text
     assert result.target.describe() in text
     for fact in (
         "map",

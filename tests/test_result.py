@@ -169,7 +169,7 @@ def test_the_repr_names_the_estimand_the_target_and_the_plug_ins(result: ef.Cali
         "50 clusters, CR3, t with 32.6 to 46.3",
         "scale =",
         "eta = 0.5",
-        "centre: map",
+        "centre: the minimiser of loss plus penalty (MAP)",
         "map: location-scale, root affine, from the draws",
         "effective scale: 300",
     ):
@@ -725,7 +725,7 @@ class TestSelection:
         [
             ("w", None, "var_names", "'w' is not a parameter"),
             ("w", "like", "var_names", "'w' is not a parameter"),
-            ("[", "regex", "var_names", "no regular expression"),
+            ("[", "regex", "var_names", "not a valid regular expression"),
             (["x", "x"], None, "var_names", "twice"),
             ([], None, "var_names", "list of names"),
             ([1], None, "var_names", "list of names"),

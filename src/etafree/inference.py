@@ -270,7 +270,7 @@ class Functional:
     >>> product.interval(0.9).round(1), product.interval(0.9, kind="wald").round(1)
     (array([-1.3,  6.4]), array([-1.7,  5.7]))
     >>> product.test(alternative="greater"), round(float(product.p_value()), 2)
-    (WaldTest(t = 0.8944 and the normal law, p = 0.1855, greater), 0.34)
+    (WaldTest(t = 0.8944 with normal quantiles, p = 0.1855, greater), 0.34)
     """
 
     name: str
@@ -605,7 +605,7 @@ class WaldTest:
             law = f"F({self.dof[0]:g}, {self.dof[1]:.4g})"
             return f"WaldTest(F = {self.statistic:.4g} on {law}, p = {self.p_value:.4g})"
         normal, dof = np.isinf(self.dof[1]), f"with {self.dof[1]:.4g} degrees of freedom"
-        law = f"t = {self.t[0]:.4g} {'and the normal law' if normal else dof}"
+        law = f"t = {self.t[0]:.4g} {'with normal quantiles' if normal else dof}"
         return f"WaldTest({law}, p = {self.p_value:.4g}, {self.alternative})"
 
 

@@ -228,7 +228,7 @@ class _Energy(Penalty):
     def describe(self, size: float) -> str:
         own = self.criterion
         penalty = f"{own.penalty.describe(own.size)} and " if own.strength > 0 else ""
-        return f"{penalty}{self.prior.name} over eta = {self.eta:g}, which moves with eta"
+        return f"{penalty}{self.prior.name} over eta = {self.eta:g}, which depends on eta"
 
     def _sum(self, penalty: Array, prior: object) -> Array:
         """Return a derivative of the penalty less that of the log prior over eta."""

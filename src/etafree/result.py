@@ -146,7 +146,7 @@ class Calibration:
     >>> result.details()
     draws: 4000 at eta = 1, importance, moved by one affine map
     map: location-scale, root affine, from the draws
-    centre: map, 0.027 se from the posterior mean at most
+    centre: the minimiser of loss plus penalty (MAP), at most 0.027 se from the posterior mean
     spread: sandwich, 40 clusters, CR3, t with 7.4 to 12.8 degrees of freedom
     rows: 200
     effective scale: 200

@@ -571,7 +571,7 @@ def structure_of(
         return TimeSeries(periods) if units is None else Panel(column(units, "units"), periods)
     ways = {name.rpartition(":")[2]: column(name, "clusters") for name in clusters}
     if len(ways) < len(clusters):
-        raise InputError("clusters", "has two ways of the same name", "rename one")
+        raise InputError("clusters", "names two clusterings alike", "rename one")
     if strata is None:
         return Clusters(ways) if ways else None  # by name: an array of labels has none
     if len(ways) > 1:
@@ -617,7 +617,9 @@ def matching(patterns: Sequence[str], names: Sequence[Hashable]) -> list[str]:
         try:
             matches = [n for n in map(str, names) if n == pattern or re.fullmatch(pattern, n)]
         except re.error as error:
-            raise InputError("var", f"{pattern!r} is no regular expression ({error})") from None
+            raise InputError(
+                "var", f"{pattern!r} is not a valid regular expression ({error})"
+            ) from None
         if not matches:
             raise InputError("var", f"{pattern!r} matches no variable", f"there are {list(names)}")
         chosen += [name for name in matches if name not in chosen]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 #: What to do about a word among numbers.
-LABELS = "mend it, or leave it empty if it is missing; write C(...) in a formula for labels"
+LABELS = "correct it, or leave it empty if it is missing; write C(...) in a formula for labels"
 #: What stands for a missing number; a missing label is an empty field only.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "#n/a", "."})
 #: What other programs write between columns.

@@ -185,7 +185,7 @@ def _named_ways(labels: object, rows: Rows) -> dict[str, object] | None:
         names = [way if isinstance(way, str) else getattr(way, "name", None) for way in labels]
         named = {str(names[k] or f"way {k + 1}"): way for k, way in enumerate(labels)}
         if len(named) < len(labels):
-            raise InputError("clusters", "has two ways of the same name", "rename one")
+            raise InputError("clusters", "names two clusterings alike", "rename one")
     else:
         return None
     if not named:

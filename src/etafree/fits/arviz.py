@@ -130,7 +130,7 @@ def chosen_names(posterior: xr.Dataset, var_names: object, filter_vars: str | No
     try:
         chosen = _var_names(asked, posterior, filter_vars)  # type: ignore[arg-type]
     except re.error as error:
-        problem = f"is no regular expression: {error}"
+        problem = f"is not a valid regular expression: {error}"
         raise InputError("var_names", problem, f"choose from {names}") from None
     except (KeyError, ValueError) as error:
         raise InputError("var_names", str(error.args[0]), f"choose from {names}") from None

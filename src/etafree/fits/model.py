@@ -539,7 +539,7 @@ def prior_weight(eta: float | None, prior: str | None) -> tuple[float, float, st
         )
     if prior != "unscaled" or eta == 1.0:
         return eta, 1.0, "prior as a"
-    return eta, 1.0 / eta, f"prior over eta = {eta:g}, which moves with eta, as a"
+    return eta, 1.0 / eta, f"prior over eta = {eta:g}, which depends on eta, as a"
 
 
 def _unconstrained(density: Density, samples: Mapping[str, Array]) -> Array:

@@ -294,7 +294,9 @@ def _places(names: Sequence[str], name: str, filter_vars: object, argument: str)
     try:
         pattern = re.compile(name if filter_vars == "regex" else re.escape(name))
     except re.error as error:
-        raise InputError(argument, f"{name!r:.60} is no regular expression: {error}") from None
+        raise InputError(
+            argument, f"{name!r:.60} is not a valid regular expression: {error}"
+        ) from None
     found = pattern.fullmatch if filter_vars is None else pattern.search
     vectors = [own.partition("[")[0] if own.endswith("]") else own for own in names]
     exact = [j for j, own in enumerate(names) if found(own)]

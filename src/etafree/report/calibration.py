@@ -25,7 +25,7 @@ from etafree.posterior import GeneralizedPosterior
 from etafree.report import charts
 from etafree.report.page import Row, Scale, Section, between, render, shown, table_html
 from etafree.report.plots import density
-from etafree.report.summaries import flat_variables, plug_ins
+from etafree.report.summaries import center, flat_variables, plug_ins
 from etafree.samplers import sample
 from etafree.samplers.importance import trustworthy
 from etafree.totals.linear import has_design
@@ -216,7 +216,7 @@ def calibration_page(result: Calibration, *, etas: Sequence[float] | None = None
             ["A check that does not pass says what to do."],
             checks=sorted(result.checks, key=lambda c: VERDICTS.index(c.verdict)),
         ),
-        Section("Where this comes from", facts=_facts(result)),
+        Section("How this was computed", facts=_facts(result)),
     ]
     if grid:
         sections.insert(1, _slider(result, table, sweep(result, grid), level))
@@ -280,7 +280,7 @@ def _slider(
         f"At each learning rate η the posterior is drawn afresh ({draws} draws, one seed) and "
         f"calibrated to the same target: {level} intervals. Calibrated ones move by Monte "
         "Carlo error, and at small η by the posterior's shape. An arrow means that an interval "
-        "goes on."
+        "extends beyond the axis."
     ]
     if result.fit is not None:
         paragraphs.append(
@@ -375,7 +375,7 @@ def _facts(result: Calibration) -> list[tuple[str, str]]:
     t, s, draws = result.target, dict(result.settings), result.original
     facts = {
         "covers": t.estimand,
-        "centre": "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind,
+        "centre": center(result),
         "spread": t.describe(),
         "correction": t.correction,
         "clusters": str(t.clusters or ""),

@@ -154,7 +154,7 @@ def headline(result: Calibration) -> list[str]:
     lines = [
         f"{100 * level:g} % intervals for {count}, {t.in_words()}",
         width_in_words(summary_table(shown, level, "draws")["ratio"]),
-        f"covers: {t.estimand}, not the parameter of the process that made the data",
+        f"covers: {t.estimand}, not the parameter of the process that generated the data",
     ]
     if fit is not None and fit.latent:
         lines.append(f"integrated out: {', '.join(fit.latent)} (see group_effects())")
@@ -200,7 +200,7 @@ def width_in_words(ratios: pd.Series) -> str:
     if right:
         some = ", ".join(right) if len(right) <= NAMED else f"{len(right)} parameters"
         parts.append(f"about right for {some}")
-    return f"the posterior was {'; '.join(parts) or 'of a width that is not known'}"
+    return f"the posterior was {'; '.join(parts) or 'of unknown width'}"
 
 
 class Text(str):
@@ -212,14 +212,13 @@ class Text(str):
 def details(result: Calibration) -> Text:
     """Return lines that say in the method's terms how a Calibration was made."""
     s, t, draws = result.settings, result.target, result.original
-    center = "posterior mean (open-faced sandwich)" if s["kind"] == "scale" else t.center_kind
     moved = s["kind"] != "scale" and t.center_kind != "mean"
-    shift = f", {np.max(np.abs(result.center_shift)):.2g} se from the posterior mean at most"
+    shift = f", at most {np.max(np.abs(result.center_shift)):.2g} se from the posterior mean"
     eta = "unknown eta" if draws.eta is None else f"eta = {draws.eta:g}"
     lines = [
         f"draws: {len(draws)} at {eta}, {draws.sampler}, moved by one affine map",
         f"map: {s['kind']}, root {s['root']}, from the {s['working']}",
-        f"centre: {center}{shift if moved else ''}",
+        f"centre: {center(result)}{shift if moved else ''}",
         f"spread: {t.describe()}",
     ]
     if t.n is not None:
@@ -230,6 +229,21 @@ def details(result: Calibration) -> Text:
         lines.append(f"Monte Carlo error of se: {100 * t.se_error.max():.1f} % at most")
     lines += [f"{role}: {values}" for role, values in plug_ins(t).items() if values]
     return Text("\n".join(lines))
+
+
+#: Centres in words; a target's own is "given".
+CENTERS = {
+    "map": "the minimiser of loss plus penalty (MAP)",
+    "one_step": "one Newton step from the posterior mean",
+    "mean": "the posterior mean",
+}
+
+
+def center(result: Calibration) -> str:
+    """Return in words where calibrated draws are centred."""
+    if result.settings["kind"] == "scale":
+        return f"{CENTERS['mean']} (open-faced sandwich)"
+    return CENTERS.get(result.target.center_kind, result.target.center_kind)
 
 
 def plug_ins(target: Target) -> dict[str, str]:
