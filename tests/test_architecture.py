@@ -87,5 +87,5 @@ def test_documents_name_files_that_exist(name: str) -> None:
     text = (ROOT / name).read_text()
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
         assert ((ROOT / name).parent / target).exists(), f"{name} links to {target}"
-    for target in re.findall(r"make (\w+)", text):
+    for target in re.findall(r"(?:`|^)make (\w+)", text, flags=re.M):
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.M), target

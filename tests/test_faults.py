@@ -176,7 +176,10 @@ def full_disk(after=0):
 def test_a_full_disk_changes_nothing(kind, tmp_path) -> None:
     name, write = WRITERS[kind]
     path, result = tmp_path / name, fault_work.calibrated()
-    with full_disk(), pytest.raises(InputError, match=r"cannot be written \(.*make room") as info:
+    with (
+        full_disk(),
+        pytest.raises(InputError, match=r"cannot be written \(.*free some space") as info,
+    ):
         write(path, result)
     assert str(path) in one_line(info.value)
     assert list(tmp_path.iterdir()) == []
@@ -252,7 +255,7 @@ def test_a_study_on_a_full_disk_keeps_its_cells_and_resumes(
     arguments = [study, "--out", out, *options, "--workers", 1]
     with full_disk():
         told = command(monkeypatch, capsys, *arguments)
-    assert told.startswith("etafree: out: ")
+    assert told.startswith("etafree: --out: ")
     assert list(out.iterdir()) == []
     with full_disk(after=2):
         told = command(monkeypatch, capsys, *arguments)

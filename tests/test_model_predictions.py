@@ -208,7 +208,7 @@ def test_what_no_model_predicts_is_refused(counts, bambi_counts, formula, tmp_pa
     refused("group_effects", "is of models", lambda: formula.predict(group_effects=True))
     refused("model", "pickled", lambda: pickle.loads(pickle.dumps(bambi_counts[1])).predict())
     saved = ef.Calibration.load(counts[1].save(tmp_path / "result.npz"))
-    refused("predict", "files keep neither", saved.predict)
+    refused("predict", "a PyMC or Bambi fit", saved.predict)
 
 
 def test_a_pickled_pymc_result_predicts(counts):

@@ -357,7 +357,7 @@ def test_every_kind_draws_or_says_what_it_needs(kind, tmp_path) -> None:
     posterior = ef.GeneralizedPosterior(criterion, 1.0)
     active = ef.calibrate(ef.sample(posterior, 400, seed=1), posterior)
     active.plot(active.shown.names[0], kind=kind).canvas.draw()
-    refused("var_names", "is no parameter", lambda: active.plot(active.inactive[0], kind=kind))
+    refused("var_names", "is not a parameter", lambda: active.plot(active.inactive[0], kind=kind))
 
 
 def test_a_series_has_no_clusters_to_leave_out() -> None:

@@ -204,7 +204,7 @@ def test_the_landing_pages_blocks_can_be_copied(browser, site, address) -> None:
 def test_the_landing_page_says_it_in_one_screen(browser, site, address) -> None:  # noqa: F811
     visit = Visit(browser, address, 1200)
     visit.open(f"{address}/index.html")
-    for what in ("What goes in", "What comes out", "Why"):
+    for what in ("Input.", "Output.", "Why."):
         box = visit.page.get_by_text(what, exact=False).first.bounding_box()
         assert box["y"] < 700
     picture = visit.page.locator("article img").first.bounding_box()

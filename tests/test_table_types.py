@@ -123,10 +123,12 @@ def test_text_bytes_and_days_are_categories_without_being_asked(kind, tmp_path) 
 @pytest.mark.parametrize("kind", TIMES)
 def test_dates_are_no_numbers(kind, tmp_path) -> None:
     table = table_of(TIMES[kind])
-    refused("formula", "dates of 'c'", lambda: same(table, "y ~ x + c", tmp_path))
+    refused("formula", "the dates in 'c'", lambda: same(table, "y ~ x + c", tmp_path))
     for data in sources(table, tmp_path).values():
         refused(
-            "formula", "dates of 'c'", lambda d=data: ef.Criterion.from_parts(SQUARED, d, "y ~ c")
+            "formula",
+            "the dates in 'c'",
+            lambda d=data: ef.Criterion.from_parts(SQUARED, d, "y ~ c"),
         )
 
 

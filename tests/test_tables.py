@@ -161,7 +161,7 @@ def test_every_type_means_what_it_does_in_pandas(kind: str, library: str) -> Non
         theta = ef.minimise(expected).theta
         np.testing.assert_allclose(ef.minimise(read).theta, theta, rtol=1e-8, atol=1e-11)
     if kind in TIMES:
-        refused("formula", "dates of 'c'", lambda: formula(given, "y ~ c"))
+        refused("formula", "the dates in 'c'", lambda: formula(given, "y ~ c"))
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -364,8 +364,8 @@ def _lead(result: Calibration, table: pd.DataFrame) -> str:
     off = [c.name for c in result.checks if c.verdict != "ok"]
     checks = f"Checks to look at: {', '.join(off)}." if off else "All checks passed."
     return (
-        f"The intervals cover {result.target.estimand}, not the parameter of the process that made "
-        f"the data. Their width is {between(table['ratio'].dropna())} times that of the "
+        f"The intervals cover {result.target.estimand}, not the parameter of the process that "
+        f"generated the data. Their width is {between(table['ratio'].dropna())} times that of the "
         f"draws before, and does not depend on the learning rate η. {checks}"
     )
 

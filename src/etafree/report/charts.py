@@ -125,10 +125,10 @@ def shape(result: Calibration, level: str) -> list[Section]:
         paths = [("band", low + back), ("grey", "M0,0.5H100"), ("after thin", path)]
         charts.append(Chart(name, [(f"half the height is {reach:.2g}", paths)], across.ticks(), 56))
     said = (
-        "How far quantiles of the calibrated draws are from those of the law of the t ratio, in "
-        "standard errors, from its lower to its upper tail; the grey band has 95 % of samples of "
-        f"as many effective draws. Off the band, {level} limits by draws and by standard errors "
-        "differ: see the check 'shape'."
+        "How far quantiles of the calibrated draws are from those of the distribution of the t "
+        "ratio, in standard errors, from its lower to its upper tail; the grey band has 95 % of "
+        f"samples of as many effective draws. Off the band, {level} limits by draws and by "
+        "standard errors differ: see the check 'shape'."
     )
     return [Section("The shape of the draws", [said, *_first(result)], charts=charts)]
 

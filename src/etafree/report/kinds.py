@@ -210,7 +210,7 @@ def _coverage(asked: Asked) -> Figure:
     result, c = asked.result, asked.result.criterion
     places = asked.places(result.shown.names)
     table, checked = implied_coverage(result, asked.level, places), None
-    note = "by the law of their t ratio"
+    note = "by the distribution of their t ratio"
     if c is not None and result.target.dependence is not None and c.n * c.p <= QUICK:
         try:
             checked = result.coverage_check(REDRAWN, level=asked.level, seed=SEED).loc[table.index]
@@ -345,15 +345,15 @@ def _shape(asked: Asked) -> Figure:
     for j, ax in enumerate(panels.axes):
         columns = found.law[:, j], found.draws[:, j], found.band[..., j], found.ends[..., j]
         plots.shape(ax, *columns, ink(ax))
-    panels.label("quantiles of the law of the t ratio", "quantiles of the draws")
+    panels.label("quantiles of the reference distribution", "quantiles of the draws")
     colours = ink(panels.axes[0])
     keys = [
         plots.key("calibrated draws", colours.after, "", 2.0),
         plots.key(f"limits of the {100 * asked.level:g} % interval", colours.after, "s", 0.0),
-        plots.key("95 % of samples of that law", colours.faint, "", 6.0),
+        plots.key("95 % of samples from that distribution", colours.faint, "", 6.0),
     ]
     ess = counted_noun(round(result.original.ess), "effective draw")
-    title = f"The shape of {ess} against their law"
+    title = f"The shape of {ess} against their reference distribution"
     return panels.finish(title, keys, names=names)
 
 
