@@ -78,7 +78,7 @@ def test_the_page_tells_what_is_covered_how_it_was_made_and_what_to_watch(result
     assert "not the parameter of the process that generated the data" in text
     assert result.target.describe() in text
     for fact in (
-        "map",
+        "(MAP)",
         "CR3",
         "30 clusters",
         "t with",
