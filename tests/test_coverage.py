@@ -167,3 +167,20 @@ def test_a_scenario_that_ran_anew_is_recorded_with_the_others(tmp_path: Path) ->
     moved = [line for line in page.splitlines() if line not in own]
     assert moved
     assert all(line.startswith("| paper, G = 20") for line in moved)
+
+
+def test_the_landing_page_has_the_records_numbers() -> None:
+    record = pd.read_csv(RECORDED)
+    ours = record[record["method"].str.startswith("location-scale")]
+    quiet = ours.groupby("scenario")["flagged"].max() <= 0.5
+    raw = record.query("method == 'uncalibrated'")["coverage"]
+    shown = ours[ours["scenario"].isin(quiet[quiet].index)]["coverage"]
+    text = " ".join((RECORDED.parent / "index.md").read_text().split())
+    for part in (
+        f"In [{record['scenario'].nunique()} simulated scenarios](coverage.md)",
+        f"covered {raw.min():.0%} to {raw.max():.0%} before".replace("%", " %"),
+        f"and {shown.min():.0%} to {shown.max():.0%} after it in the {quiet.sum()} where".replace(
+            "%", " %"
+        ),
+    ):
+        assert part in text
