@@ -142,14 +142,15 @@ def public() -> dict[str, Call]:
             {"fit": [a_chain(drawn, y - drawn @ X.T)], "var_names": "b", "eta": 1.0},
         ),
         "LogPrior.normal": (ef.LogPrior.normal, {"mean": np.zeros(3), "covariance": np.eye(3)}),
-        "minimise": (ef.minimise, {"criterion": criterion, "start": np.zeros(3)}),
+        "minimise": (ef.minimise, {"criterion": criterion, "start": np.zeros(3), "threads": 2}),
+        "threads": (lambda count: ef.threads(count).__exit__(), {"count": 2}),
         "bootstrap": (
             ef.bootstrap,
-            {"criterion": criterion, "draws": 20, "clusters": labels, "seed": 1},
+            {"criterion": criterion, "draws": 20, "clusters": labels, "seed": 1, "threads": 2},
         ),
         "loss_likelihood_bootstrap": (
             ef.loss_likelihood_bootstrap,
-            {"criterion": criterion, "draws": 20, "clusters": labels, "seed": 1},
+            {"criterion": criterion, "draws": 20, "clusters": labels, "seed": 1, "threads": 2},
         ),
         "q_posterior": (
             ef.q_posterior,

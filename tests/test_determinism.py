@@ -80,6 +80,7 @@ def _on(threads: int) -> dict[str, str]:
     """Return the fingerprints of a process with so many threads, on as many processors."""
     names = ("OMP", "OPENBLAS", "MKL", "NUMBA")
     environment = {**os.environ, **{f"{name}_NUM_THREADS": str(threads) for name in names}}
+    environment["ETAFREE_THREADS"] = str(threads)
     code = "import os, runpy, sys; "
     if hasattr(os, "sched_setaffinity"):
         code += f"os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[:threads]}); "

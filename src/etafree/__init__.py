@@ -8,6 +8,7 @@ from etafree.criterion import Criterion
 from etafree.dependence import Clusters, Panel, ReplicateWeights, Survey, TimeSeries
 from etafree.draws import Draws
 from etafree.fits import Fit, from_arviz, from_bambi, from_numpyro, from_pymc, from_stan
+from etafree.foundation.threads import threads
 from etafree.learning_rates import LearningRate, select
 from etafree.map import LocationScaleMap, Map
 from etafree.optimize import Minimum, minimise
@@ -71,6 +72,7 @@ __all__ = [
     "select",
     "table",
     "target",
+    "threads",
 ]
 
 

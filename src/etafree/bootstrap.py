@@ -23,17 +23,18 @@ from etafree.draws import Draws
 from etafree.errors import CalibrationWarning, ConvergenceError, EtafreeError, InputError
 from etafree.foundation.arguments import Array, as_count, as_seeds, told_seed
 from etafree.foundation.terminal import counted
-from etafree.foundation.threads import own_settings
+from etafree.foundation.threads import in_threads, own_settings
 from etafree.inference import resample_counts
 from etafree.optimize import Minimum, minimise
-from etafree.optimize.many import minimisers
+from etafree.optimize.many import Minimisers, minimisers, steps_suit
 from etafree.penalties import KinkedPenalty
 from etafree.sandwich import target_of
 from etafree.target import Target
 from etafree.totals.base import require
 
-#: Numbers in a block of weights, and the fewest resamples in one.
-NUMBERS, FEWEST = 1 << 18, 8
+#: Numbers in a block of weights, and the fewest resamples in one. Blocks of that few resamples are
+#: long: their rows are shared out among threads, otherwise the blocks.
+NUMBERS, FEWEST = 1 << 17, 8
 
 
 class Resamples(NamedTuple):
@@ -149,9 +150,16 @@ def resamples(
 
     Plug-ins that were estimated from the rows move with the weights, to first order.
     """
-    stacked, fits = criterion.stacked(fit.theta), []
-    for weights, weight_kind in weight_blocks(criterion, count, groups, seeds, kind):
-        fits.append(minimisers(criterion, fit, weights, weight_kind, stacked))
+    stacked = criterion.stacked(fit.theta)
+
+    def work(block: tuple[Array, str]) -> Minimisers:
+        return minimisers(criterion, fit, *block, stacked)
+
+    blocks = weight_blocks(criterion, count, groups, seeds, kind)
+    side_by_side = criterion.n <= NUMBERS // FEWEST and steps_suit(criterion)
+    fits = list(
+        in_threads(work, blocks, criterion.n * criterion.p) if side_by_side else map(work, blocks)
+    )
     thetas, hessians, found = (np.concatenate(arrays) for arrays in zip(*fits, strict=True))
     drawn = Resamples(thetas[found], hessians[found], np.flatnonzero(found), count)
     if len(drawn.thetas) < min(count, criterion.p + 2):
@@ -160,8 +168,14 @@ def resamples(
     return drawn
 
 
+@own_settings
 def loss_likelihood_bootstrap(
-    criterion: Criterion, draws: int = 1000, *, clusters: object = None, seed: object = 0
+    criterion: Criterion,
+    draws: int = 1000,
+    *,
+    clusters: object = None,
+    seed: object = 0,
+    threads: int | None = None,
 ) -> Draws:
     r"""Draw minimisers under Dirichlet weights: a posterior that needs no learning rate.
 
@@ -181,6 +195,8 @@ def loss_likelihood_bootstrap(
         One way only.
     seed : int, SeedSequence or Generator
         The same seed gives the same draws.
+    threads : int, optional
+        How many threads work on the rows; the result is the same. See `etafree.threads`.
 
     Returns
     -------
@@ -211,8 +227,14 @@ def loss_likelihood_bootstrap(
     return _drawn(criterion, draws, clusters, seed, "dirichlet")
 
 
+@own_settings
 def bootstrap(
-    criterion: Criterion, draws: int = 1000, *, clusters: object = None, seed: object = 0
+    criterion: Criterion,
+    draws: int = 1000,
+    *,
+    clusters: object = None,
+    seed: object = 0,
+    threads: int | None = None,
 ) -> Draws:
     r"""Draw minimisers of data resampled with replacement.
 
@@ -223,7 +245,7 @@ def bootstrap(
 
     Parameters
     ----------
-    criterion, draws, clusters, seed : Criterion, int, labels and seed
+    criterion, draws, clusters, seed, threads : Criterion, int, labels, seed and int
         As for `loss_likelihood_bootstrap`.
 
     Returns
@@ -260,7 +282,7 @@ def _drawn(criterion: Criterion, draws: int, clusters: object, seed: object, kin
     if drawn.failed:
         left_out = f"{drawn.failed} of {count} resamples have no minimiser and are left out"
         advice = "the spread is understated; add a penalty"
-        warnings.warn(f"{left_out}: {advice}", CalibrationWarning, stacklevel=3)
+        warnings.warn(f"{left_out}: {advice}", CalibrationWarning, stacklevel=4)
     info = {
         "ess": float(len(drawn.thetas)),
         "failed": drawn.failed,

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
@@ -33,6 +34,7 @@ from etafree.dependence.clusters import cluster_parts, stacked_of
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_choice, as_count, as_level, in_order
+from etafree.foundation.threads import in_threads
 from etafree.target import Law, Target
 
 WEBB = np.sqrt([1.5, 1.0, 0.5])
@@ -46,7 +48,7 @@ ROUNDING = 1e-6
 #: Step of a derivative in standard errors.
 STEP = 1e-3
 #: Random numbers per block of wild weights, and of resampled rows.
-BLOCK, RESAMPLED = 4_000_000, 1 << 18
+BLOCK, RESAMPLED = 1 << 18, 1 << 18
 
 
 @dataclass(frozen=True)
@@ -159,21 +161,35 @@ def _polynomials(
     scores: Array, reach: Array, pull: Array, h: Array, draws: int, rng: np.random.Generator
 ) -> Array:
     """Return n0, n1, q0, q1, q2, (5, draws): numerators and variances as polynomials in d."""
-    blocks, step = [], max(1, BLOCK // len(scores))
-    for first in range(0, draws, step):
-        v = WEBB[rng.integers(0, 6, (min(step, draws - first), len(scores)))]
-        base, slope = v * (scores @ h), v * (reach @ h)
-        left, tilt = base - v @ scores @ pull.T, slope - v @ reach @ pull.T
-        cross = 2 * np.einsum("ij,ij->i", left, tilt)
-        squares = np.square(left).sum(axis=1), cross, np.square(tilt).sum(axis=1)
-        blocks.append(np.array([base.sum(axis=1), slope.sum(axis=1), *squares]))
-    return np.concatenate(blocks, axis=1)
+    step = max(1, BLOCK // len(scores))
+    base, slope = scores @ h, reach @ h
+
+    def work(picked: NDArray[np.int64]) -> Array:
+        v = WEBB[picked]
+        left, tilt = v * base - v @ scores @ pull.T, v * slope - v @ reach @ pull.T
+        cross = np.vecdot(left, tilt)
+        squares = np.vecdot(left, left), 2 * cross, np.vecdot(tilt, tilt)
+        return np.array([v @ base, v @ slope, *squares])
+
+    picked = (rng.integers(0, 6, (many, len(scores))) for many in _lengths(draws, step))
+    return np.concatenate(list(in_threads(work, picked, draws * len(scores))), axis=1)
+
+
+def _lengths(count: int, step: int) -> Iterator[int]:
+    """Yield the lengths of the blocks of at most `step` that make `count`."""
+    for first in range(0, count, step):
+        yield min(step, count - first)
 
 
 def resample_counts(units: Array, many: int, rng: np.random.Generator) -> Array:
     """Return how often each of `units` copies is drawn with replacement, (many, units)."""
     total = int(units.sum())
-    drawn = rng.integers(total, size=(many, total))
+    return _tallied(units, rng.integers(total, size=(many, total)))
+
+
+def _tallied(units: Array, drawn: NDArray[np.int64]) -> Array:
+    """Return how often each unit is among the copies drawn, (many, copies) -> (many, units)."""
+    many, total = drawn.shape
     if total != len(units) or not (units == 1.0).all():
         drawn = np.repeat(np.arange(len(units)), units.astype(np.intp))[drawn]
     drawn += np.arange(many)[:, None] * len(units)
@@ -192,13 +208,14 @@ def t_ratios(influences: Array, draws: int, rng: np.random.Generator) -> Array:
     m = len(influences)
     centred = influences - influences.mean(axis=0)
     both = np.hstack([centred, np.square(centred)])
-    out, step = np.empty((draws, influences.shape[1])), max(1, RESAMPLED // m)
-    for first in range(0, draws, step):
-        counts = resample_counts(np.ones(m), min(step, draws - first), rng)
-        sums, squares = np.split(counts @ both, 2, axis=1)
-        spread = np.sqrt(np.maximum(squares - np.square(sums) / m, 1e-300))
-        out[first : first + step] = sums / spread
-    return out
+    step = max(1, RESAMPLED // m)
+
+    def work(drawn: NDArray[np.int64]) -> Array:
+        sums, squares = np.split(_tallied(np.ones(m), drawn) @ both, 2, axis=1)
+        return np.asarray(sums / np.sqrt(np.maximum(squares - np.square(sums) / m, 1e-300)))
+
+    drawn = (rng.integers(m, size=(many, m)) for many in _lengths(draws, step))
+    return np.concatenate(list(in_threads(work, drawn, draws * m)))
 
 
 def ratio_quantiles(ratios: Array, law: Law | None, probabilities: Array) -> Array:

@@ -128,6 +128,7 @@ HESSIAN_ADVICE = "pass the Hessian of the total loss, not its negative or invers
 MEAT_ADVICE = "it must be a variance of the total score"
 
 
+@own_settings
 def target(
     criterion: Criterion,
     *,
@@ -141,6 +142,7 @@ def target(
     dof: float | None = None,
     mean: Array | None = None,
     var_names: object = None,
+    threads: int | None = None,
 ) -> Target:
     r"""Return the estimate of a criterion with its sandwich covariance.
 
@@ -187,6 +189,8 @@ def target(
     var_names : str or list of str, optional
         Parameters to report; the others stay in the computation. With as many parameters as rows or
         clusters, or more, :math:`B` is singular, and only a few can be reported jointly.
+    threads : int, optional
+        How many threads work on the rows; the result is the same. See `etafree.threads`.
 
     Returns
     -------

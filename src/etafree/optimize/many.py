@@ -19,13 +19,16 @@ from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import CONDITION_FAIL
+from etafree.foundation.threads import sum_in_threads
 from etafree.losses import KinkedLoss
 from etafree.optimize import Minimum, minimise
-from etafree.totals.linear import BLOCK, has_design
+from etafree.totals.linear import BLOCK, cut, has_design
 from etafree.totals.nuisance import Stacked
 
 NEARLY = 1e-7  #: A relative gradient after which one more Newton step leaves rounding errors only.
 STEPS = 15
+#: Blocks of rows that one thread takes at a time.
+SPAN = 32
 
 
 class Batch(NamedTuple):
@@ -72,12 +75,14 @@ def batch(criterion: Criterion, thetas: Array, weights: Array | None = None) -> 
     if weights is None and total.weights is not None:
         weights = total.weights[None]
     count, p = max(len(thetas), 1 if weights is None else len(weights)), total.p
-    gradients, square = np.zeros((count, p)), np.zeros(count)
-    triangles = np.zeros((count, p * (p + 1) // 2))
-    step = max(64, BLOCK // max(count, triangles.shape[1]))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, total.n, step):
-            rows = slice(start, start + step)
+    pairs = p * (p + 1) // 2
+    step = max(64, BLOCK // max(count, pairs))
+
+    def over(span: slice) -> tuple[Array, Array, Array]:
+        """Return gradients, lower triangles of Hessians and squared slopes of some rows."""
+        gradients, triangles = np.zeros((count, p)), np.zeros((count, pairs))
+        square = np.zeros(count)
+        for rows in cut(span, step):
             X, y = total.X[rows], total.y[rows]
             u = thetas @ X.T
             if total.offset is not None:
@@ -89,6 +94,11 @@ def batch(criterion: Criterion, thetas: Array, weights: Array | None = None) -> 
             gradients += slope @ X
             triangles += curvature @ outer_products(X)
             square += np.einsum("bn,bn->b", slope, slope)
+        return gradients, triangles, square
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        spans = list(cut(slice(0, total.n), SPAN * step))
+        gradients, triangles, square = sum_in_threads(over, spans, total.n * p)
     hessians = unpacked(triangles, p)
     if criterion.strength > 0:  # at each weighting's own size
         sums = np.array([total.weight]) if weights is None else weights.sum(axis=1)
@@ -113,7 +123,7 @@ def minimisers(
     thetas = np.tile(fit.theta, (count, 1))
     hessians = np.tile(fit.hessian, (count, 1, 1))
     found = np.zeros(count, dtype=bool)
-    if has_design(criterion.total) and not isinstance(criterion.loss, KinkedLoss):
+    if steps_suit(criterion):
         _newton(criterion, weights, thetas, hessians, found)
     for k in np.flatnonzero(~found):
         try:
@@ -126,6 +136,11 @@ def minimisers(
         pull = linalg.solve(fit.hessian, stacked.slope, "Hessian")
         thetas = thetas - weights @ stacked.influence @ pull.T
     return Minimisers(thetas, hessians, found)
+
+
+def steps_suit(criterion: Criterion) -> bool:
+    """Return whether Newton steps of many weightings at once reach their minimisers."""
+    return has_design(criterion.total) and not isinstance(criterion.loss, KinkedLoss)
 
 
 def _newton(

@@ -71,7 +71,7 @@ class Minimum:
 
 
 @own_settings
-def minimise(criterion: Criterion, start: object = None) -> Minimum:
+def minimise(criterion: Criterion, start: object = None, *, threads: int | None = None) -> Minimum:
     r"""Return the minimiser of the penalized total loss, :math:`\hat\theta = \arg\min L`.
 
     Newton steps with the exact Hessian, halved until the value falls; where the Hessian is not
@@ -88,6 +88,8 @@ def minimise(criterion: Criterion, start: object = None) -> Minimum:
         What is minimised.
     start : (p,) array, optional
         First point; found from the data if not given.
+    threads : int, optional
+        How many threads work on the rows; the result is the same. See `etafree.threads`.
 
     Returns
     -------

@@ -37,7 +37,12 @@ ROUNDING = 0.1
 @shown("sampling")
 @own_settings
 def sample(
-    posterior: GeneralizedPosterior, draws: int = 4000, seed: object = 0, sampler: str = "auto"
+    posterior: GeneralizedPosterior,
+    draws: int = 4000,
+    seed: object = 0,
+    sampler: str = "auto",
+    *,
+    threads: int | None = None,
 ) -> Draws:
     r"""Draw from a generalized posterior, :math:`\propto\exp\{-\eta L(\theta)\}\tilde\pi(\theta)`.
 
@@ -53,6 +58,8 @@ def sample(
         ``auto``: quadrature for one parameter, otherwise importance sampling around the
         variational normal approximation; if its weights fail (Pareto k at least 0.7, or an
         effective share below 5 %), elliptical slice sampling.
+    threads : int, optional
+        How many threads work on the rows; the result is the same. See `etafree.threads`.
 
     Returns
     -------

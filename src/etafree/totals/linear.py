@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from etafree.data.groups import Groups
 from etafree.foundation.arguments import Array
+from etafree.foundation.threads import in_threads
 from etafree.losses import KinkedLoss, LinearLoss, ResidualLoss
 from etafree.losses.residual import Huber, mad_fit
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Total
@@ -30,6 +31,8 @@ BLOCK = 1 << 16
 COMPILE_FROM = 2_000_000
 #: Rows, and rows times parameter values, that `totals` takes at a time: what fits the inner cache.
 TOTALS_ROWS, TOTALS_NUMBERS = 1 << 10, 1 << 14
+#: Rows and parameter values that one thread takes in `totals`.
+THREAD_ROWS, THREAD_POINTS = 1 << 14, 1 << 9
 #: Gauss-Hermite nodes for expectations under a normal predictor.
 NODES = 16
 
@@ -42,9 +45,13 @@ def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     >>> [b.stop for b in row_blocks(5, BLOCK)]
     [1, 2, 3, 4, 5]
     """
-    step = max(1, BLOCK // max(1, columns))
-    for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))
+    return cut(slice(0, rows), max(1, BLOCK // max(1, columns)))
+
+
+def cut(rows: slice, step: int) -> Iterator[slice]:
+    """Yield slices that cut a slice into pieces of so many rows, whatever is left in the last."""
+    for start in range(rows.start, rows.stop, step):
+        yield slice(start, min(start + step, rows.stop))
 
 
 def add_moments(
@@ -306,8 +313,13 @@ class LinearTotal(PredictorTotal):
         return value, gradient, hessian, slope_square
 
     @property
+    def _numbers(self) -> int:
+        """Numbers in the rows so far, which say whether compiled code and threads pay."""
+        return (self.first + self.n) * self.p
+
+    @property
     def _compiled(self) -> bool:
-        return (self.first + self.n) * self.p >= COMPILE_FROM
+        return self._numbers >= COMPILE_FROM
 
     @property
     def column_norms(self) -> Array:
@@ -334,10 +346,23 @@ class LinearTotal(PredictorTotal):
 
     def totals(self, thetas: Array) -> Array:
         """Return the total loss at each of many parameter values, (D, p) -> (D,)."""
+        out, points = np.zeros(len(thetas)), list(cut(slice(0, len(thetas)), THREAD_POINTS))
+        tasks = [(rows, some) for rows in cut(slice(0, self.n), THREAD_ROWS) for some in points]
+
+        def work(task: tuple[slice, slice]) -> Array:
+            rows, some = task
+            return self._totals(rows, thetas[some])
+
+        for (_, some), sums in zip(tasks, in_threads(work, tasks, self._numbers), strict=True):
+            out[some] += sums
+        return out
+
+    def _totals(self, span: slice, thetas: Array) -> Array:
+        """Return what `totals` does, over a span of the rows."""
         out = np.zeros(len(thetas))
-        for rows in row_blocks(self.n, BLOCK // TOTALS_ROWS):
+        for rows in cut(span, TOTALS_ROWS):
             X, y = self.X[rows].T, self.y[rows]
-            for points in row_blocks(len(thetas), BLOCK // TOTALS_NUMBERS * len(y)):
+            for points in cut(slice(0, len(thetas)), max(1, TOTALS_NUMBERS // len(y))):
                 u = thetas[points] * X if self.p == 1 else thetas[points] @ X
                 if self.offset is not None:
                     u += self.offset[rows]
