@@ -77,6 +77,7 @@ ALONE = (
     "generated/commands",
     "coverage",
     "tournament",
+    "comparison",
     "reliability",
     "performance",
     "changelog",

@@ -1,4 +1,4 @@
-"""``python -m studies coverage``, ``record``, ``tournament``, ``effects``, in a checkout's root."""
+"""``python -m studies coverage``, ``tournament`` and others, in the root of a checkout."""
 
 from __future__ import annotations
 
@@ -139,6 +139,39 @@ def effects(
         out, replicates=replicates, seed=seed, only=only, workers=workers, scheduler=scheduler
     )
     say(effects_markdown(table))
+
+
+@app.command()
+def multilevel(
+    out: Folder,
+    replicates: Annotated[int, typer.Option(help="Data sets per design.")] = 400,
+    seed: Annotated[int, typer.Option(help="Seed of data and draws.")] = 1,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+) -> None:
+    """Jackknife a multilevel fit from conditional and from marginal log-likelihoods.
+
+    Example: python -m studies multilevel --out build/multilevel --replicates 4
+    """
+    from etafree.foundation.terminal import say
+    from studies.multilevel import multilevel_markdown, run_multilevel
+
+    table = run_multilevel(
+        out, replicates=replicates, seed=seed, workers=workers, scheduler=scheduler
+    )
+    say(multilevel_markdown(table))
+
+
+@app.command("neighbours")
+def compare_neighbours() -> None:
+    """Print numbers of other packages beside ours.
+
+    Example: python -m studies neighbours
+    """
+    from etafree.foundation.terminal import say
+    from studies.neighbours import comparisons, neighbours_markdown
+
+    say(neighbours_markdown(comparisons()))
 
 
 if __name__ == "__main__":
