@@ -1,4 +1,7 @@
-"""Compare a Huber fit with clustered standard errors with the fit alone in statsmodels."""
+"""Compare a Huber fit with clustered standard errors with the fit alone in statsmodels.
+
+Then what a second thread gains in fits, sandwiches, sampling and bootstraps.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 import etafree as ef
+from benchmarks import threads
 from benchmarks.timing import Row, announce, cpu_seconds, interleaved_ratios
 
 __all__ = ["run"]
@@ -18,7 +22,7 @@ DOF = 2.5
 
 
 def run(quick: bool) -> list[Row]:
-    """Return the ratio of statsmodels' CPU time to etafree's.
+    """Return the ratio of statsmodels' CPU time to etafree's, and those of one thread to two.
 
     etafree: criterion, fit and CR1 sandwich at a given scale. statsmodels: `RLM` and its fit, which
     estimates the scale along the way and knows no clusters.
@@ -57,4 +61,4 @@ def run(quick: bool) -> list[Row]:
     note = f"estimates within {apart:.1g} standard errors of each other (scales differ)"
     if len(ratios) < 5:
         note += f"; {len(ratios)} runs, one takes over 20 s"
-    return [Row("fit", GOAL, True, ratios, note=note)]
+    return [Row("fit", GOAL, True, ratios, note=note), *threads.run(quick)]

@@ -32,6 +32,7 @@ def many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etafree.totals.linear.TOTALS_ROWS", 16)
     monkeypatch.setattr("etafree.totals.linear.THREAD_ROWS", 50)
     monkeypatch.setattr("etafree.totals.linear.THREAD_POINTS", 30)
+    monkeypatch.setattr("etafree.totals.linear.FOLDED", 100)
     monkeypatch.setattr("etafree.optimize.many.SPAN", 1)
     monkeypatch.setattr(sys.modules["etafree.bootstrap"], "NUMBERS", 1 << 12)
     monkeypatch.setattr("etafree.inference.BLOCK", 1 << 10)
@@ -291,3 +292,53 @@ def test_ctrl_c_ends_threads(name):
         finally:
             process.kill()
     assert process.returncode == 0
+
+
+@pytest.mark.usefixtures("many_tasks")
+@pytest.mark.parametrize("weight_kind", [None, "frequency", "sampling"])
+@pytest.mark.parametrize(
+    ("clusters", "correction"),
+    [
+        *((None, f"HC{k}") for k in range(4)),
+        *(("sorted", name) for name in ("CR0", "CR1", "CR2", "CR3")),
+        ("scattered", "CR1"),
+        ("scattered", "CR3"),
+        ("two ways", "CR3"),
+    ],
+)
+def test_sandwiches_are_the_same_bytes(clusters, correction, weight_kind):
+    labels = {
+        None: None,
+        "sorted": np.arange(300) // 5,
+        "scattered": np.arange(300) * 7 % 60,
+        "two ways": [np.arange(300) // 20, np.arange(300) % 15],
+    }[clusters]
+    options = {}
+    if weight_kind is not None:
+        options = {"weights": np.arange(300) % 3 + 1.0, "weight_kind": weight_kind}
+
+    def everything(count: int) -> np.ndarray:
+        criterion = make_case("student_t", n=300).criterion(**options)
+        target = ef.target(criterion, clusters=labels, correction=correction, threads=count)
+        draws = np.random.default_rng(0).standard_normal((100, 3))
+        with ef.threads(count):
+            result = ef.calibrate(draws, criterion, clusters=labels, correction=correction)
+            checks = result.diagnostics()
+        numbers = [target.center, target.covariance.ravel(), np.ravel(target.dof)]
+        return np.concatenate(
+            [*numbers, result.draws.values.ravel(), checks["value"].to_numpy(float)]
+        )
+
+    same_bytes(everything)
+
+
+@pytest.mark.usefixtures("many_tasks")
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_fits_are_the_same_bytes(name):
+    def everything(count: int) -> np.ndarray:
+        criterion = make_case(name, n=300).criterion()
+        fit = ef.minimise(criterion, threads=count)
+        target = ef.target(criterion, threads=count)
+        return np.concatenate([fit.theta, fit.hessian.ravel(), target.covariance.ravel()])
+
+    same_bytes(everything)

@@ -55,6 +55,7 @@ from etafree.dependence.base import (
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_pandas
+from etafree.foundation.threads import sum_in_threads
 from etafree.target import (
     Law,
     Laws,
@@ -645,11 +646,11 @@ def _working_parts(at: Point, block: ClusterBlock) -> Array:
 
 def _adjusted(at: Point, groups: Groups, correction: str) -> tuple[Array, int, Moments | None]:
     """Return B by CR2 or CR3 where A is the identity, the number of clusters and their moments."""
-    count, whiten, (k, p) = 0, at.whiten, at.whiten.shape
-    whitened, parts = np.zeros((k, k)), ClusterParts(k, p, exact=len(groups) < MANY)
+    whiten, (k, p), exact = at.whiten, at.whiten.shape, len(groups) < MANY
     added, laws = at.added(groups), at.laws and "moments" not in at.criterion.total.traits
-    for block in whitened_blocks(at, groups):
-        count += int(np.count_nonzero(block.weights > 0))
+
+    def work(block: ClusterBlock) -> tuple[Array, int, ClusterParts]:
+        parts = ClusterParts(k, p, exact)
         _check_left(np.eye(k) - block.hessians, at, groups, block.first, correction)
         both = block.scores[:, :, None]
         if laws:  # scores and directions at once
@@ -659,9 +660,12 @@ def _adjusted(at: Point, groups: Groups, correction: str) -> tuple[Array, int, M
         adjusted = both[:, :, 0]
         if added is not None:
             adjusted = adjusted + added[block.first : block.first + len(adjusted)]
-        whitened += adjusted.T @ adjusted
         if laws:
             parts.add(block.hessians, _working_parts(at, block), both[:, :, 1:])
+        return adjusted.T @ adjusted, int(np.count_nonzero(block.weights > 0)), parts
+
+    blocks, total = whitened_blocks(at, groups), at.criterion.total
+    whitened, count, parts = sum_in_threads(work, blocks, total.n * total.p)
     return whitened, count, parts.moments(whiten) if laws else None
 
 
@@ -689,6 +693,11 @@ class ClusterParts:
             self.own_moved += (turned.transpose(0, 2, 1) * each.T[:, None, :]) @ turned
             z = np.concatenate([turned, v.transpose(2, 0, 1)], axis=2)
             self.gram += z.transpose(0, 2, 1) @ z
+
+    def __iadd__(self, other: ClusterParts) -> ClusterParts:
+        for name in ("own", "square", "moved", "own_moved", "gram", "working"):
+            getattr(self, name)[...] += getattr(other, name)
+        return self
 
     def moments(self, directions: Array) -> Moments:
         """Return the moments of contrasts whose whitened directions are (p, q)."""
@@ -781,10 +790,15 @@ def contrast_laws(at: Point, groups: Groups | None, correction: str, contrasts: 
     if groups is None and is_linear(total):
         moments = _row_moments(at, correction, directions)
     else:
-        parts = ClusterParts(len(at.whiten), directions.shape[1], exact=True)
-        for block in whitened_blocks(at, _sets(at, groups)):
+
+        def work(block: ClusterBlock) -> tuple[ClusterParts]:
+            parts = ClusterParts(len(at.whiten), directions.shape[1], exact=True)
             towards = _leaning(block.hessians, correction, directions)
             parts.add(block.hessians, _working_parts(at, block), towards)
+            return (parts,)
+
+        blocks = whitened_blocks(at, _sets(at, groups))
+        (parts,) = sum_in_threads(work, blocks, total.n * total.p)
         moments = parts.moments(directions)
     factor = total.small_sample_factor() if correction == "HC1" else 1.0
     if correction in ("CR1", "CR1S") and groups is not None:

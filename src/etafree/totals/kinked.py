@@ -7,12 +7,14 @@ minimiser, where these slopes are the dual values of the linear program.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etafree.data.groups import Groups
 from etafree.foundation.arguments import Array
 from etafree.losses import KinkedLoss, LinearLoss
 from etafree.losses.kinked import smallest_slopes, vertex
@@ -43,6 +45,13 @@ class KinkedTotal(LinearTotal):
         z = c - s * self.predictor(self.vertex())
         loss = self.loss.with_bandwidth(z, weights * (self.count / weights.sum()))
         return replace(self, loss=loss)
+
+    def fold(
+        self, step: Callable[..., None], *out: Any, groups: Groups | None = None
+    ) -> tuple[Any, ...]:
+        """Call ``step(self, *out)``: slopes at kinks are those of all rows together."""
+        step(self, *out)
+        return out
 
     def vertex(self) -> Array:
         """Return the minimiser (p,), by linear programming."""

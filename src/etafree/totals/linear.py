@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple, TypeGuard
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from etafree.data.groups import Groups
 from etafree.foundation.arguments import Array
-from etafree.foundation.threads import in_threads
+from etafree.foundation.threads import in_threads, sum_in_threads
 from etafree.losses import KinkedLoss, LinearLoss, ResidualLoss
 from etafree.losses.residual import Huber, mad_fit
 from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Total
@@ -33,6 +34,8 @@ COMPILE_FROM = 2_000_000
 TOTALS_ROWS, TOTALS_NUMBERS = 1 << 10, 1 << 14
 #: Rows and parameter values that one thread takes in `totals`.
 THREAD_ROWS, THREAD_POINTS = 1 << 14, 1 << 9
+#: Numbers in the rows that one thread takes in `fold`.
+FOLDED = 1 << 18
 #: Gauss-Hermite nodes for expectations under a normal predictor.
 NODES = 16
 
@@ -223,13 +226,30 @@ class LinearTotal(PredictorTotal):
     def fold(
         self, step: Callable[..., None], *out: Any, groups: Groups | None = None
     ) -> tuple[Any, ...]:
-        """Call ``step(self, *out)``: there is one part."""
-        step(self, *out)
-        return out
+        """Call ``step(part, *out)`` for parts of many rows, in threads; `out` is zero."""
+        dear = 4 * sum(getattr(each, "size", 0) for each in out) > FOLDED  # to copy
+        if dear or self.n * self.p <= FOLDED:
+            step(self, *out)
+            return out
+
+        def work(rows: slice) -> tuple[Any, ...]:
+            sums = deepcopy(out)
+            step(self.part(rows), *sums)
+            return sums
+
+        spans = cut(slice(0, self.n), max(1, FOLDED // self.p))
+        return sum_in_threads(work, spans, self._numbers)
+
+    def part(self, rows: slice) -> LinearTotal:
+        """Return the total of consecutive rows, which remember their numbers."""
+        offset, weights = (None if v is None else v[rows] for v in (self.offset, self.weights))
+        first = self.first + rows.start
+        of_rows = self.X[rows], self.y[rows], offset, weights
+        return LinearTotal(self.loss, *of_rows, self.frequency, first)
 
     def codes(self, groups: Groups) -> NDArray[np.intp]:
         """Return the group of every row."""
-        return groups.codes
+        return groups.codes[self.first : self.first + self.n]
 
     def take(self, rows: NDArray[np.intp]) -> LinearTotal:
         """Return the total of some rows, by their numbers."""
@@ -409,15 +429,15 @@ class LinearTotal(PredictorTotal):
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""
         order, starts = groups.order()
-        first, count = 0, len(starts) - 1
         per_block = max(1, 4 * (1 << 16) // self.p**2)
-        while first < count:
-            last = int(np.searchsorted(starts, starts[first] + per_block, side="right")) - 1
-            last = min(max(last, first + 1), count)
-            span = slice(int(starts[first]), int(starts[last]))
+
+        def work(clusters: slice) -> ClusterBlock:
+            begins = starts[clusters.start : clusters.stop + 1]
+            span = slice(int(begins[0]), int(begins[-1]))
             rows = span if order is None else order[span]
-            yield self._cluster_block(theta, rows, first, starts[first : last + 1] - span.start)
-            first = last
+            return self._cluster_block(theta, rows, clusters.start, begins - span.start)
+
+        yield from in_threads(work, _cluster_slices(starts, per_block), self._numbers)
 
     def _cluster_block(
         self, theta: Array, rows: slice | NDArray[np.intp], first: int, starts: NDArray[np.intp]
@@ -449,6 +469,16 @@ class LinearTotal(PredictorTotal):
             if self.weights is not None:
                 slope[w == 0], curvature[w == 0] = 0.0, 0.0
             yield RankOneBlock(self.first + rows.start, self.X[rows], slope, curvature, w)
+
+
+def _cluster_slices(starts: NDArray[np.intp], rows: int) -> Iterator[slice]:
+    """Yield slices of clusters that have at most so many rows, or of one that has more."""
+    first, count = 0, len(starts) - 1
+    while first < count:
+        last = int(np.searchsorted(starts, starts[first] + rows, side="right")) - 1
+        last = min(max(last, first + 1), count)
+        yield slice(first, last)
+        first = last
 
 
 @cache
