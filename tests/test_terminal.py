@@ -141,7 +141,7 @@ def nowhere(*_):
 
 caching.FunctionCache.__init__ = nowhere
 import etafree as ef
-from etafree.data.compiled import scatter
+from etafree.totals.sweep import scatter
 from etafree.samplers.gibbs import gibbs_chains
 
 out = np.zeros((2, 1))

@@ -442,7 +442,7 @@ def fine_clusters(criterion: Criterion, target: Target) -> tuple[Check, ...]:
     groups = None if target.dependence is None else target.dependence.clusters
     if groups is None or "memory" not in criterion.total.traits:  # no row has a place
         return ()
-    total = criterion.total.cluster_totals(target.center, groups)
+    total = criterion.total.group_sums(target.center, groups)
     mean = total.sums.sum(axis=0) / total.weights.sum()
     order = groups.in_row_order()
     sums = (total.sums - total.weights[:, None] * mean)[order][total.weights[order] > 0]

@@ -32,7 +32,7 @@ from etafree.optimize import Minimum, minimise
 from etafree.optimize.faces import on_face
 from etafree.penalties import ActivePenalty, KinkedPenalty
 from etafree.target import Law, PartLaws, Target, degrees_of_freedom
-from etafree.totals.base import ClusterTotals
+from etafree.totals.base import GroupSums
 from etafree.totals.linear import has_design, is_linear
 
 
@@ -61,6 +61,8 @@ def active_block(criterion: Criterion) -> Criterion:
     return on_face(criterion, face)
 
 
+#: Rows in which a column is looked at for being constant, before all of them are.
+FIRST_ROWS = 64
 CENTERS = ("map", "one_step", "mean")
 #: How to get by with few rows or clusters.
 FEWER = "report a few with var_names=, or fit"
@@ -298,7 +300,7 @@ class Settled(NamedTuple):
     kind: str  #: Of the centre.
     meat: Any
     dof: float | None
-    totals: ClusterTotals | None
+    totals: GroupSums | None
 
 
 def _settled(
@@ -324,8 +326,7 @@ def _settled(
         raise InputError("centered", "is False, and meat= is a matrix already", "leave it out")
     kind, theta, minimum = find_center(center, criterion, mean)
     groups = dependence.summed(correction) if meat is None else None
-    totals = None if groups is None else criterion.total.cluster_totals(theta, groups)
-    gradient, curvature = _derivatives(criterion, theta, minimum, totals)
+    gradient, curvature, totals = _derivatives(criterion, theta, minimum, groups)
     A = _curvature(criterion, theta, curvature, hessian)
     stacked = None if isinstance(meat, np.ndarray) else criterion.stacked(theta)
     known = centered, stacked, dof is None
@@ -433,19 +434,28 @@ def _checked(value: object, argument: str, criterion: Criterion, advice: str) ->
 
 
 def _derivatives(
-    criterion: Criterion, theta: Array, minimum: Minimum | None, totals: ClusterTotals | None
-) -> tuple[Array, Array]:
-    """Return the gradient of the loss and the Hessian of loss plus penalty, in the fewest passes.
+    criterion: Criterion, theta: Array, minimum: Minimum | None, groups: Groups | None
+) -> tuple[Array, Array, GroupSums | None]:
+    """Return the gradient of the loss, the Hessian of loss plus penalty, and groups' score sums.
 
-    At the minimiser the gradient of the loss is minus that of the penalty.
+    In the fewest passes: the minimum comes with its Hessian, and the gradient of the loss there is
+    minus that of the penalty.
     """
-    if totals is None and minimum is not None:
+    total = criterion.total
+    if minimum is not None:
+        if groups is not None:
+            sums = total.group_sums(theta, groups)
+            return sums.sums.sum(axis=0), minimum.hessian, sums
         slope = np.zeros(criterion.p)
         if criterion.strength > 0:
             slope -= criterion.strength * criterion.size * criterion.penalty.gradient(theta)
-        return slope, minimum.hessian
-    loss = criterion.total.derivatives(theta) if totals is None else totals
-    return loss.gradient, loss.hessian + criterion.total.weight * criterion.penalty_share(theta)
+        return slope, minimum.hessian, None
+    share = total.weight * criterion.penalty_share(theta)
+    if groups is None:
+        loss = total.derivatives(theta)
+        return loss.gradient, loss.hessian + share, None
+    both = total.cluster_totals(theta, groups)
+    return both.gradient, both.hessian + share, GroupSums(both.sums, both.weights)
 
 
 def _curvature(criterion: Criterion, theta: Array, hessian: Array, given: object) -> Array:
@@ -531,8 +541,9 @@ def _correction(asked: object, dependence: Dependence, meat: object, criterion: 
 
 def _intercept(criterion: Criterion) -> int | None:
     if has_design(criterion.total):
-        constant = np.flatnonzero(np.ptp(criterion.total.X, axis=0) == 0)
-        return int(constant[0]) if len(constant) else None
+        X = criterion.total.X
+        maybe = np.flatnonzero(np.ptp(X[:FIRST_ROWS], axis=0) == 0)
+        return next((int(j) for j in maybe if np.ptp(X[:, j]) == 0), None)
     named = is_linear(criterion.total) and "Intercept" in criterion.names
     return criterion.names.index("Intercept") if named else None
 

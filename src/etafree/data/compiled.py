@@ -1,77 +1,15 @@
-"""Inner loops compiled by numba: large data and chains; imported only where they are used."""
+"""Inner loops compiled by numba: chains; imported only where they are used."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import numba
 import numpy as np
 
-#: Rows that `moments` takes at a time.
-STRIP = 512
+from etafree.foundation.compiler import jit
+
 #: Sweeps after which a gradient that was kept up to date is computed afresh.
 AFRESH = 64
-
-
-def jit(**options: Any) -> Callable[[Callable[..., object]], Any]:
-    """Compile a function by numba, kept on disk if there is a folder to keep it in.
-
-    In a container whose package and home are read-only there is none, and numba refuses to cache.
-    """
-
-    def compiled(function: Callable[..., object]) -> Any:
-        try:
-            return numba.njit(cache=True, error_model="numpy", **options)(function)
-        except RuntimeError:
-            return numba.njit(error_model="numpy", **options)(function)
-
-    return compiled
-
-
-@jit()
-def scatter(out, codes, factor, rows):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Add factor[i] * rows[i] to out[codes[i]], in the order of the rows."""
-    n, p = rows.shape
-    for i in range(n):
-        g = codes[i]
-        a = factor[i]
-        for j in range(p):
-            out[g, j] += a * rows[i, j]
-
-
-@jit(fastmath={"reassoc", "contract"})
-def moments(gradient, hessian, columns, slope, curvature):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Add columns times slope to the gradient, columns diag(curvature) columns' to the Hessian.
-
-    Its lower triangle only. A few rows at a time: all columns of them stay in the inner cache.
-    """
-    p, n = columns.shape
-    scaled = np.empty(STRIP)
-    for start in range(0, n, STRIP):
-        stop = min(start + STRIP, n)
-        a, b = slope[start:stop], curvature[start:stop]
-        for j in range(p):
-            column = columns[j, start:stop]
-            total = 0.0
-            for i in range(stop - start):
-                total += a[i] * column[i]
-                scaled[i] = b[i] * column[i]
-            gradient[j] += total
-            for k in range(0, j, 2):
-                one, two = columns[k, start:stop], columns[k + 1, start:stop]
-                first, second = 0.0, 0.0
-                for i in range(stop - start):
-                    first += scaled[i] * one[i]
-                    second += scaled[i] * two[i]
-                hessian[j, k] += first
-                hessian[j, k + 1] += second
-            if j % 2 == 0:
-                total = 0.0
-                for i in range(stop - start):
-                    total += scaled[i] * column[i]
-                hessian[j, j] += total
 
 
 @jit()

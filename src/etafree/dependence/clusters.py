@@ -65,7 +65,7 @@ from etafree.target import (
     sampling_adjustment,
     working_covariance_of_residuals,
 )
-from etafree.totals.base import ClusterBlock, ClusterTotals
+from etafree.totals.base import ClusterBlock, GroupSums
 from etafree.totals.linear import LinearTotal, RankOneBlock, is_linear
 from etafree.totals.nuisance import Stacked
 
@@ -352,7 +352,7 @@ def lone_directions(at: Point, groups: Groups) -> Array:
     At the minimiser no cluster has a score along them. Few clusters have none along others too, but
     only for these :math:`\sum_g\|A_gv\|^2=\|v\|^2`.
     """
-    totals = at.criterion.total.cluster_totals(at.theta, groups)
+    totals = at.criterion.total.group_sums(at.theta, groups)
     scores = totals.sums @ at.whiten.T
     values, vectors = linalg.eigh(scores.T @ scores, "scores")
     silent = vectors[:, values <= linalg.rounding(len(values)) * values[-1]]
@@ -402,7 +402,7 @@ def mean_score(criterion: Criterion, gradient: Array, centered: bool) -> Array:
 
 
 def group_scores(
-    at: Point, totals: ClusterTotals, groups: Groups, intercept: int | None
+    at: Point, totals: GroupSums, groups: Groups, intercept: int | None
 ) -> GroupScores:
     """Return centred score sums of groups, where the Hessian is the identity.
 
@@ -861,7 +861,7 @@ def influences(at: Point, groups: Groups | None, correction: str) -> Array:
     """
     sets, total = _sets(at, groups), at.criterion.total
     if correction not in LEVERAGE or "leverage" not in total.traits:
-        sums = group_scores(at, total.cluster_totals(at.theta, sets), sets, None).sums
+        sums = group_scores(at, total.group_sums(at.theta, sets), sets, None).sums
         return -sums @ at.whiten
     scores = np.zeros((len(sets), len(at.whiten)))
     for block in whitened_blocks(at, sets):

@@ -139,7 +139,7 @@ class Ways(Dependence):
             if self.narrowed(at) is not None:
                 raise
             reason = error.problem.partition(" (")[0]
-        totals = at.criterion.total.cluster_totals(at.theta, self.groups)
+        totals = at.criterion.total.group_sums(at.theta, self.groups)
         scores = group_scores(at, totals, self.groups, None)
         meat = self.with_laws(self.meat(scores, self.defaults[1]), at)
         return replace(meat, design=f"{meat.design}, no {correction} ({reason})")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from etafree.foundation.arguments import Array
+
+#: A kernel, and what it computes.
+COMPILED = {"kernel", "values", "first", "second"}
+#: A compiled function of a strip of rows, and the numbers that it takes.
+Kernel = tuple[Any, tuple[float, ...]]
 
 
 class Loss:
@@ -88,7 +93,7 @@ class LinearLoss(Loss):
 
     A subclass defines `values`, `first` and `second`, from the predictor `u`, (n,) or (..., n), and
     the response `y`, (n,), to arrays of the shape of `u`; `majorizer` too where `second` may be
-    negative or vanish.
+    negative or vanish. `kernel` may name a compiled function of all three, which large data take.
 
     See Also
     --------
@@ -112,6 +117,9 @@ class LinearLoss(Loss):
     array([1.175])
     """
 
+    #: Whether the second derivative is one everywhere, so that the Hessian is :math:`X^\top WX`.
+    quadratic: ClassVar[bool] = False
+
     def values(self, u: Array, y: Array) -> Array:
         """Return the loss at predictors `u`, (n,) or (..., n), and responses `y`, (n,)."""
         raise TypeError(f"{type(self).__name__} must define values(u, y)")
@@ -130,6 +138,18 @@ class LinearLoss(Loss):
     def second(self, u: Array, y: Array) -> Array:
         """Return the second derivative in the predictor at `u` and `y`, of the shape of `u`."""
         raise TypeError(f"{type(self).__name__} must define second(u, y)")
+
+    def kernel(self) -> Kernel | None:
+        """Return a compiled function of `values`, `first` and `second` at once, and its numbers.
+
+        Of the type that `etafree.losses.kernels` describes; None if there is none.
+        """
+        return None
+
+    def compiled(self) -> Kernel | None:
+        """Return the kernel, None if a subclass has changed what it computes."""
+        lineage = (c for c in type(self).__mro__ if COMPILED & vars(c).keys())
+        return self.kernel() if "kernel" in vars(next(lineage)) else None
 
     def response(self, u: Array) -> Array:
         """Return what is predicted at `u`: the predictor itself, unless a link lies between."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_positive
-from etafree.losses.base import LinearLoss
+from etafree.losses.base import Kernel, LinearLoss
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,18 @@ class Logistic(LinearLoss):
     unit_free = True
     takes_trials = True
 
+    def kernel(self) -> Kernel:
+        from etafree.losses.kernels import logistic
+
+        return logistic, ()
+
     @staticmethod
     def _counts(y: Array) -> tuple[Array, Array | float]:
         return (y[:, 0], y[:, 1]) if y.ndim == 2 else (y, 1.0)
 
     def values(self, u: Array, y: Array) -> Array:
         successes, trials = self._counts(y)
-        return trials * np.logaddexp(0.0, u) - successes * u
+        return trials * _log1p_exp(u) - successes * u
 
     def first(self, u: Array, y: Array) -> Array:
         successes, trials = self._counts(y)
@@ -48,13 +53,13 @@ class Logistic(LinearLoss):
 
     def second(self, u: Array, y: Array) -> Array:
         _, trials = self._counts(y)
-        return trials * _logistic(u) * _logistic(-u)
+        return trials * _logistic_slope(u)
 
     def response(self, u: Array) -> Array:
         return _logistic(u)
 
     def response_slope(self, u: Array) -> Array:
-        return _logistic(u) * _logistic(-u)
+        return _logistic_slope(u)
 
     def start(self, y: Array) -> Array:
         successes, trials = self._counts(y)
@@ -113,6 +118,11 @@ class Poisson(_CountLoss):
 
     random_curvature = False
 
+    def kernel(self) -> Kernel:
+        from etafree.losses.kernels import poisson
+
+        return poisson, ()
+
     def values(self, u: Array, y: Array) -> Array:
         return _exp(u) - y * u
 
@@ -142,6 +152,11 @@ class Gamma(_LogMean):
     """
 
     unit_free = True
+
+    def kernel(self) -> Kernel:
+        from etafree.losses.kernels import gamma
+
+        return gamma, ()
 
     def values(self, u: Array, y: Array) -> Array:
         return y * _exp(-u) + u
@@ -193,7 +208,7 @@ class NegativeBinomial(_CountLoss):
         object.__setattr__(self, "dispersion", as_positive(self.dispersion, "dispersion"))
 
     def values(self, u: Array, y: Array) -> Array:
-        growth = np.logaddexp(0.0, u + np.log(self.dispersion))
+        growth = _log1p_exp(u + np.log(self.dispersion))
         value: Array = (y + 1.0 / self.dispersion) * growth - y * u
         return value
 
@@ -203,7 +218,7 @@ class NegativeBinomial(_CountLoss):
 
     def second(self, u: Array, y: Array) -> Array:
         shifted = u + np.log(self.dispersion)
-        return (y + 1.0 / self.dispersion) * _logistic(shifted) * _logistic(-shifted)
+        return (y + 1.0 / self.dispersion) * _logistic_slope(shifted)
 
 
 def _exp(u: Array) -> Array:
@@ -215,3 +230,23 @@ def _exp(u: Array) -> Array:
 
 def _logistic(u: Array) -> Array:
     return 1.0 / (1.0 + _exp(-u))
+
+
+def _logistic_slope(u: Array) -> Array:
+    """Return the derivative of the logistic function, the same at u and -u."""
+    odds = _odds(u)
+    slope: Array = odds / np.square(1.0 + odds)
+    return slope
+
+
+def _log1p_exp(u: Array) -> Array:
+    """Return log(1 + e^u)."""
+    growth: Array = np.log1p(_odds(u))
+    growth += np.maximum(u, 0.0)
+    return growth
+
+
+def _odds(u: Array) -> Array:
+    """Return exp(-|u|), which cannot overflow."""
+    odds: Array = np.exp(-np.abs(u))
+    return odds

@@ -10,7 +10,7 @@ import numpy as np
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_choice, as_positive
 from etafree.foundation.linalg import least_squares
-from etafree.losses.base import LinearLoss
+from etafree.losses.base import Kernel, LinearLoss
 
 #: Median absolute value of a standard normal.
 MEDIAN = 0.6744897501960817
@@ -75,6 +75,12 @@ class Squared(LinearLoss):
     """
 
     random_curvature = False
+    quadratic = True
+
+    def kernel(self) -> Kernel:
+        from etafree.losses.kernels import squared
+
+        return squared, ()
 
     def values(self, u: Array, y: Array) -> Array:
         return 0.5 * np.square(y - u)
@@ -182,6 +188,11 @@ class Huber(ResidualLoss):
 
     _positive = ("c",)
 
+    def kernel(self) -> Kernel:
+        from etafree.losses.kernels import huber
+
+        return huber, (self.c, self.scale_value)
+
     def values(self, u: Array, y: Array) -> Array:
         value = self.residual(u, y)
         inner = np.clip(value, -self.c, self.c)
@@ -246,6 +257,11 @@ class PseudoHuber(ResidualLoss):
     c: float = 1.345
 
     _positive = ("c",)
+
+    def kernel(self) -> Kernel:
+        from etafree.losses.kernels import pseudo_huber
+
+        return pseudo_huber, (self.c, self.scale_value)
 
     def values(self, u: Array, y: Array) -> Array:
         square = np.square(self.residual(u, y) / self.c)

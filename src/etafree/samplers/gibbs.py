@@ -35,10 +35,10 @@ import numpy as np
 from numba import float32, float64, int32, prange, uint32, uint64
 from numpy.typing import NDArray
 
-from etafree.data.compiled import jit
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_choice
+from etafree.foundation.compiler import jit
 from etafree.foundation.terminal import counted
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)

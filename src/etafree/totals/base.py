@@ -46,6 +46,13 @@ class ClusterTotals(NamedTuple):
         return cls(np.zeros(p), np.zeros((p, p)), np.zeros((many, p)), np.zeros(many))
 
 
+class GroupSums(NamedTuple):
+    """Score sums (G, p) and weights (G,) of groups of rows."""
+
+    sums: Array
+    weights: Array
+
+
 class ClusterBlock(NamedTuple):
     """Consecutive clusters: score sums (g, p), Hessians (g, p, p) and weights (g,).
 
@@ -170,6 +177,11 @@ class Total(ABC):
     @abstractmethod
     def cluster_totals(self, theta: Array, groups: Groups) -> ClusterTotals:
         """Return gradient, Hessian and every cluster's score sum."""
+
+    def group_sums(self, theta: Array, groups: Groups) -> GroupSums:
+        """Return every group's score sum and weight alone, where the Hessian is known."""
+        totals = self.cluster_totals(theta, groups)
+        return GroupSums(totals.sums, totals.weights)
 
     @abstractmethod
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:

@@ -3,7 +3,9 @@ r"""The total of a loss over a linear predictor.
 :math:`M(\theta)=\sum_i w_i\,\ell(x_i^\top\theta+o_i, y_i)` with its derivatives.
 
 Everything runs over blocks of rows that stay in cache, so the :math:`n\times p` matrix of scores
-never exists unless it is asked for.
+never exists unless it is asked for. Derivatives are sums over chunks of rows whose bounds depend on
+the shape of X alone; a chunk's own sums are one call of compiled code where the data are large and
+the loss has a kernel (`etafree.totals.sweep`), and a loop over blocks otherwise.
 """
 
 from __future__ import annotations
@@ -22,14 +24,19 @@ from etafree.data.groups import Groups
 from etafree.foundation.arguments import Array
 from etafree.foundation.threads import in_threads, sum_in_threads
 from etafree.losses import KinkedLoss, LinearLoss, ResidualLoss
+from etafree.losses.base import Kernel
 from etafree.losses.residual import Huber, mad_fit
-from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, Total
+from etafree.totals.base import ClusterBlock, ClusterTotals, Derivatives, GroupSums, Total
 from etafree.totals.nuisance import Nuisance, ResidualScale
 
 #: Numbers per block: half a megabyte, so that a block is read from memory once.
 BLOCK = 1 << 16
+#: Numbers per chunk, whose sums are made on their own and then added in order.
+CHUNK = 1 << 19
 #: From this many numbers on, loading compiled code pays for itself.
 COMPILE_FROM = 2_000_000
+#: Up to this many columns compiled moments are faster than a matrix product.
+WIDE = 48
 #: Rows, and rows times parameter values, that `totals` takes at a time: what fits the inner cache.
 TOTALS_ROWS, TOTALS_NUMBERS = 1 << 10, 1 << 14
 #: Rows and parameter values that one thread takes in `totals`.
@@ -40,15 +47,20 @@ FOLDED = 1 << 18
 NODES = 16
 
 
-def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices that cut `rows` into blocks of about `BLOCK` numbers.
+def row_blocks(rows: int, columns: int, least: int = 1) -> Iterator[slice]:
+    """Yield slices that cut `rows` into blocks of about `BLOCK` numbers, or of `least` rows.
 
     Examples
     --------
     >>> [b.stop for b in row_blocks(5, BLOCK)]
     [1, 2, 3, 4, 5]
     """
-    return cut(slice(0, rows), max(1, BLOCK // max(1, columns)))
+    return cut(slice(0, rows), max(least, BLOCK // max(1, columns)))
+
+
+def chunks(rows: int, columns: int) -> Iterator[slice]:
+    """Yield slices that cut `rows` into chunks of about `CHUNK` numbers."""
+    return cut(slice(0, rows), max(1, CHUNK // max(1, columns)))
 
 
 def cut(rows: slice, step: int) -> Iterator[slice]:
@@ -64,13 +76,32 @@ def add_moments(
 
     The lower triangle is what counts: `symmetric` completes it.
     """
-    if compiled:
-        from etafree.data.compiled import moments
+    p = rows.shape[1]
+    if compiled and p <= WIDE:
+        from etafree.totals.sweep import moments
 
-        moments(gradient, hessian, np.ascontiguousarray(rows.T), slope, curvature)
+        even = _even(p)
+        moments(*even, _plain(rows), _plain(slope), _plain(curvature))
+        gradient += even[0][:p]
+        hessian += even[1][:p, :p]
+        return
+    gradient += slope @ rows
+    if np.min(curvature) >= 0.0:  # half of the products
+        root = rows * np.sqrt(curvature)[:, None]
+        hessian += root.T @ root
     else:
-        gradient += slope @ rows
         hessian += (rows.T * curvature) @ rows
+
+
+def _even(p: int, curved: bool = True) -> tuple[Array, Array]:
+    """Return a gradient and a Hessian, none if not `curved`, of zeros, their size even."""
+    size = p + p % 2
+    return np.zeros(size), np.zeros((size, size) if curved else (0, 0))
+
+
+def _plain(array: Array | None) -> Array:
+    """Return an array as compiled code reads it, of length zero for none."""
+    return np.empty(0) if array is None else np.require(array, requirements=["C", "A"])
 
 
 def symmetric(hessian: Array) -> Array:
@@ -103,9 +134,9 @@ def add_group_sums(
 ) -> None:
     """Add ``factor[i] * rows[i]`` to ``out[codes[i]]`` for every row."""
     if compiled:
-        from etafree.data.compiled import scatter
+        from etafree.totals.sweep import scatter
 
-        scatter(out, codes, factor, rows)
+        scatter(out, codes, _plain(factor), _plain(rows))
         return
     if len(out) <= 4 * len(codes):  # cheaper than a sort
         for j, column in enumerate(rows.T):
@@ -115,6 +146,19 @@ def add_group_sums(
     ordered = codes[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     out[ordered[starts]] += np.add.reduceat(factor[order, None] * rows[order], starts, axis=0)
+
+
+class RowSums(NamedTuple):
+    """Sums over rows: (loss, squared slope), gradient (p,), the Hessian's lower triangle (p, p)."""
+
+    scalars: Array
+    gradient: Array
+    hessian: Array
+
+    @classmethod
+    def zeros(cls, p: int) -> RowSums:
+        """Return what sums start from."""
+        return cls(np.zeros(2), np.zeros(p), np.zeros((p, p)))
 
 
 class RankOneBlock(NamedTuple):
@@ -317,20 +361,90 @@ class LinearTotal(PredictorTotal):
 
     def moments(self, theta: Array, majorize: bool) -> tuple[float, Array, Array, float]:
         """Return value, gradient, lower triangle of the Hessian, and sum of squared slopes."""
+        known = self.loss.quadratic and "_start" in vars(self)
+
+        def work(rows: slice) -> RowSums:
+            return self.row_sums(rows, theta, majorize=majorize, curved=not known)
+
+        numbers = self.n * self.p
+        if numbers <= CHUNK:
+            scalars, gradient, hessian = work(slice(0, self.n))
+        else:
+            scalars, gradient, hessian = sum_in_threads(work, chunks(self.n, self.p), numbers)
+        hessian = self._start[0] if known else hessian
+        return float(scalars[0]), gradient, hessian, float(scalars[1])
+
+    def row_sums(
+        self,
+        rows: slice,
+        theta: Array,
+        *,
+        majorize: bool = False,
+        curved: bool = True,
+        codes: NDArray[np.intp] | None = None,
+        scores: Array | None = None,
+    ) -> RowSums:
+        """Return the sums over consecutive rows, the Hessian's where it is asked for.
+
+        Where rows have `codes` (m,) of groups, their scores are added to those of the groups,
+        `scores` (G, p).
+        """
+        kernel, compiled = None, self._compiled
+        if compiled and not majorize and self.p <= WIDE and self.y.ndim == 1:
+            kernel = self.loss.compiled()
+        if kernel is not None:
+            return self._swept(kernel, rows, theta, curved, codes, scores)
         curve = self.loss.majorizer if majorize else self.loss.second
-        value, slope_square = 0.0, 0.0
-        gradient, hessian = np.zeros(self.p), np.zeros((self.p, self.p))
-        for rows in row_blocks(self.n, self.p):
-            X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
-            slope = self._slopes(rows, u, theta)
-            loss, curvature = self.loss.values(u, y), curve(u, y)
+        scalars, gradient, hessian = sums = RowSums.zeros(self.p)
+        for here in cut(rows, max(self.p if curved else 1, BLOCK // self.p)):
+            X, u, y = self.X[here], self._predictor(here, theta), self.y[here]
+            slope, loss = self._slopes(here, u, theta), self.loss.values(u, y)
+            curvature = curve(u, y) if curved else None
             if self.weights is not None:
-                w = self.weights[rows]
-                loss, slope, curvature = (weighted(part, w) for part in (loss, slope, curvature))
-            value += float(loss.sum())
-            add_moments(gradient, hessian, X, slope, curvature, self._compiled)
-            slope_square += float(slope @ slope)
-        return value, gradient, hessian, slope_square
+                w = self.weights[here]
+                loss, slope = weighted(loss, w), weighted(slope, w)
+                curvature = None if curvature is None else weighted(curvature, w)
+            scalars += loss.sum(), slope @ slope
+            if curvature is None:
+                gradient += slope @ X
+            else:
+                add_moments(gradient, hessian, X, slope, curvature, compiled)
+            if codes is not None and scores is not None:
+                add_group_sums(
+                    scores,
+                    codes[here.start - rows.start : here.stop - rows.start],
+                    slope,
+                    X,
+                    self._compiled,
+                )
+        return sums
+
+    def _swept(
+        self,
+        kernel: Kernel,
+        rows: slice,
+        theta: Array,
+        curved: bool,
+        codes: NDArray[np.intp] | None,
+        scores: Array | None,
+    ) -> RowSums:
+        """Return the same by compiled code, in one pass."""
+        from etafree.totals.sweep import sweep
+
+        (terms, numbers), p = kernel, self.p
+        scalars, (gradient, hessian) = np.zeros(2), _even(p, curved)
+        point = np.append(theta, np.zeros(len(gradient) - p))
+        offset, weights = (
+            _plain(None if v is None else v[rows]) for v in (self.offset, self.weights)
+        )
+        groups = np.empty(0, np.intp) if codes is None else codes
+        sweep(
+            *(terms, np.array(numbers), _plain(self.X[rows]), _plain(self.y[rows])),
+            *(offset, weights, point, scalars, gradient, hessian, groups),
+            np.empty((0, p)) if scores is None else scores,
+        )
+        whole = hessian[:p, :p] if curved else np.zeros((p, p))
+        return RowSums(scalars, gradient[:p], whole)
 
     @property
     def _numbers(self) -> int:
@@ -347,6 +461,8 @@ class LinearTotal(PredictorTotal):
         cached: Array | None = self.__dict__.get("_column_norms")
         if cached is None:
             square = np.zeros(self.p)
+            if self.weights is None and "_start" in vars(self):
+                return np.sqrt(np.diagonal(self._start[0]))
             for rows in row_blocks(self.n, self.p):
                 square += np.einsum("ij,ij->j", self.X[rows], self.X[rows])
             cached = np.sqrt(square)
@@ -355,13 +471,18 @@ class LinearTotal(PredictorTotal):
 
     def least_squares(self) -> tuple[Array, Array]:
         """Return the Gram matrix X'WX and X'W(start - offset) of a least-squares start."""
+        return self._start
+
+    @cached_property
+    def _start(self) -> tuple[Array, Array]:
         gram, moment = np.zeros((self.p, self.p)), np.zeros(self.p)
-        for rows in row_blocks(self.n, self.p):
+        for rows in row_blocks(self.n, self.p, self.p):
             X, w = self.X[rows], self._weights(rows)
             guess = self.loss.start(self.y[rows])
             if self.offset is not None:
                 guess = guess - self.offset[rows]
-            add_moments(moment, gram, X, w * guess, w, self._compiled)
+            slope = guess if self.weights is None else w * guess
+            add_moments(moment, gram, X, slope, w, self._compiled)
         return symmetric(gram), moment
 
     def totals(self, thetas: Array) -> Array:
@@ -415,16 +536,20 @@ class LinearTotal(PredictorTotal):
         weights = groups.weights(self.weights)
         return totals._replace(hessian=symmetric(totals.hessian), weights=weights)
 
-    def add_cluster_totals(self, theta: Array, codes: NDArray[np.intp], out: ClusterTotals) -> None:
+    def add_cluster_totals(
+        self, theta: Array, codes: NDArray[np.intp], out: ClusterTotals, *, curved: bool = True
+    ) -> None:
         """Add what `cluster_totals` returns, the lower triangle of its Hessian and no weights."""
-        for rows in row_blocks(self.n, self.p):
-            X, u, y = self.X[rows], self._predictor(rows, theta), self.y[rows]
-            slope, curvature = self._slopes(rows, u, theta), self.loss.second(u, y)
-            if self.weights is not None:
-                w = self.weights[rows]
-                slope, curvature = weighted(slope, w), weighted(curvature, w)
-            add_moments(out.gradient, out.hessian, X, slope, curvature, self._compiled)
-            add_group_sums(out.sums, codes[rows], slope, X, self._compiled)
+        for rows in chunks(self.n, self.p):
+            sums = self.row_sums(rows, theta, curved=curved, codes=codes[rows], scores=out.sums)
+            np.add(out.gradient, sums.gradient, out=out.gradient)
+            np.add(out.hessian, sums.hessian, out=out.hessian)
+
+    def group_sums(self, theta: Array, groups: Groups) -> GroupSums:
+        """Return every group's score sum and weight, without a Hessian."""
+        totals = ClusterTotals.zeros(len(groups), self.p)
+        self.add_cluster_totals(theta, groups.codes, totals, curved=False)
+        return GroupSums(totals.sums, groups.weights(self.weights))
 
     def cluster_blocks(self, theta: Array, groups: Groups) -> Iterator[ClusterBlock]:
         """Yield score sums and Hessians of blocks of clusters, rows gathered cluster by cluster."""
