@@ -441,6 +441,7 @@ def parts() -> dict[str, Call]:
                 "draws": 100,
             },
         ),
+        "select onizuka": (partial(rate, "onizuka"), {"weight": np.eye(3)}),
         "select matsubara": (partial(rate, "matsubara"), {"resamples": 100}),
         "select kl_to_bayes": (
             partial(rate, "kl_to_bayes"),

@@ -304,7 +304,7 @@ def test_bootstrap_draws_are_exact_minimisers_with_the_sandwichs_spread() -> Non
     assert ef.loss_likelihood_bootstrap(criterion, 20, clusters=labels).array.shape == (20, 3)
 
 
-@pytest.mark.parametrize("method", ["magnitude", "lyddon", "matsubara"])
+@pytest.mark.parametrize("method", ["magnitude", "onizuka", "lyddon", "matsubara"])
 def test_learning_rates_take_the_kernels_hessian(method: str) -> None:
     criterion = ef.Criterion(ef.losses.Check(0.3), skewed(200, 11))
     A, B = ef.target(criterion, correction="HC0").hessian, ef.target(criterion).meat

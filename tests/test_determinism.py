@@ -65,7 +65,7 @@ def fingerprints() -> dict[str, str]:
     made["bootstrap"] = ef.bootstrap(few, 200, clusters=groups(400), seed=4).values
     made["loss-likelihood bootstrap"] = ef.loss_likelihood_bootstrap(few, 200, seed=4).values
     made["Q-posterior"] = ef.q_posterior(few, draws=200, seed=4).values
-    for method in ("magnitude", "lyddon", "gpc", "matsubara"):
+    for method in ("magnitude", "onizuka", "lyddon", "gpc", "matsubara"):
         rate = ef.select(ef.GeneralizedPosterior(few, 1.0), method, seed=5)
         made[f"select, {method}"] = np.array(rate.eta)
     return {name: _hash(value) for name, value in made.items()}

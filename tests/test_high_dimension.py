@@ -74,7 +74,7 @@ def test_holmes_walker_under_a_prior_plugs_the_mode_in_where_the_data_have_no_mi
     assert few.diagnostics["plugged_in"] == "minimum"
 
 
-@pytest.mark.parametrize("method", ["magnitude", "lyddon", "gpc", "matsubara"])
+@pytest.mark.parametrize("method", ["magnitude", "onizuka", "lyddon", "gpc", "matsubara"])
 def test_methods_of_the_minimiser_refuse_data_that_have_none(method: str) -> None:
     X, y = easy_and_hard(20, 50, 3)
     with pytest.raises(ef.errors.InputError, match="collinear"):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, optimize, stats
 
 import etafree as ef
 from conftest import make_case, refused
@@ -22,7 +22,7 @@ from etafree.learning_rates.safebayes import prequential_losses
 
 J, K = np.diag([1.0, 4.0]), 2 * np.eye(2)
 BOOTSTRAPPED = ("gpc", "matsubara")
-COVERAGE_SEEKING = ("magnitude", "lyddon", *BOOTSTRAPPED)
+COVERAGE_SEEKING = ("magnitude", "lyddon", "onizuka", *BOOTSTRAPPED)
 
 
 def with_information(copies: int = 1) -> ef.Criterion:
@@ -64,6 +64,40 @@ def test_magnitude_and_lyddon_of_given_information() -> None:
     assert made.eta == pytest.approx(0.8, rel=1e-10)
     assert made.scalar_adequacy == pytest.approx(4.0, rel=1e-10)
     assert select(criterion, "lyddon").eta == pytest.approx(1.7, rel=1e-10)
+
+
+def test_onizuka_of_given_information() -> None:
+    """tr J / tr K with the sandwich as weight, Fisher information matching with the posterior."""
+    criterion = with_information()
+    assert select(criterion, "onizuka").eta == pytest.approx(1.25, rel=1e-10)
+    assert select(criterion, "onizuka", weight="posterior").eta == pytest.approx(1.7, rel=1e-10)
+    only_first = select(criterion, "onizuka", weight=np.diag([1.0, 1e-9])).eta
+    assert only_first == pytest.approx(0.5, rel=1e-6)  # J / K of the first parameter
+
+
+@pytest.mark.parametrize("weight", ["sandwich", "posterior", "own"])
+def test_onizuka_minimises_the_divergence_of_scores(weight: str) -> None:
+    """The mean square of their difference over points with the weight's covariance, by a search."""
+    criterion = heteroscedastic(300)
+    info = select(criterion, "magnitude").information
+    sandwich = np.linalg.inv(info.hessian) @ info.meat @ np.linalg.inv(info.hessian)
+    own = np.array([[2.0, 0.3, 0.0], [0.3, 1.0, -0.4], [0.0, -0.4, 0.5]])
+    laws = {"sandwich": sandwich, "posterior": np.linalg.inv(info.hessian), "own": own}
+    points = np.linalg.cholesky(laws[weight])  # columns: their outer products sum to the covariance
+    wanted = np.linalg.solve(sandwich, points)
+
+    def divergence(eta: float) -> float:
+        return float(np.square(eta * info.hessian @ points - wanted).sum())
+
+    made = select(criterion, "onizuka", weight=own if weight == "own" else weight)
+    best = optimize.minimize_scalar(divergence, bracket=(0.5 * made.eta, 2 * made.eta)).x
+    assert made.eta == pytest.approx(best, rel=1e-6)
+    lyddon = select(criterion, "lyddon").eta
+    if weight == "posterior":
+        assert made.eta == pytest.approx(lyddon, rel=1e-10)
+    elif weight == "sandwich":
+        assert made.eta < lyddon
+        assert made.eta == pytest.approx(np.trace(info.J) / np.trace(info.K), rel=1e-10)
 
 
 def test_gpc_of_normal_posteriors() -> None:
@@ -148,7 +182,7 @@ def test_error_variance_s_squared_gives_its_inverse(method: str, s: float) -> No
     assert made.status == "converged"
 
 
-@pytest.mark.parametrize("method", ["magnitude", "gpc", "lyddon", "matsubara"])
+@pytest.mark.parametrize("method", COVERAGE_SEEKING)
 def test_reparametrisation(method: str) -> None:
     """Magnitude and the ellipsoid do not know the parameters' units; the others do."""
     base = heteroscedastic(300)
@@ -159,7 +193,7 @@ def test_reparametrisation(method: str) -> None:
     one, two = (select(c, method, seed=5, **option) for c in (base, turned))
     same = abs(one.eta / two.eta - 1) < 1e-5
     assert same == (not one.units_matter)
-    assert one.units_matter == (method in ("lyddon", "matsubara"))
+    assert one.units_matter == (method in ("lyddon", "matsubara", "onizuka"))
     assert two.scalar_adequacy == pytest.approx(one.scalar_adequacy, rel=1e-7)
 
 
@@ -217,6 +251,7 @@ def test_results_say_what_they_aim_at() -> None:
         "magnitude": "coverage",
         "gpc": "coverage",
         "matsubara": "coverage",
+        "onizuka": "coverage",
         "lyddon": "information",
         "holmes_walker": "information",
         "safebayes": "prediction",
@@ -714,6 +749,9 @@ def test_bad_input_is_refused(method: str) -> None:
         ("gpc", "solver", "newton", "choose one of"),
         ("gpc", "start", -1.0, "above zero"),
         ("matsubara", "resamples", "many", "whole number"),
+        ("onizuka", "weight", "prior", "choose one of"),
+        ("onizuka", "weight", [[1.0]], "1 x 1 for 3"),
+        ("onizuka", "weight", -np.eye(3), "eigenvalue"),
         ("safebayes", "version", "Q", "choose one of"),
         ("safebayes", "grid", [1.0], "two or more"),
         ("safebayes", "grid", [1.0, -0.5], "two or more"),

@@ -16,12 +16,13 @@ from etafree.learning_rates.kl_to_bayes import kl_to_bayes
 from etafree.learning_rates.lyddon import lyddon
 from etafree.learning_rates.magnitude import magnitude
 from etafree.learning_rates.matsubara import matsubara
+from etafree.learning_rates.onizuka import onizuka
 from etafree.learning_rates.problem import Information, LearningRate, Problem, information
 from etafree.learning_rates.safebayes import NormalInverseGamma, safebayes
 
 __all__ = ["METHODS", "Information", "LearningRate", "NormalInverseGamma", "information", "select"]
 
-_EVERY = magnitude, lyddon, gpc, matsubara, safebayes, holmes_walker, kl_to_bayes
+_EVERY = magnitude, onizuka, lyddon, gpc, matsubara, safebayes, holmes_walker, kl_to_bayes
 METHODS: dict[str, Callable[..., LearningRate]] = {method.__name__: method for method in _EVERY}
 
 
@@ -43,6 +44,7 @@ def select(
     magnitude       coverage     :math:`p/\mathrm{tr}(J^{-1}K)`
     gpc             coverage     bootstrap coverage of a credible region is nominal
     matsubara       coverage     score matching with bootstrap minimisers
+    onizuka         coverage     score matching with the sandwich's normal law
     lyddon          information  :math:`\mathrm{tr}(JK^{-1}J)/\mathrm{tr}J`
     holmes_walker   information  expected equals observed information gain
     safebayes       prediction   smallest cumulative loss of sequential predictions
@@ -50,7 +52,7 @@ def select(
     ==============  ===========  ============================================================
 
     J is the Hessian and K the variance of the score, per observation, at the minimiser. Only the
-    first three aim at coverage, and no single learning rate gives it if :math:`J^{-1}K` is far
+    first four aim at coverage, and no single learning rate gives it if :math:`J^{-1}K` is far
     from a multiple of the identity: `LearningRate.scalar_adequacy` says how far.
 
     Parameters
@@ -66,9 +68,9 @@ def select(
         For the methods that resample or draw.
     **options : optional
         Options of the method. gpc: resamples, level, functional, region, draws, solver, start,
-        tolerance, max_iter. matsubara: resamples. safebayes: version, grid, permute, conjugate,
-        start, draws. holmes_walker: simulations. kl_to_bayes: reference (needed), window,
-        direction, approximation, draws.
+        tolerance, max_iter. matsubara: resamples. onizuka: weight. safebayes: version, grid,
+        permute, conjugate, start, draws. holmes_walker: simulations. kl_to_bayes: reference
+        (needed), window, direction, approximation, draws.
 
     Returns
     -------
