@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from etafree.bootstrap import bootstrap, loss_likelihood_bootstrap
 from etafree.calibrate import calibrate
 from etafree.draws import Draws
 from etafree.errors import EtafreeError, InputError
@@ -19,6 +18,13 @@ from etafree.learning_rates import METHODS, select
 from etafree.paper.study import Arrays, Cell, How, Parameters, run_study, write_outputs
 from etafree.posterior import GeneralizedPosterior
 from etafree.q_posterior import q_posterior
+from etafree.resampling import (
+    bayesbag,
+    bootstrap,
+    loss_likelihood_bootstrap,
+    martingale_posterior,
+    resampled_groups,
+)
 from etafree.samplers import sample
 from studies.designs import DESIGNS, Comparison
 from studies.problem import coverage
@@ -26,17 +32,26 @@ from studies.problem import coverage
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["WAYS", "run_compare", "write_compare"]
+__all__ = ["WAYS", "limits_of", "run_compare", "write_compare"]
 
 #: Draws per posterior and per bootstrap.
 DRAWS = 1000
+#: Resamples of a bagged posterior; rows that a martingale posterior imagines for each observed one.
+BAGS, IMAGINED = 50, 10
 #: Data sets in a piece of the study, by how long a way takes.
-BLOCKS = {"slow": 2, "fair": 25, "cheap": 100}
-#: Data sets at most for a slow way, and how many times as many for a cheap one.
-SLOW_DATASETS, CHEAPER = 40, 4
+BLOCKS = {"slow": 2, "bagged": 10, "fair": 25, "cheap": 100}
+#: Data sets at most for a slow way and for bagging, and how many times as many for a cheap one.
+SLOW_DATASETS, BAGGED_DATASETS, CHEAPER = 40, 200, 4
 QUICK = 4
 #: Ways that minimise or draw many times.
-RESAMPLED = ("gpc", "matsubara", "kl_to_bayes", "loss-likelihood bootstrap", "bootstrap")
+RESAMPLED = (
+    "gpc",
+    "matsubara",
+    "kl_to_bayes",
+    "martingale posterior",
+    "loss-likelihood bootstrap",
+    "bootstrap",
+)
 #: Designs in which SafeBayes has a closed form.
 CLOSED_FORM = ("correctly specified", "wrong variance (4)", "variance = |x|^2")
 
@@ -70,6 +85,19 @@ def _calibrated(data: Comparison, rng: np.random.Generator) -> tuple[Draws, floa
     return result.draws, np.nan, "all ok" if result.flags() == "all ok" else "flagged"
 
 
+def _bagged(data: Comparison, rng: np.random.Generator) -> tuple[Draws, float, str]:
+    posterior = GeneralizedPosterior(data.criterion, 1.0, data.prior)
+    draws = bayesbag(posterior, DRAWS, resamples=BAGS, clusters=data.clusters, seed=rng)
+    return draws, 1.0, "given"
+
+
+def _imagined(data: Comparison, rng: np.random.Generator) -> tuple[Draws, float, str]:
+    groups = resampled_groups(data.criterion, data.clusters, "the bootstrap")
+    units = data.criterion.n if groups is None else len(groups)
+    options = {"horizon": IMAGINED * units, "clusters": data.clusters, "seed": rng}
+    return martingale_posterior(data.criterion, DRAWS, **options), np.nan, "drawn"
+
+
 def _direct(function: Callable[..., Draws]) -> Drawn:
     """Return draws that have no learning rate."""
 
@@ -86,6 +114,8 @@ WAYS: dict[str, Drawn] = {
     **{name: _chosen(name) for name in METHODS if name != "safebayes"},
     "safebayes R": _chosen("safebayes", version="R"),
     "safebayes I": _chosen("safebayes", version="I"),
+    "BayesBag, eta = 1": _bagged,
+    "martingale posterior": _imagined,
     "loss-likelihood bootstrap": _direct(loss_likelihood_bootstrap),
     "bootstrap": _direct(bootstrap),
     "Q-posterior": _direct(q_posterior),
@@ -95,9 +125,14 @@ WAYS["gpc"] = _chosen("gpc", region="laplace")  # draws take seconds for each da
 
 
 def pace(design: str, way: str) -> str:
-    """Return whether a way takes seconds ("slow"), tenths of them ("fair") or less ("cheap")."""
+    """Return whether a way takes seconds ("slow"), tenths of them ("fair") or less ("cheap").
+
+    Bagged posteriors are between the first two.
+    """
     if way.startswith("safebayes") and design not in CLOSED_FORM:
         return "slow"
+    if way.startswith("BayesBag"):
+        return "bagged"
     return "fair" if way in RESAMPLED else "cheap"
 
 
@@ -115,7 +150,7 @@ def work(parameters: Parameters, seed: np.random.SeedSequence) -> Arrays:
         key = [parameters["seed"], list(DESIGNS).index(design), k]
         data = function(np.random.default_rng(key), **arguments)
         outcomes = [
-            _one(WAYS[way], data, child)
+            limits_of(WAYS[way], data, np.random.default_rng(child))
             for way, child in zip(ways, stream.spawn(len(ways)), strict=True)
         ]
         for name, values in zip(out, zip(*outcomes, strict=True), strict=False):
@@ -124,12 +159,16 @@ def work(parameters: Parameters, seed: np.random.SeedSequence) -> Arrays:
     return {name: np.array(values) for name, values in out.items()}
 
 
-def _one(
-    way: Drawn, data: Comparison, seed: np.random.SeedSequence
+def limits_of(
+    way: Drawn, data: Comparison, rng: np.random.Generator
 ) -> tuple[Array, float, float, str]:
+    """Return limits (2, p) of 95 % intervals, learning rate, seconds and status of one way.
+
+    NaN where it refuses the data or fails.
+    """
     began = time.process_time()
     try:
-        draws, eta, status = way(data, np.random.default_rng(seed))
+        draws, eta, status = way(data, rng)
         ends: Array = np.quantile(draws.array, [0.025, 0.975], axis=0)
     except EtafreeError as error:
         ends, eta = np.full((2, data.criterion.p), np.nan), np.nan
@@ -143,15 +182,16 @@ def run_compare(
     datasets: int = 500,
     seed: int = 1,
     only: str | None = None,
+    ways: str | None = None,
     quick: bool = False,
     **how: Unpack[How],
 ) -> pd.DataFrame:
     """Run the study, resuming what `out` holds, and return the long table.
 
-    `datasets` counts those of ways that resample; four times as many of those that do not, and at
-    most forty of SafeBayes without its closed form. A row per design, way and parameter: coverage
-    with its Monte Carlo error, mean width, median eta, median CPU seconds per data set, the most
-    frequent status with its share, and data sets.
+    `datasets` counts those of ways that resample; four times as many of those that do not, at most
+    two hundred of BayesBag, and forty of SafeBayes without its closed form. A row per design, way
+    and parameter: coverage with its Monte Carlo error, mean width, median eta, median CPU seconds
+    per data set, the most frequent status with its share, and data sets.
     """
     import pandas as pd
 
@@ -159,34 +199,38 @@ def run_compare(
     names = [name for name in DESIGNS if only is None or only in name]
     if not names:
         raise InputError("only", f"is {only!r}", f"designs are {list(DESIGNS)}")
+    chosen = [way for way in WAYS if ways is None or ways in way]
+    if not chosen:
+        raise InputError("ways", f"is {ways!r}", f"ways are {list(WAYS)}")
     cells = []
     many = {
         "slow": 1 if quick else min(count, SLOW_DATASETS),
+        "bagged": count if quick else min(count, BAGGED_DATASETS),
         "fair": count,
         "cheap": count if quick else CHEAPER * count,
     }
     for name in names:
         for speed, block in BLOCKS.items():
-            ways = [way for way in WAYS if pace(name, way) == speed]
+            paced = [way for way in chosen if pace(name, way) == speed]
             cells += [
                 Cell(
                     f"{list(DESIGNS).index(name)}-{speed}-{first:06d}",
                     {
                         "design": name,
-                        "ways": ways,
+                        "ways": paced,
                         "first": first,
                         "seed": seed,
                         "count": min(block, many[speed] - first),
                     },
                 )
-                for first in range(0, many[speed] if ways else 0, block)
+                for first in range(0, many[speed] if paced else 0, block)
             ]
-    settings = {"datasets": count, "designs": names, "ways": list(WAYS), "draws": DRAWS}
+    settings = {"datasets": count, "designs": names, "ways": chosen, "draws": DRAWS}
     slow_first = sorted(cells, key=lambda cell: "slow" not in cell.key)
     results = run_study("compare", settings, slow_first, work, out, seed=seed, **how)
     rows: list[dict[str, object]] = []
     for cell_design in names:
-        for way in WAYS:
+        for way in chosen:
             blocks = [
                 {
                     key: value[:, cell.parameters["ways"].index(way)] if key != "truth" else value

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["compare_page", "compare_picture", "overview"]
+__all__ = ["compare_page", "compare_picture", "overview", "overview_markdown", "record"]
 
 BAND = (0.935, 0.965)
 MARKS = ("o", "s", "D")
@@ -32,6 +35,38 @@ def overview(table: pd.DataFrame) -> pd.DataFrame:
             if one == one and round(one, 3) != round(two, 3):
                 texts.loc[way, design] = f"{one:.3f} to {two:.3f}"
     return texts
+
+
+def overview_markdown(table: pd.DataFrame) -> str:
+    """Return the same as documents show it."""
+    texts = overview(table)
+    columns = [str(name).replace("|", "\\|") for name in texts.columns]
+    lines = [f"| {' | '.join(['method', *columns])} |", "|---" * (1 + len(columns)) + "|"]
+    lines += [f"| {' | '.join([str(way), *row])} |" for way, row in texts.iterrows()]
+    return "\n".join(lines)
+
+
+def record(docs: Path, runs: Iterable[pd.DataFrame], ways: Iterable[str]) -> pd.DataFrame:
+    """Put runs of single ways into the recorded table, its page and its picture.
+
+    Ways come in the order of `ways` within every design of the recorded table.
+    """
+    import pandas as pd
+
+    recorded, page = docs / "compare-500.csv", docs / "learning-rates.md"
+    known = pd.read_csv(recorded)
+    rows = {key: part for run in [known, *runs] for key, part in run.groupby(["design", "way"])}
+    designs, order = dict.fromkeys(known["design"]), list(ways)
+    kept = [rows[design, way] for design in designs for way in order if (design, way) in rows]
+    table = pd.concat(kept, ignore_index=True)
+    markdown, text = overview_markdown(table), page.read_text(encoding="utf-8")
+    header = re.escape(markdown.splitlines()[0])
+    old = re.search(rf"^{header}\n(?:\|.*\n)+", text, flags=re.MULTILINE)
+    assert old is not None, f"{page} has no table {header}"
+    page.write_text(text.replace(old[0], f"{markdown}\n"), encoding="utf-8")
+    table.to_csv(recorded, index=False, float_format="%.6g")
+    compare_picture(table).savefig(docs / "compare.png", dpi=110)
+    return table
 
 
 def compare_picture(table: pd.DataFrame) -> Figure:

@@ -152,6 +152,29 @@ def public() -> dict[str, Call]:
             ef.loss_likelihood_bootstrap,
             {"criterion": criterion, "draws": 20, "clusters": labels, "seed": 1, "threads": 2},
         ),
+        "martingale_posterior": (
+            ef.martingale_posterior,
+            {
+                "criterion": criterion,
+                "draws": 20,
+                "horizon": 9,
+                "clusters": labels,
+                "seed": 1,
+                "threads": 2,
+            },
+        ),
+        "bayesbag": (
+            ef.bayesbag,
+            {
+                "posterior": ef.GeneralizedPosterior(criterion, 1.0),
+                "draws": 100,
+                "resamples": 4,
+                "size": 40,
+                "clusters": labels,
+                "seed": 1,
+                "threads": 2,
+            },
+        ),
         "q_posterior": (
             ef.q_posterior,
             {

@@ -1,4 +1,4 @@
-"""Draws without a learning rate: bootstraps by observation weights, and the Q-posterior."""
+"""Draws by observation weights, bootstraps and bagged posteriors, and the Q-posterior."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import pytest
 
 import etafree as ef
 from conftest import Case, make_case, refused
-from etafree.bootstrap import bootstrap, loss_likelihood_bootstrap, weight_blocks
 from etafree.data.groups import Groups
 from etafree.errors import CalibrationWarning, ConvergenceError
 from etafree.foundation.arguments import as_seeds
 from etafree.optimize import many as batched
 from etafree.q_posterior import QPosterior, q_posterior
+from etafree.resampling import (
+    bayesbag,
+    bootstrap,
+    loss_likelihood_bootstrap,
+    martingale_posterior,
+    weight_blocks,
+)
 
 FOUR = np.array([0.0, 1.0, 2.0, 5.0])
 KINDS = {"dirichlet": loss_likelihood_bootstrap, "counts": bootstrap}
@@ -22,8 +28,8 @@ def mean_of_four(**options) -> ef.Criterion:
     return ef.Criterion(ef.losses.Squared(), (np.ones((4, 1)), FOUR), **options)
 
 
-def weights_of(criterion, count, kind, seed=3, groups=None) -> np.ndarray:
-    blocks = weight_blocks(criterion, count, groups, as_seeds(seed), kind)
+def weights_of(criterion, count, kind, seed=3, groups=None, size=None) -> np.ndarray:
+    blocks = weight_blocks(criterion, count, groups, as_seeds(seed), kind, size)
     return np.concatenate([weights for weights, _ in blocks])
 
 
@@ -57,6 +63,129 @@ def test_every_draw_is_the_minimiser_under_its_weights(
             np.testing.assert_allclose(theta, fit.theta, rtol=1e-7, atol=1e-9)
         else:  # the minimum next to the full-data one
             assert np.abs(criterion.reweighted(weights, "sampling").gradient(theta)).max() < 1e-6
+
+
+@pytest.mark.parametrize("horizon", [1, 12, 400])
+def test_the_martingale_posterior_of_a_mean(horizon: int) -> None:
+    """What is left of the variance over n + 1 is the share of what has not been observed."""
+    draws = martingale_posterior(mean_of_four(), 40_000, horizon=horizon, seed=1).array[:, 0]
+    square, variance = np.square(draws - 2.0), 0.7 * horizon / (4 + horizon)
+    assert abs(square.mean() - variance) < 4.5 * square.std() / np.sqrt(len(draws))
+    assert abs(draws.mean() - 2.0) < 4.5 * np.sqrt(variance / len(draws))
+
+
+def test_a_martingale_posterior_without_horizon_is_the_loss_likelihood_bootstrap() -> None:
+    criterion = make_case("huber", n=80).criterion()
+    one, two = (f(criterion, 50, seed=4) for f in (martingale_posterior, KINDS["dirichlet"]))
+    np.testing.assert_array_equal(one.values, two.values)
+    assert one.sampler == "martingale posterior"
+
+
+def test_the_urn_holds_the_rows_and_a_copy_of_each_that_is_drawn() -> None:
+    """Observed rows keep a place of their own: n / (n + N) of the whole weight at least."""
+    weights = weights_of(mean_of_four(), 30_000, "urn", size=6)
+    np.testing.assert_allclose(weights.sum(axis=1), 4.0)
+    counts = weights * 10 / 4 - 1
+    np.testing.assert_allclose(counts, np.round(counts), atol=1e-9)
+    assert counts.min() == 0
+    first = counts[:, 0]  # of six draws; Beta(1, 3) shares: P(none) = B(1, 9) / B(1, 3)
+    assert abs((first == 0).mean() - 3 / 9) < 4.5 * np.sqrt(2 / 9 / len(first))
+    copies = mean_of_four(weights=[2.0, 0.0, 1.0, 1.0], weight_kind="frequency")
+    made = weights_of(copies, 200, "urn", size=6)
+    assert (made[:, 1] == 0).all()
+    assert (made[:, 0] >= 2 * 4 / 10 - 1e-12).all()
+
+
+def test_the_urn_of_clusters_draws_clusters() -> None:
+    labels = np.repeat(np.arange(12), 5)
+    weights = weights_of(
+        make_case("huber", n=60).criterion(), 30, "urn", groups=Groups.of(labels, 60), size=7
+    )
+    assert np.ptp(weights.reshape(30, 12, 5), axis=2).max() == 0
+    counts = weights[:, ::5] * 19 / 12 - 1
+    np.testing.assert_allclose(counts.sum(axis=1), 7.0)
+
+
+@pytest.mark.parametrize("size", [None, 16])
+@pytest.mark.parametrize("eta", [0.25, 4.0])
+def test_the_bagged_posterior_of_a_mean(eta: float, size: int | None) -> None:
+    """Its variance is the posterior's plus that of the bootstrap, with M rows in each."""
+    posterior = ef.GeneralizedPosterior(mean_of_four(), eta)
+    draws = bayesbag(posterior, 60_000, resamples=3000, size=size, seed=1)
+    m = size or 4
+    inner, outer = 1 / (eta * m), 3.5 / m
+    of_means = draws.array.reshape(3000, 20).mean(axis=1)
+    square = np.square(draws.array.reshape(3000, 20) - 2.0).mean(axis=1)  # independent
+    assert abs(square.mean() - inner - outer) < 4.5 * square.std() / np.sqrt(3000)
+    assert abs(of_means.mean() - 2.0) < 4.5 * of_means.std() / np.sqrt(3000)
+    effective = 3000 * (inner + outer) / (outer + inner / 20)
+    assert draws.info["ess"] == pytest.approx(effective, rel=0.1)
+
+
+def test_every_bagged_posterior_is_that_of_its_weights() -> None:
+    """Least squares with a ridge, a prior and clusters: mean and covariance of each are known."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 15, 90)
+    X, y = rng.standard_normal((90, 2)), rng.standard_normal(90)
+    criterion = ef.Criterion(ef.losses.Squared(), (X, y), ef.penalties.Ridge(0.2))
+    prior = ef.LogPrior.normal([1.0, 0.0], 0.1 * np.eye(2))
+    posterior = ef.GeneralizedPosterior(criterion, 0.7, prior)
+    draws = bayesbag(posterior, 8000, resamples=8, clusters=labels, seed=5)
+    stream = as_seeds(5).spawn(1)[0]
+    (weights, _), *rest = weight_blocks(criterion, 8, Groups.of(labels, 90), stream, "counts")
+    assert not rest
+    for own, one in zip(weights, draws.array.reshape(8, 1000, 2), strict=True):
+        gram = X.T @ (own[:, None] * X) + 0.2 * own.sum() * np.eye(2)
+        precision = 0.7 * gram + 10 * np.eye(2)
+        mean = np.linalg.solve(precision, 0.7 * X.T @ (own * y) + np.array([10.0, 0.0]))
+        root = np.linalg.cholesky(precision)
+        standard = (one - mean) @ root
+        assert np.abs(standard.mean(axis=0)).max() < 4.5 / np.sqrt(1000)
+        assert np.abs(standard.T @ standard / 1000 - np.eye(2)).max() < 4.5 * np.sqrt(2 / 1000)
+    assert draws.info["clusters"] == 15
+
+
+def test_bagged_posteriors_need_less_than_a_resample_each() -> None:
+    """Few draws of many resamples, rounded up to the same number for each."""
+    posterior = ef.GeneralizedPosterior(make_case("huber", n=50).criterion(), 1.0)
+    draws = bayesbag(posterior, 110, resamples=40, seed=1)
+    assert draws.values.shape == (1, 120, 3)
+    assert draws.eta is None
+    assert draws.info["eta"] == 1.0
+    np.testing.assert_array_equal(
+        bayesbag(posterior, 110, resamples=40, seed=1).values, draws.values
+    )
+
+
+def test_resamples_without_a_posterior_are_left_out() -> None:
+    x = np.linspace(-2, 2, 24)
+    y = (x + 0.8 * np.random.default_rng(3).standard_normal(24) > 0).astype(float)
+    criterion = ef.Criterion(ef.losses.Logistic(), (np.column_stack([np.ones(24), x]), y))
+    with pytest.warns(CalibrationWarning, match="no posterior"):
+        draws = bayesbag(ef.GeneralizedPosterior(criterion, 1.0), 400, resamples=40, seed=1)
+    assert 0 < draws.info["failed"] < 40
+    assert len(draws) == 10 * (40 - draws.info["failed"])
+    prior = ef.LogPrior.normal([0.0, 0.0], np.eye(2))
+    whole = bayesbag(ef.GeneralizedPosterior(criterion, 1.0, prior), 400, resamples=40, seed=1)
+    assert whole.info["failed"] == 0
+
+
+def test_what_cannot_be_bagged_is_refused() -> None:
+    posterior = ef.GeneralizedPosterior(mean_of_four(), 1.0)
+    refused("posterior", "is a Criterion", lambda: bayesbag(mean_of_four()))
+    refused("resamples", "at least 2", lambda: bayesbag(posterior, resamples=1))
+    refused("size", "whole number", lambda: bayesbag(posterior, size=2.5))
+    refused("draws", "at least 2", lambda: bayesbag(posterior, 1))
+    refused("clusters", "only one cluster", lambda: bayesbag(posterior, clusters=[1] * 4))
+    refused("horizon", "whole number", lambda: martingale_posterior(mean_of_four(), horizon=0))
+    kinked = make_case("squared", n=40).criterion(penalty=ef.penalties.L1(0.1))
+    refused("penalty", "kink", lambda: bayesbag(ef.GeneralizedPosterior(kinked, 1.0)))
+    x = np.linspace(-1, 1, 12)
+    split = ef.Criterion(ef.losses.Logistic(), (x[:, None], (x > 0).astype(float)))
+    prior = ef.LogPrior.normal([0.0], [[1.0]])
+    assert bayesbag(ef.GeneralizedPosterior(split, 1.0, prior), 100, resamples=5).p == 1
+    with pytest.raises(ConvergenceError, match="5 of 5 resamples"):
+        bayesbag(ef.GeneralizedPosterior(split, 1.0), 100, resamples=5)
 
 
 @pytest.mark.parametrize("name", ["squared", "huber", "logistic", "poisson", "gamma"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from etafree.learning_rates import METHODS
 from etafree.optimize import minimise
 from studies.__main__ import app as studies_app
 from studies.compare import WAYS, pace, run_compare
-from studies.compare_page import overview
+from studies.compare_page import overview_markdown, record
 from studies.designs import DESIGNS
 
 RECORDED = Path(__file__).parents[1] / "docs" / "compare-500.csv"
@@ -48,7 +49,9 @@ def test_the_study_resumes_and_ranks_honestly(tmp_path: Path) -> None:
         "lyddon",
         "gpc",
         "matsubara",
+        "onizuka",
         "bootstrap",
+        "martingale posterior",
         "Q-posterior",
         "loss-likelihood bootstrap",
         "location-scale",
@@ -56,8 +59,11 @@ def test_the_study_resumes_and_ranks_honestly(tmp_path: Path) -> None:
         assert mean.loc[way, "width"] == pytest.approx(right, rel=0.05), way
         assert mean.loc[way, "coverage"] > 0.8, way
     assert mean.loc["eta = 1", "width"] == pytest.approx(right / 2, rel=0.05)
+    bagged = np.sqrt(1 + 1 / 4)  # the posterior's variance at eta = 1 is a quarter of the right one
+    assert mean.loc["BayesBag, eta = 1", "width"] == pytest.approx(bagged * right, rel=0.15)
     assert mean.loc["magnitude", "eta"] == pytest.approx(0.25, rel=0.05)
     refused("only", "designs are", lambda: run_compare(tmp_path / "b", only="nothing"))
+    refused("ways", "ways are", lambda: run_compare(tmp_path / "b", ways="nothing"))
     refused("datasets", "at least 2", lambda: run_compare(tmp_path / "b", datasets=1))
     assert not (tmp_path / "b").exists()
 
@@ -142,6 +148,24 @@ def test_bad_selections_are_refused(data: Path) -> None:
     refused("data", "cannot be read", lambda: select_file(empty, "y ~ x", "huber"))
 
 
+def test_a_run_of_one_method_goes_into_the_recorded_table(tmp_path: Path) -> None:
+    """With its own rows only: the page and the picture follow, everything else stays."""
+    for name in ("compare-500.csv", "learning-rates.md"):
+        shutil.copy(RECORDED.parent / name, tmp_path)
+    before = pd.read_csv(RECORDED)
+    new = before.query("way == 'onizuka' and design == 'correctly specified'").copy()
+    new["coverage"] = 0.123
+    table = record(tmp_path, [new], WAYS)
+    assert overview_markdown(table) in (tmp_path / "learning-rates.md").read_text()
+    assert (tmp_path / "compare.png").exists()
+    stored = pd.read_csv(tmp_path / "compare-500.csv")
+    changed = stored["coverage"] != before["coverage"]
+    assert stored[changed][["way", "design"]].drop_duplicates().to_numpy().tolist() == [
+        ["onizuka", "correctly specified"]
+    ]
+    assert not np.isnan(stored.loc[changed, "coverage"]).any()
+
+
 def test_the_recorded_comparison_says_what_the_page_says() -> None:
     """Calibration covers where it raises no warning; under |x|^2 no single learning rate does."""
     table = pd.read_csv(RECORDED)
@@ -154,9 +178,7 @@ def test_the_recorded_comparison_says_what_the_page_says() -> None:
     inside = hard["coverage"].between(0.935, 0.965).groupby("way").all()
     assert not inside[SCALAR].any()
     assert inside["location-scale"]
-    told = (RECORDED.parent / "learning-rates.md").read_text()
-    for way, row in overview(table).iterrows():
-        assert f"| {way} | {' | '.join(row)} |" in told
+    assert overview_markdown(table) in (RECORDED.parent / "learning-rates.md").read_text()
     easy = table[table["design"] == "wrong variance (4)"].groupby("way")["eta"].first()
     for way in ("magnitude", "lyddon", "gpc", "matsubara"):
         assert easy[way] == pytest.approx(0.25, rel=0.05)

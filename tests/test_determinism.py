@@ -64,6 +64,9 @@ def fingerprints() -> dict[str, str]:
     few = criterion(3, 400)
     made["bootstrap"] = ef.bootstrap(few, 200, clusters=groups(400), seed=4).values
     made["loss-likelihood bootstrap"] = ef.loss_likelihood_bootstrap(few, 200, seed=4).values
+    made["martingale posterior"] = ef.martingale_posterior(few, 200, horizon=50, seed=4).values
+    bagged = ef.bayesbag(ef.GeneralizedPosterior(few, 1.0), 400, resamples=8, seed=4)
+    made["bagged posterior"] = bagged.values
     made["Q-posterior"] = ef.q_posterior(few, draws=200, seed=4).values
     for method in ("magnitude", "onizuka", "lyddon", "gpc", "matsubara"):
         rate = ef.select(ef.GeneralizedPosterior(few, 1.0), method, seed=5)
@@ -197,6 +200,8 @@ def test_seeds_that_nobody_chose_are_told_and_give_the_same_draws() -> None:
     for draw in (
         lambda seed: ef.sample(posterior, 100, seed=seed),
         lambda seed: ef.bootstrap(few, 50, seed=seed),
+        lambda seed: ef.martingale_posterior(few, 50, horizon=30, seed=seed),
+        lambda seed: ef.bayesbag(posterior, 100, resamples=5, seed=seed),
     ):
         for seed in (None, np.random.SeedSequence(7, spawn_key=(2,))):
             first = draw(seed)

@@ -11,7 +11,6 @@ from scipy import integrate, optimize, stats
 
 import etafree as ef
 from conftest import make_case, refused
-from etafree.bootstrap import bootstrap
 from etafree.errors import ConvergenceError
 from etafree.learning_rates import METHODS, NormalInverseGamma, select
 from etafree.learning_rates.gpc import gpc_limit, weighted_chi_square_quantile
@@ -19,6 +18,7 @@ from etafree.learning_rates.holmes_walker import LIKELIHOODS, simulated
 from etafree.learning_rates.kl_to_bayes import gaussian_rate
 from etafree.learning_rates.matsubara import score_matching_rate
 from etafree.learning_rates.safebayes import prequential_losses
+from etafree.resampling import bootstrap
 
 J, K = np.diag([1.0, 4.0]), 2 * np.eye(2)
 BOOTSTRAPPED = ("gpc", "matsubara")

@@ -34,7 +34,7 @@ def many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etafree.totals.linear.THREAD_POINTS", 30)
     monkeypatch.setattr("etafree.totals.linear.FOLDED", 100)
     monkeypatch.setattr("etafree.optimize.many.SPAN", 1)
-    monkeypatch.setattr(sys.modules["etafree.bootstrap"], "NUMBERS", 1 << 12)
+    monkeypatch.setattr("etafree.resampling.weights.NUMBERS", 1 << 12)
     monkeypatch.setattr("etafree.inference.BLOCK", 1 << 10)
     monkeypatch.setattr("etafree.inference.RESAMPLED", 1 << 10)
 
@@ -57,6 +57,8 @@ def test_draws_are_the_same_bytes(name, weights):
     same_bytes(lambda count: ef.sample(posterior, 200, seed=1, threads=count).array)
     for draw in (ef.bootstrap, ef.loss_likelihood_bootstrap):
         same_bytes(lambda count, draw=draw: draw(criterion, 60, seed=2, threads=count).array)
+    imagined = {"horizon": 200, "seed": 2}
+    same_bytes(lambda c: ef.martingale_posterior(criterion, 60, **imagined, threads=c).array)
 
 
 @pytest.mark.usefixtures("many_tasks")

@@ -2,7 +2,6 @@
 
 from etafree import errors, losses, penalties
 from etafree._version import __version__
-from etafree.bootstrap import bootstrap, loss_likelihood_bootstrap
 from etafree.calibrate import calibrate
 from etafree.criterion import Criterion
 from etafree.dependence import Clusters, Panel, ReplicateWeights, Survey, TimeSeries
@@ -17,6 +16,7 @@ from etafree.paper.random_intercept import RandomIntercept
 from etafree.posterior import GeneralizedPosterior, LogPrior
 from etafree.q_posterior import q_posterior
 from etafree.report.table import ResultTable, table
+from etafree.resampling import bayesbag, bootstrap, loss_likelihood_bootstrap, martingale_posterior
 from etafree.result import Calibration
 from etafree.samplers import sample
 from etafree.sandwich import target
@@ -55,6 +55,7 @@ __all__ = [
     "TupleLoss",
     "Wilcoxon",
     "__version__",
+    "bayesbag",
     "bootstrap",
     "calibrate",
     "errors",
@@ -65,6 +66,7 @@ __all__ = [
     "from_stan",
     "loss_likelihood_bootstrap",
     "losses",
+    "martingale_posterior",
     "minimise",
     "penalties",
     "q_posterior",

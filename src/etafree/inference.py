@@ -181,10 +181,15 @@ def _lengths(count: int, step: int) -> Iterator[int]:
         yield min(step, count - first)
 
 
-def resample_counts(units: Array, many: int, rng: np.random.Generator) -> Array:
-    """Return how often each of `units` copies is drawn with replacement, (many, units)."""
+def resample_counts(
+    units: Array, many: int, rng: np.random.Generator, size: int | None = None
+) -> Array:
+    """Return how often each of `units` copies is drawn with replacement, (many, units).
+
+    As many are drawn as there are, or `size`.
+    """
     total = int(units.sum())
-    return _tallied(units, rng.integers(total, size=(many, total)))
+    return _tallied(units, rng.integers(total, size=(many, total if size is None else size)))
 
 
 def _tallied(units: Array, drawn: NDArray[np.int64]) -> Array:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from etafree.bootstrap import resampled_groups
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
 from etafree.draws import Draws
@@ -16,6 +15,7 @@ from etafree.foundation.threads import own_settings
 from etafree.optimize import minimise
 from etafree.optimize.many import outer_products, unpacked
 from etafree.posterior import GeneralizedPosterior, LogPrior
+from etafree.resampling import resampled_groups
 from etafree.samplers import FEWEST, sample
 from etafree.sandwich import target
 from etafree.target import Target

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from etafree import inference, predictions
-from etafree.bootstrap import resampled_targets
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
 from etafree.dependence.base import Dependence, Point, Structure
@@ -60,6 +59,7 @@ from etafree.optimize import minimise
 from etafree.posterior import GeneralizedPosterior
 from etafree.report import summaries
 from etafree.report.summaries import Shown
+from etafree.resampling import resampled_targets
 from etafree.sandwich import target_of
 from etafree.target import Law, Satterthwaite, Target
 from etafree.totals.base import require

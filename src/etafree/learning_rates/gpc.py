@@ -17,12 +17,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.random import SeedSequence
 
-from etafree.bootstrap import Resamples, weight_blocks
 from etafree.errors import ConvergenceError, InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_choice, as_count, as_level, as_positive
 from etafree.learning_rates.problem import LearningRate, Problem
 from etafree.posterior import GeneralizedPosterior
+from etafree.resampling import Resamples, weight_blocks
 from etafree.samplers import sample
 from etafree.samplers.importance import student_proposal
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from etafree.bootstrap import Resamples, resampled_groups, resamples
 from etafree.criterion import Criterion
 from etafree.data.groups import Groups
 from etafree.errors import ConvergenceError, InputError
@@ -22,6 +21,7 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_seeds
 from etafree.optimize import Minimum, minimise
 from etafree.posterior import GeneralizedPosterior, LogPrior
+from etafree.resampling import Resamples, resampled_groups, resamples
 from etafree.samplers.variational import check_inside
 from etafree.sandwich import target
 

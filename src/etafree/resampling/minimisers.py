@@ -1,7 +1,7 @@
 r"""Draws without a learning rate: minimisers under random observation weights.
 
 The loss-likelihood bootstrap draws weights from a Dirichlet distribution, the bootstrap counts of
-rows drawn with replacement. Clusters are weighted, or drawn, as wholes.
+rows drawn with replacement, the martingale posterior counts of the observed and the imagined rows.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from etafree.data.groups import Groups
 from etafree.data.rows import Rows
 from etafree.dependence import Clusters, bind
 from etafree.draws import Draws
-from etafree.errors import CalibrationWarning, ConvergenceError, EtafreeError, InputError
+from etafree.errors import CalibrationWarning, ConvergenceError, EtafreeError
 from etafree.foundation.arguments import Array, as_count, as_seeds, told_seed
 from etafree.foundation.terminal import counted
 from etafree.foundation.threads import in_threads, own_settings
-from etafree.inference import resample_counts
 from etafree.optimize import Minimum, minimise
 from etafree.optimize.many import Minimisers, minimisers, steps_suit
-from etafree.penalties import KinkedPenalty
+from etafree.resampling.weights import block_length, long_rows, resampled_groups, weight_blocks
 from etafree.sandwich import target_of
 from etafree.target import Target
-from etafree.totals.base import require
 
-#: Numbers in a block of weights, and the fewest resamples in one. Blocks of that few resamples are
-#: long: their rows are shared out among threads, otherwise the blocks.
-NUMBERS, FEWEST = 1 << 17, 8
+#: What draws by each kind of weights are called.
+SAMPLERS = {
+    "dirichlet": "loss-likelihood bootstrap",
+    "counts": "bootstrap",
+    "urn": "martingale posterior",
+}
 
 
 class Resamples(NamedTuple):
@@ -49,25 +50,6 @@ class Resamples(NamedTuple):
     def failed(self) -> int:
         """Number of resamples without a minimiser."""
         return self.drawn - len(self.thetas)
-
-
-def resampled_groups(criterion: Criterion, clusters: object, purpose: str) -> Groups | None:
-    """Return the clusters to resample as wholes, None for rows; refuse what cannot be resampled."""
-    if not isinstance(criterion, Criterion):
-        raise InputError("criterion", f"is a {type(criterion).__name__}", "pass an ef.Criterion")
-    if isinstance(criterion.penalty, KinkedPenalty):
-        kink = f"{type(criterion.penalty).__name__} has a kink: {purpose} needs a normal limit"
-        raise InputError("penalty", kink, "use ef.calibrate, which works on the active block")
-    require(criterion.total, "memory", "criterion")
-    if clusters is None:
-        return None
-    groups = Clusters(clusters).bind(criterion.rows).clusters
-    if groups is None:
-        problem = "has several ways, and no bootstrap resamples crossed clusters"
-        raise InputError("clusters", problem, "pass one set of labels")
-    if len(groups) < 2:
-        raise InputError("clusters", "has only one cluster", "at least two must vary")
-    return groups
 
 
 def resampled_targets(target: Target, count: int, rng: np.random.Generator) -> Iterator[Target]:
@@ -86,7 +68,7 @@ def resampled_targets(target: Target, count: int, rng: np.random.Generator) -> I
     own = np.ones(criterion.n) if criterion.total.weights is None else criterion.total.weights
     kind = "frequency" if criterion.total.frequency else "sampling"
     fixed, centered = target.correction, target.centered
-    fit, step = minimise(criterion, target.center), max(FEWEST, NUMBERS // criterion.n)
+    fit, step = minimise(criterion, target.center), block_length(criterion.n)
     for start in range(0, count, step):
         many = [rng.integers(len(sizes), size=len(sizes)) for _ in range(min(step, count - start))]
         counts = np.array([np.bincount(drawn, minlength=len(sizes)) for drawn in many])
@@ -110,33 +92,6 @@ def resampled_targets(target: Target, count: int, rng: np.random.Generator) -> I
                 continue
 
 
-def weight_blocks(
-    criterion: Criterion, count: int, groups: Groups | None, seeds: SeedSequence, kind: str
-) -> Iterator[tuple[Array, str]]:
-    """Yield `count` weight vectors in blocks (b, n), and which kind of weights they are."""
-    rng, total = np.random.default_rng(seeds), criterion.total
-    own = np.ones(criterion.n) if total.weights is None else total.weights
-    step = max(FEWEST, NUMBERS // criterion.n)
-    copies = total.frequency and groups is None  # drawn one by one; sampling weights stay
-    units = own if copies else np.ones(criterion.n if groups is None else len(groups))
-    for start in range(0, count, step):
-        draw = _dirichlet if kind == "dirichlet" else resample_counts
-        factor = draw(units, min(step, count - start), rng)
-        if groups is not None:
-            factor = factor[:, groups.codes]
-        whole = kind == "counts" and total.frequency
-        yield factor if copies else factor * own, "frequency" if whole else "sampling"
-
-
-def _dirichlet(units: Array, many: int, rng: np.random.Generator) -> Array:
-    """Return Dirichlet weights (many, units) with these parameters, times their sum."""
-    plain = bool((units == 1.0).all())
-    shape = (many, len(units))
-    gamma = rng.standard_exponential(shape) if plain else rng.standard_gamma(units, shape)
-    gamma *= units.sum() / gamma.sum(axis=1, keepdims=True)
-    return gamma
-
-
 @own_settings
 def resamples(
     criterion: Criterion,
@@ -145,6 +100,7 @@ def resamples(
     groups: Groups | None,
     seeds: SeedSequence,
     kind: str = "counts",
+    size: int | None = None,
 ) -> Resamples:
     """Return the minimisers of `count` resamples, by Newton steps from the full-data fit.
 
@@ -155,8 +111,8 @@ def resamples(
     def work(block: tuple[Array, str]) -> Minimisers:
         return minimisers(criterion, fit, *block, stacked)
 
-    blocks = weight_blocks(criterion, count, groups, seeds, kind)
-    side_by_side = criterion.n <= NUMBERS // FEWEST and steps_suit(criterion)
+    blocks = weight_blocks(criterion, count, groups, seeds, kind, size)
+    side_by_side = steps_suit(criterion) and not long_rows(criterion.n)
     fits = list(
         in_threads(work, blocks, criterion.n * criterion.p) if side_by_side else map(work, blocks)
     )
@@ -273,12 +229,89 @@ def bootstrap(
     return _drawn(criterion, draws, clusters, seed, "counts")
 
 
-def _drawn(criterion: Criterion, draws: int, clusters: object, seed: object, kind: str) -> Draws:
-    name = "loss-likelihood bootstrap" if kind == "dirichlet" else "bootstrap"
+@own_settings
+def martingale_posterior(
+    criterion: Criterion,
+    draws: int = 1000,
+    *,
+    horizon: int | None = None,
+    clusters: object = None,
+    seed: object = 0,
+    threads: int | None = None,
+) -> Draws:
+    r"""Draw minimisers of the observed data and imagined further ones, drawn from Pólya's urn.
+
+    .. math:: \theta^{(b)} = \arg\min_\theta \frac{n}{n+N}\sum_i (1+k_i^{(b)})\ell_i(\theta)
+              + \lambda_n s_n\rho(\theta),
+
+    where k counts N draws from an urn that holds the rows and gets a copy of each that is drawn:
+    the predictive distribution is the empirical one, and a martingale. What is not known is what
+    has not been observed. With an infinite horizon these are the draws of
+    `loss_likelihood_bootstrap`; a population of n + N rows that is to be known has the horizon N,
+    and the variance is smaller by the factor N / (n + N).
+
+    Parameters
+    ----------
+    criterion : Criterion
+        With a smooth penalty, or none.
+    draws : int
+        At least 2.
+    horizon : int, optional
+        Number N of further rows, or of clusters; infinite if not given.
+    clusters : (n,) labels or column name, optional
+        The urn then holds clusters. One way only.
+    seed : int, SeedSequence or Generator
+        The same seed gives the same draws.
+    threads : int, optional
+        How many threads work on the rows; the result is the same. See `etafree.threads`.
+
+    Returns
+    -------
+    Draws
+        ``info["failed"]`` counts data sets without a minimiser; they are left out, with a warning.
+
+    Raises
+    ------
+    InputError, ConvergenceError
+        As for `loss_likelihood_bootstrap`, or the horizon is not a whole number above zero.
+
+    See Also
+    --------
+    bayesbag : Posteriors of resampled data.
+
+    References
+    ----------
+    Fong, E., Holmes, C. and Walker, S. G. (2023). Martingale posterior distributions. J. Roy.
+    Statist. Soc. B 85, 1357-1391. Blackwell, D. and MacQueen, J. B. (1973). Ferguson distributions
+    via Polya urn schemes. Ann. Statist. 1, 353-355.
+
+    Examples
+    --------
+    >>> import etafree as ef
+    >>> data = np.ones((4, 1)), np.array([0.0, 1.0, 2.0, 5.0])
+    >>> mean = ef.Criterion(ef.losses.Squared(), data)
+    >>> draws = ef.martingale_posterior(mean, 20_000, horizon=12, seed=1)
+    >>> abs(float(draws.array.var()) - 0.7 * 12 / 16) < 0.03  # 3.5 / (n + 1), N / (n + N)
+    True
+    """
+    size = None if horizon is None else as_count(horizon, "horizon")
+    return _drawn(criterion, draws, clusters, seed, "urn", size)
+
+
+def _drawn(
+    criterion: Criterion,
+    draws: int,
+    clusters: object,
+    seed: object,
+    kind: str,
+    size: int | None = None,
+) -> Draws:
+    name = SAMPLERS[kind]
     groups, seeds = resampled_groups(criterion, clusters, "the bootstrap"), as_seeds(seed)
     count = as_count(draws, "draws", least=2)
+    weights = "dirichlet" if kind == "urn" and size is None else kind
     with counted(None, name):
-        drawn = resamples(criterion, minimise(criterion), count, groups, seeds, kind)
+        drawn = resamples(criterion, minimise(criterion), count, groups, seeds, weights, size)
     if drawn.failed:
         left_out = f"{drawn.failed} of {count} resamples have no minimiser and are left out"
         advice = "the spread is understated; add a penalty"
