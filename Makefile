@@ -24,8 +24,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Tests compare what is installed with what was meant to be.
 export ETAFREE_CONSTRAINTS := $(CONSTRAINTS)
 
-.PHONY: demo tour test tests newest processors extras constraints bench fuzz mutants coverage compare tournament docs linkcheck \
-	dist lint clean
+.PHONY: demo tour test tests newest processors extras constraints bench fuzz mutants coverage compare tournament papers paper docs \
+	linkcheck dist lint clean
 
 # The package and what it needs to run, as a user has it; built as a wheel.
 $(VENV)/core: pyproject.toml $(CONSTRAINTS) $(wildcard src/etafree/*.py src/etafree/*/*.py)
@@ -89,6 +89,12 @@ compare: $(VENV)/dev  ## learning-rate methods beside calibration on six designs
 
 tournament: $(VENV)/dev  ## reference laws of single intervals on forty designs (about 40 minutes)
 	$(BIN)/python -m studies tournament --out build/tournament
+
+papers: $(VENV)/dev  ## designs of other papers beside their numbers (about 2 minutes)
+	$(BIN)/python -m studies papers --out build/papers
+
+paper: $(VENV)/dev  ## an article from the recorded tables, build/paper/article.html (about 10 seconds)
+	$(BIN)/python -m studies article --out build/paper
 
 docs: $(VENV)/dev  ## the site into build/docs, every example run, every page looked at in Chromium
 	ETAFREE_GALLERY_WORKERS=2 $(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs build/docs

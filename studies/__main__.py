@@ -98,6 +98,7 @@ def compare(
     datasets: Annotated[int, typer.Option(help="Data sets per design.")] = 500,
     seed: Annotated[int, typer.Option(help="Seed of data and draws.")] = 1,
     only: Annotated[str | None, typer.Option(help="Designs whose name contains this.")] = None,
+    ways: Annotated[str | None, typer.Option(help="Methods whose name contains this.")] = None,
     quick: Annotated[bool, typer.Option(help="Four data sets per design, for a look.")] = False,
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -113,10 +114,70 @@ def compare(
         datasets=datasets,
         seed=seed,
         only=only,
+        ways=ways,
         quick=quick,
         workers=workers,
         scheduler=scheduler,
     )
+
+
+@app.command()
+def record_compare(
+    runs: Annotated[list[Path], typer.Argument(help="Folders that `compare` wrote.")],
+    docs: Annotated[Path, typer.Option(help="The documents' folder.")] = Path("docs"),
+) -> None:
+    """Put runs of single methods into the recorded comparison, its page and its picture.
+
+    Example: python -m studies record-compare build/compare
+    """
+    import pandas as pd
+
+    from studies.compare import WAYS
+    from studies.compare_page import record as put
+
+    put(docs, [pd.read_csv(run / "compare.csv") for run in runs], WAYS)
+
+
+@app.command()
+def papers(
+    out: Folder,
+    name: Annotated[str | None, typer.Argument(help="One paper; all by default.")] = None,
+    replicates: Annotated[int, typer.Option(help="Data sets per design.")] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of data and draws.")] = 1,
+    docs: Annotated[
+        Path | None, typer.Option(help="Record the tables in this folder of documents.")
+    ] = None,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+) -> None:
+    """Rerun designs of other papers, beside their numbers.
+
+    Example: python -m studies papers quasi-posteriors --out build/papers --replicates 4
+    """
+    from etafree.foundation.terminal import say
+    from studies.papers.study import paper_markdown, record, run_papers
+
+    table = run_papers(
+        out, name, replicates=replicates, seed=seed, workers=workers, scheduler=scheduler
+    )
+    for key in dict.fromkeys(table["paper"]):
+        say(paper_markdown(table, key))
+    if docs is not None:
+        record(docs, [table])
+
+
+@app.command()
+def article(
+    out: Annotated[Path, typer.Option(help="Folder for the article.")],
+    docs: Annotated[Path, typer.Option(help="The documents' folder.")] = Path("docs"),
+) -> None:
+    """Build an article from the recorded tables: figure, league, races, a case study.
+
+    Example: python -m studies article --out build/paper
+    """
+    from studies.article import write_article
+
+    write_article(out, docs)
 
 
 @app.command()

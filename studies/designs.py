@@ -14,7 +14,7 @@ from etafree.losses import LinearLoss, NegativeBinomial, Poisson, Quantile, Squa
 from etafree.paper.random_intercept import Design, pseudo_true
 from etafree.posterior import LogPrior
 
-__all__ = ["DESIGNS", "Comparison"]
+__all__ = ["DESIGNS", "Comparison", "pair"]
 
 BETA = np.array([1.0, 0.5, -0.5])
 NAMES = ("one", "x", "z")
@@ -43,15 +43,18 @@ def _linear(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
     return X, X @ BETA
 
 
-def _pair(loss: LinearLoss, other: LinearLoss, X: Array, y: Array) -> tuple[Criterion, Criterion]:
-    return Criterion(loss, (X, y), names=NAMES), Criterion(other, (X, y), names=NAMES)
+def pair(
+    loss: LinearLoss, other: LinearLoss, X: Array, y: Array, names: tuple[str, ...] = NAMES
+) -> tuple[Criterion, Criterion]:
+    """Return criteria of two losses on the same data."""
+    return Criterion(loss, (X, y), names=names), Criterion(other, (X, y), names=names)
 
 
 def specified(rng: np.random.Generator, n: int, variance: float = 1.0) -> Comparison:
     """Return least squares with normal errors of this variance; one is what the loss says."""
     X, mean = _linear(rng, n)
     y = mean + np.sqrt(variance) * rng.standard_normal(n)
-    criterion, other = _pair(Squared(), StudentT(4.0), X, y)
+    criterion, other = pair(Squared(), StudentT(4.0), X, y)
     return Comparison(criterion, BETA, other)
 
 
@@ -59,7 +62,7 @@ def heteroscedastic(rng: np.random.Generator, n: int) -> Comparison:
     """Return least squares with error variance equal to the squared norm of the covariates."""
     X, mean = _linear(rng, n)
     y = mean + np.linalg.norm(X[:, 1:], axis=1) * rng.standard_normal(n)
-    criterion, other = _pair(Squared(), StudentT(4.0), X, y)
+    criterion, other = pair(Squared(), StudentT(4.0), X, y)
     return Comparison(criterion, BETA, other)
 
 
@@ -67,7 +70,7 @@ def median(rng: np.random.Generator, n: int) -> Comparison:
     """Return a smoothed median regression with Laplace errors that grow with a covariate."""
     X, mean = _linear(rng, n)
     y = mean + (0.5 + np.abs(X[:, 1])) * rng.laplace(size=n)
-    criterion, other = _pair(Quantile(0.5, bandwidth=0.2), Squared(), X, y)
+    criterion, other = pair(Quantile(0.5, bandwidth=0.2), Squared(), X, y)
     return Comparison(criterion, BETA, other)
 
 
@@ -75,7 +78,7 @@ def counts(rng: np.random.Generator, n: int) -> Comparison:
     """Return a Poisson regression of gamma mixtures of Poisson counts."""
     X, mean = _linear(rng, n)
     y = rng.poisson(np.exp(mean) * rng.gamma(1.0, 1.0, n)).astype(float)
-    criterion, other = _pair(Poisson(), NegativeBinomial(1.0), X, y)
+    criterion, other = pair(Poisson(), NegativeBinomial(1.0), X, y)
     return Comparison(criterion, BETA, other)
 
 
