@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 #: Name of a benchmark and the module that runs it, small processes before large data.
 BENCHMARKS = {
+    "start": "start",
     "cold": "cold",
     "again": "again",
+    "front": "front",
     "sandwich": "sandwich",
     "streamed": "streamed",
     "map": "location_scale_map",
     "fit": "fit",
     "sampler": "sampler",
+    "large_sample": "large_sample",
     "losses": "losses",
     "bootstrap": "bootstrap",
     "gibbs": "gibbs",

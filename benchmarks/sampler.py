@@ -13,7 +13,6 @@ import numpy as np
 from arviz_stats.base.array import array_stats
 
 import etafree as ef
-from benchmarks import large_sample
 from benchmarks.timing import Row, announce, cpu_seconds, interleaved_ratios
 from etafree.samplers.variational import Normal, normal_approximation
 
@@ -29,18 +28,14 @@ CALLS = 10
 
 
 def run(quick: bool) -> list[Row]:
-    """Return for every size and learning rate the ratio of effective draws per CPU second.
-
-    Then what draws of a million rows cost.
-    """
+    """Return for every size and learning rate the ratio of effective draws per CPU second."""
     jax.config.update("jax_enable_x64", True)
     draws, warm_up = (500, 200) if quick else (4000, 1000)
-    small = [
+    return [
         _compare(p, eta, draws, warm_up)
         for p in (COLUMNS[:1] if quick else COLUMNS)
         for eta in ETAS
     ]
-    return small + large_sample.run(quick)
 
 
 def _compare(p: int, eta: float, draws: int, warm_up: int) -> Row:

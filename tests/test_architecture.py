@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import etafree
 from conftest import ROOT, STRICT
 
 
@@ -19,6 +21,61 @@ def run(code: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_importing_waits_for_no_other_package() -> None:
+    """Not even for numpy: names are imported when they are asked for."""
+    code = """
+import sys
+before = set(sys.modules)
+import etafree
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(sorted(new - {"etafree"} - sys.stdlib_module_names))
+print(sorted(name for name in sys.modules if name.startswith("etafree.")))
+"""
+    assert run(code).splitlines() == ["[]", "['etafree._version', 'etafree.errors']"]
+
+
+def test_public_names_are_found_where_type_checkers_find_them() -> None:
+    tree = ast.parse(Path(etafree.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    stated = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module != "etafree"
+        for alias in node.names
+    }
+    homes = {name: f"etafree.{module}" for name, module in etafree.MODULE_OF.items()}
+    assert stated == homes
+    assert {*homes, *etafree.MODULES, "errors", "__version__"} == set(etafree.__all__)
+
+
+def test_functions_keep_their_names_when_modules_of_these_names_are_imported() -> None:
+    """In whatever order: Python binds every module that is imported to its package's attribute."""
+    code = """
+import importlib, pkgutil, sys, types
+import etafree
+modules = {module.name for module in pkgutil.iter_modules(etafree.__path__)}
+same = sorted(modules & etafree.MODULE_OF.keys())
+print(same)
+for name in same:
+    importlib.import_module(f"etafree.{name}")
+assert all(isinstance(getattr(etafree, name), types.FunctionType) for name in same)
+import etafree.samplers.expansion
+assert etafree.samplers is sys.modules["etafree.samplers"]
+assert etafree.losses.Huber is sys.modules["etafree.losses"].Huber
+try:
+    etafree.calibrat
+except AttributeError as error:
+    print(error)
+etafree.sample = "a user's own"
+print(etafree.sample, len(dir(etafree)) == len(etafree.__all__))
+"""
+    assert run(code).splitlines() == [
+        "['calibrate', 'q_posterior', 'target']",
+        "module 'etafree' has no attribute 'calibrat'",
+        "a user's own True",
+    ]
 
 
 HEAVY = ("scipy.stats", "numba", "jax", "pandas", "matplotlib", "arviz_stats", "formulaic")

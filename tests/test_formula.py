@@ -8,7 +8,15 @@ import pytest
 
 import etafree as ef
 from conftest import refused
-from etafree.data.formula import check_kinds, column_uses, expanded, formula_columns, screened
+from etafree.data.formula import (
+    check_kinds,
+    column_uses,
+    design,
+    expanded,
+    formula_columns,
+    matrices,
+    screened,
+)
 from etafree.errors import InputError
 
 
@@ -215,3 +223,78 @@ def test_columns_named_by_numbers_are_left_alone():
     table[8] = [1, 2, 3, 4]
     more = ef.Criterion.from_formula("y ~ x + I(x * x)", table, ef.losses.Squared())
     np.testing.assert_array_equal(more.total.X, plain.total.X)
+
+
+def numbers_of_every_kind(missing: bool) -> pd.DataFrame:
+    rng = np.random.default_rng(8)
+    n = 40
+    table = pd.DataFrame(
+        {
+            "y": rng.standard_normal(n),
+            "x": rng.standard_normal(n).astype(np.float32),
+            "half": rng.standard_normal(n).astype(np.float16),
+            "count": rng.integers(-5, 200, n).astype(np.int16),
+            "id": rng.integers(2**62, 2**63, n).astype(np.uint64),
+            "some": pd.array(rng.integers(0, 9, n), dtype="Int32"),
+            "real": pd.array(rng.standard_normal(n), dtype="Float64"),
+            "arrow": pd.Series(rng.standard_normal(n), dtype="double[pyarrow]"),
+            "rare": pd.arrays.SparseArray(np.where(rng.random(n) < 0.2, 1.5, 0.0)),
+            "a b+": rng.standard_normal(n),
+        },
+        index=rng.permutation(n),
+    )
+    if missing:
+        for name, row in {"y": 0, "x": 1, "some": 2, "real": 3, "arrow": 4, "a b+": 1}.items():
+            table.iloc[row, list(table).index(name)] = None
+    return table
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "y ~ x + count + half",
+        "y ~ 0 + id + some + x",
+        "y ~ .",
+        "y ~ `a b+` + rare",
+        "count ~ 1",
+        "some ~ real + arrow + 1 - x",
+        "y ~ x + x + y",
+    ],
+)
+def test_columns_are_put_together_as_formulaic_does(formula: str, missing: bool) -> None:
+    table = numbers_of_every_kind(missing)
+    one, other = design(formula, table), matrices(formula, table, None)
+    assert one.spec is None  # nothing was evaluated
+    np.testing.assert_array_equal(one.X, other.X)
+    np.testing.assert_array_equal(one.y, other.y)
+    assert (one.names, one.intercept) == (other.names, other.intercept)
+    kept = [None if d.rows.kept is None else d.rows.kept.tolist() for d in (one, other)]
+    assert kept[0] == kept[1]
+    assert one.rows.missing == other.rows.missing
+    assert one.X.flags.c_contiguous
+    assert not any(np.shares_memory(one.y, table[name].to_numpy()) for name in ("y", "count"))
+
+
+@pytest.mark.parametrize(
+    "term", ["x:y", "np.exp(x)", "C(count)", "I(x)", "flag", "text", "outside"]
+)
+def test_what_is_no_column_of_numbers_is_evaluated(term: str) -> None:
+    table = numbers_of_every_kind(False).assign(flag=lambda t: t["y"] > 0, text="a")
+    table.loc[table["y"] > 0.5, "text"] = "b"
+    assert design(f"y ~ x + {term}", table, {"outside": np.arange(40)}).spec is not None
+
+
+def test_frames_become_matrices_row_after_row() -> None:
+    table = numbers_of_every_kind(False).assign(flag=True)
+    y = np.arange(len(table), dtype=float)
+    total = ef.Criterion(ef.losses.Squared(), (table, y)).total
+    expected = np.column_stack([np.asarray(table[name], dtype=float) for name in table])
+    np.testing.assert_array_equal(total.X, expected)
+    assert total.X.flags.c_contiguous
+    block = np.ones((40, 2))
+    block[:, 1] = y
+    kept = ef.Criterion(ef.losses.Squared(), (pd.DataFrame(block, copy=False), y)).total.X
+    assert np.shares_memory(kept, block)  # rows already follow each other
+    gap = table.assign(some=table["some"].where(table["y"] > 0))
+    refused("X", "entries that are NaN", lambda: ef.Criterion(ef.losses.Squared(), (gap, y)))

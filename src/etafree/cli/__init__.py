@@ -15,7 +15,6 @@ from etafree.cli.commands import calibrate_files, check_files, select_file
 from etafree.cli.shell_words import error_line, in_shell_words
 from etafree.errors import EtafreeError
 from etafree.foundation.terminal import say, silence, stand_in
-from etafree.result import Calibration
 
 #: Exit code when a diagnostic fails outright; files are written all the same.
 FAILED = 3
@@ -26,6 +25,8 @@ Scheduler = Annotated[str | None, Option(help="Dask scheduler, tcp://host:port."
 
 def _exit_code(result: object, **_: object) -> None:
     """Let the shell know of a calibration whose diagnostics fail."""
+    from etafree.result import Calibration
+
     if isinstance(result, Calibration) and any(c.verdict == "fail" for c in result.checks):
         raise typer.Exit(FAILED)
 

@@ -16,7 +16,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -25,7 +25,15 @@ from numpy.typing import NDArray
 from etafree.data.labels import Chunk, Columns, Kept, as_frame, numbers
 from etafree.data.rows import Rows
 from etafree.errors import InputError
-from etafree.foundation.arguments import Array, as_mapping, as_pandas, check_finite
+from etafree.foundation.arguments import (
+    Array,
+    as_floats,
+    as_mapping,
+    as_pandas,
+    check_finite,
+    is_numeric,
+    side_by_side,
+)
 from etafree.foundation.storage import memory
 
 if TYPE_CHECKING:
@@ -60,6 +68,8 @@ WIDTHS = {
 #: Functions whose numbers are lengths of what they return.
 ALLOCATE = {"arange", "empty", "eye", "full", "geomspace", "identity", "linspace", "logspace"}
 ALLOCATE |= {"ones", "range", "repeat", "tile", "zeros"}
+#: Formulas whose terms are remembered: who simulates fits the same one to many tables.
+PARSED = 256
 #: Operators that work on the bits of whole numbers, and on truth values as words do.
 BITS: dict[type[object], str] = {
     ast.BitXor: "^",
@@ -143,10 +153,15 @@ def _tokens(formula: str) -> Iterator[tuple[str, str, int]]:
 
 def expanded(formula: str, columns: Sequence[object]) -> Formula:
     """Return the terms of a formula: 1, x, z and x:z of ``y ~ (x + z)**2``; refuse too many."""
+    return _parsed(formula, tuple(map(str, columns)))
+
+
+@lru_cache(PARSED)
+def _parsed(formula: str, columns: tuple[str, ...]) -> Formula:
     import formulaic
     from formulaic.parser import DefaultFormulaParser
 
-    known = {"__formulaic_variables_available__": list(map(str, columns))}
+    known = {"__formulaic_variables_available__": list(columns)}
     tree = DefaultFormulaParser().get_ast(formula, context=dict(known))
     products = _products(tree, len(columns))
     if products > PRODUCTS:
@@ -194,18 +209,22 @@ def _exponent(node: ASTNode) -> str:
 
 def check_expressions(terms: Formula, data: pd.DataFrame, context: Mapping[str, object]) -> None:
     """Refuse terms that mean something else in Python, or whose columns memory cannot hold."""
-    total = 0.0
+    total, cells = 0.0, most_cells()
     for side in (getattr(terms, "lhs", ()), getattr(terms, "rhs", ())):
         for term in side if hasattr(side, "__iter__") else ():
             width = math.prod(_width(str(f.expr), data, context) for f in term.factors)
             total += width
-            check_columns(str(term), width, len(data), total)
+            check_columns(str(term), width, len(data), cells, total)
 
 
-def check_columns(term: str, columns: float, rows: int, total: float = 0.0) -> None:
+def most_cells() -> int:
+    """Return how many numbers of eight bytes a formula may make."""
+    return min(CELLS, memory()[1] // 8)
+
+
+def check_columns(term: str, columns: float, rows: int, cells: int, total: float = 0.0) -> None:
     """Refuse a term whose columns, with those before it, memory cannot hold."""
     total = max(total, columns)
-    cells = min(CELLS, memory()[1] // 8)  # of eight bytes
     if total > COLUMNS or total * rows > cells:
         size = f"{columns:,.0f} columns of {rows:,} rows, and {total:,.0f} with the terms before it"
         advice = f"a formula may make {COLUMNS:,} columns and {cells:,} cells here"
@@ -340,7 +359,7 @@ class Design(NamedTuple):
     names: tuple[str, ...]
     intercept: int | None
     rows: Rows
-    spec: ModelSpecs
+    spec: ModelSpecs | None  # what formulaic needs for other tables, None if it was not needed
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,7 +378,9 @@ class RightSide:
     @cached_property
     def _spec(self) -> Any:
         """What the table made of it: categories, knots, means."""
-        return matrices(self.formula, self.table, self.context).spec.rhs
+        spec = matrices(self.formula, self.table, self.context).spec
+        assert spec is not None
+        return spec.rhs
 
     @cached_property
     def categories(self) -> set[str]:
@@ -414,6 +435,19 @@ def design(
     Functions in the formula come from numpy as ``np``, from formulaic, or from `context`. With
     `responses` there may be several, (n, k), and a row lacks them if it lacks a column behind one.
     """
+    table = _checked_table(formula, data)
+    columns = None if responses else _plain_terms(formula, table)
+    if columns is None:
+        complete = matrices(formula, table, context, responses=responses)
+    else:
+        complete = _of_columns(formula, columns, table, context)
+    if len(complete.X) == 0:
+        raise InputError("data", "has no complete row for this formula", "check missing values")
+    return complete
+
+
+def _checked_table(formula: object, data: object) -> pd.DataFrame:
+    """Return data as a DataFrame with different names and real numbers; refuse what is none."""
     import pandas as pd
 
     data = as_pandas(data)
@@ -428,13 +462,51 @@ def design(
     if not data.columns.is_unique:
         twice = sorted(set(map(str, data.columns[data.columns.duplicated()])))
         raise InputError("data", f"has several columns named {twice}", "rename them")
-    imaginary = [name for name in data.columns if data[name].dtype.kind == "c"]
+    kinds = zip(data.columns, data.dtypes, strict=True)
+    imaginary = [name for name, kind in kinds if kind.kind == "c"]
     if any(re.search(rf"\b{re.escape(str(name))}\b", formula) for name in imaginary):
         raise InputError("formula", f"uses complex columns {imaginary}", "take real parts first")
-    complete = matrices(formula, data, context, responses=responses)
-    if len(complete.X) == 0:
-        raise InputError("data", "has no complete row for this formula", "check missing values")
-    return complete
+    return data
+
+
+def _plain_terms(formula: str, table: pd.DataFrame) -> list[str | None] | None:
+    """Return the columns that a formula's terms are, the response first and None for ones.
+
+    None if a term has to be evaluated, or if a side is missing, which formulaic says better.
+    """
+    try:
+        terms = expanded(formula, list(table.columns))
+        left, right = list(terms.lhs), list(terms.rhs)
+        kinds = dict(zip(table.columns, table.dtypes, strict=True))
+        columns = [_column(term, kinds) for term in (*left, *right)]
+    except Exception:  # formulaic raises its own and Python's errors alike
+        return None
+    different = "Intercept" not in columns or None not in columns
+    whole = len(left) == 1 and right and "" not in columns and columns[0] is not None
+    return columns if whole and different else None
+
+
+def _of_columns(
+    formula: str, columns: Sequence[str | None], table: pd.DataFrame, context: Context
+) -> Design:
+    """Return the matrices of a formula whose terms are columns, the first of them the response."""
+    own = {} if context is None else as_mapping(context, "context")
+    names = tuple("Intercept" if name is None else name for name in columns[1:])
+    check_columns(names[-1], len(names), len(table), most_cells())
+    values = [None if name is None else as_floats(table[name]) for name in columns]
+    y, X = np.array(values[0]), side_by_side(values[1:], len(table))
+    kept: Kept = None
+    flat = X.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = np.isfinite(flat @ flat + y @ y)
+    if not finite:
+        gaps = table[[name for name in columns if name is not None]].isna().any(axis=1)
+        kept = np.flatnonzero(~gaps.to_numpy()) if gaps.any() else None
+        X, y = (X, y) if kept is None else (X[kept], y[kept])
+    missing = len(table) - len(y)
+    right = RightSide(formula, table, own)
+    rows = Rows(len(table), kept, table.index, table, missing=missing, right=right)
+    return Design(X, y, names, names.index("Intercept") if None in columns else None, rows, None)
 
 
 def matrices(
@@ -455,13 +527,15 @@ def matrices(
     known = {"np": np, "exp10": exp10, "C": _categories, **own}
     evaluate = partial(formulaic.model_matrix, context=known, na_action="drop")
     try:
+        terms = formula
         if isinstance(formula, str):
-            check_expressions(expanded(formula, list(table.columns)), table, own)
-        both = evaluate(formula, table)
+            terms = expanded(formula, list(table.columns))
+            check_expressions(terms, table, own)
+        both = evaluate(terms, table)
         index = getattr(getattr(both, "rhs", None), "index", table.index)
         if isinstance(formula, str) and len(index) < len(table):
             fewer = _used_levels(table, index)  # no labels that only dropped rows have
-            both = both if fewer is table else evaluate(formula, fewer)
+            both = both if fewer is table else evaluate(terms, fewer)
     except InputError:
         raise
     except Exception as error:  # formulaic raises its own and Python's errors alike
@@ -539,7 +613,7 @@ def _categories(data: object, *arguments: object, **options: object) -> object:
     from formulaic.transforms.contrasts import C
 
     column = pd.Series(getattr(data, "__wrapped__", data))
-    check_columns("C()", column.nunique(), len(column))
+    check_columns("C()", column.nunique(), len(column), most_cells())
     return C(data, *arguments, **options)
 
 
@@ -625,9 +699,12 @@ class Recipe:
     @classmethod
     def of(cls, formula: str, sample: pd.DataFrame, context: Context) -> Recipe:
         """Return the recipe that a sample shows, all levels of all categories among its rows."""
-        first = design(formula, sample, context)
+        first = matrices(formula, _checked_table(formula, sample), context)
+        if first.spec is None or len(first.X) == 0:
+            raise InputError("data", "has no complete row for this formula", "check missing values")
         left, right = first.spec.lhs, first.spec.rhs
-        plain = [_column(term, sample) for term in (*left.terms, *right.terms)]
+        kinds = dict(zip(sample.columns, sample.dtypes, strict=True))
+        plain = [_column(term, kinds) for term in (*left.terms, *right.terms)]
         simple = len(plain) == len(first.names) + 1 and "" not in plain and plain[0] is not None
         stateful = [*left.transform_state, *right.transform_state]
         if stateful or not (simple or _row_by_row(first, sample, context)):
@@ -719,12 +796,10 @@ def _row_by_row(first: Design, sample: pd.DataFrame, context: Context) -> bool:
     return all(np.array_equal(whole[kept >= half], apart) for whole, apart in pairs)
 
 
-def _column(term: Term, table: pd.DataFrame) -> str | None:
+def _column(term: Term, kinds: Mapping[str, object]) -> str | None:
     """Return the numeric column that a term is, None for the intercept, "" for anything else."""
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
     name = ":".join(factor.expr for factor in term.factors)
     if name == "1":
         return None
-    known = name in table and is_numeric_dtype(table[name]) and not is_bool_dtype(table[name])
-    return name if known and len(term.factors) == 1 else ""
+    looked_up = len(term.factors) == 1 and term.factors[0].eval_method.value == "lookup"
+    return name if looked_up and is_numeric(kinds.get(name)) else ""

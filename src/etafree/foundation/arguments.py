@@ -11,12 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = NDArray[np.floating[Any]]
 #: Labels and other columns of any type.
@@ -28,6 +31,8 @@ MOST, FAR = 10**9, 1e150
 
 #: Attributes by which tables and columns say that others can read them, and those of lazy tables.
 PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "collect_schema")
+#: Rows of a matrix that are put together at a time: they stay in cache.
+STRIP = 4096
 #: Half a character.
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -59,7 +64,7 @@ def _as_floats(value: object, argument: str) -> Array:
     """Return numbers of any kind as a float64 array."""
     refuse_masked(value, argument)
     try:
-        raw = np.asarray(value)
+        raw = _as_numpy(value)
         if raw.dtype.kind not in "biufO":
             raise TypeError(f"dtype {raw.dtype}")
         if raw.dtype.kind == "O" and any(isinstance(v, str | bytes) for v in raw.flat):
@@ -68,6 +73,44 @@ def _as_floats(value: object, argument: str) -> Array:
     except (TypeError, ValueError, OverflowError) as error:
         problem = f"cannot be read as numbers ({error})"
         raise InputError(argument, problem, "pass real numbers, or an array of them") from None
+
+
+def _as_numpy(value: Any) -> NDArray[Any]:
+    """Return any value as numpy has it, a DataFrame of numbers row after row."""
+    frame = hasattr(value, "iloc") and hasattr(value, "dtypes") and getattr(value, "ndim", 0) == 2
+    return as_matrix(value) if frame else np.asarray(value)
+
+
+def is_numeric(kind: Any) -> bool:
+    """Return whether a type of a pandas column is that of numbers, truth values left out."""
+    return getattr(kind, "kind", "O") in "iuf"
+
+
+def as_floats(column: pd.Series[Any]) -> Array:
+    """Return a column of numbers or truth values in floating point, NaN where there is none."""
+    if isinstance(column.dtype, np.dtype):
+        return np.asarray(column, dtype=np.float64)
+    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def side_by_side(columns: Sequence[NDArray[Any] | None], rows: int) -> Array:
+    """Return columns as a matrix (rows, p), row after row in memory; None is a column of ones."""
+    matrix = np.empty((rows, len(columns)))
+    for start in range(0, rows, STRIP):
+        strip = slice(start, start + STRIP)
+        for j, column in enumerate(columns):
+            matrix[strip, j] = 1.0 if column is None else column[strip]
+    return matrix
+
+
+def as_matrix(frame: pd.DataFrame) -> NDArray[Any]:
+    """Return a DataFrame as an array: numbers row after row, without a copy if they are so."""
+    if not all(is_numeric(kind) or getattr(kind, "kind", "O") == "b" for kind in frame.dtypes):
+        return np.asarray(frame)
+    columns = [as_floats(column) for _, column in frame.items()]
+    if all(column.strides != (column.itemsize,) for column in columns):
+        return np.asarray(frame)  # which is a view of them
+    return side_by_side(columns, len(frame))
 
 
 def refuse_masked(value: object, argument: str) -> None:
@@ -120,8 +163,9 @@ def owned(array: NDArray[T]) -> NDArray[T]:
 
 def check_finite(array: Array, argument: str) -> None:
     """Raise an `InputError` for NaN or infinity, in one pass without a mask of the array's size."""
+    ordered = array.flags.c_contiguous or array.flags.f_contiguous
+    flat = array.ravel(order="K") if ordered else None  # where the numbers are
     with np.errstate(over="ignore", invalid="ignore"):
-        flat = array.reshape(-1) if array.flags.c_contiguous else None
         if np.isfinite(array.sum() if flat is None else flat @ flat):  # so is every entry
             return
     if not np.isfinite(array).all():

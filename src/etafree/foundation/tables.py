@@ -50,8 +50,8 @@ def _arrow(value: Any) -> Any:
 def _frame(table: Any) -> pd.DataFrame:
     import pandas as pd
 
-    columns = {name: _column(table[name]) for name in table.columns}
-    return pd.DataFrame(columns, index=pd.RangeIndex(len(table)))
+    columns = {column.name: _column(column) for column in table.iter_columns()}
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(table)), copy=False)
 
 
 def _column(column: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import multiprocessing
 import os
 import re
 import sys
@@ -126,7 +125,8 @@ def watched() -> bool:
     """Return whether somebody sees our progress: a terminal or notebook, not of a worker."""
     if os.environ.get(SWITCH, "") in ("0", "false", "no", "off"):
         return False
-    if multiprocessing.parent_process() is not None:
+    workers = sys.modules.get("multiprocessing")  # every worker has it
+    if workers is not None and workers.parent_process() is not None:
         return False
     return sys.stderr.isatty() or hasattr(shell(), "kernel")
 
