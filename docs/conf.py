@@ -80,6 +80,7 @@ ALONE = (
     "comparison",
     "reliability",
     "performance",
+    "stability",
     "changelog",
 )
 html_sidebars: dict[str, list[str]] = {page: [] for page in ALONE}

@@ -122,7 +122,7 @@ def test_the_version_is_written_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["dynamic"] == ["version"]
     assert project["tool"]["hatch"]["version"]["path"] == "src/etafree/_version.py"
-    assert f"## {ef.__version__} " in (ROOT / "CHANGELOG.md").read_text()
+    assert f"## [{ef.__version__}] - " in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_the_files_that_must_be_there_are(dist: Path, wheel: Path) -> None:
