@@ -157,6 +157,70 @@ def test_compiled_loops_run_where_nothing_can_be_cached() -> None:
     assert done.stdout.strip() == "[1.0, 2.0]", done.stderr
 
 
+COMPILES = """
+import errno, importlib.util, sys
+from numba.core import caching
+
+sys.stderr.isatty = lambda: SEEN
+def refused(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+def nowhere(*_):
+    raise RuntimeError("cannot cache function: no locator available")
+if DISK == "full":
+    caching.FunctionCache._save_overload = refused
+if DISK == "none":
+    caching.FunctionCache.__init__ = nowhere
+spec = importlib.util.spec_from_file_location("etafree.example", "example.py")
+example = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(example)
+print(example.twice(2.0), example.twice(3), example.thrice(1.0))
+"""
+EXAMPLE = """
+from numba import float64
+from etafree.foundation.compiler import jit
+
+@jit()
+def twice(x):
+    return 2 * x
+
+@jit(float64(float64))
+def thrice(x):
+    return 3 * x
+"""
+
+
+def test_a_terminal_is_told_once_that_a_first_call_compiles(tmp_path: Path) -> None:
+    """The call after it, in another process, finds the code on disk; scripts are told nothing."""
+    (tmp_path / "example.py").write_text(EXAMPLE)
+
+    def lines(disk: str, seen: bool = True, folder: str = "kept", **surroundings: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", f"SEEN, DISK = {seen}, {disk!r}\n{COMPILES}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / folder), **surroundings},
+        )
+        assert done.stdout == "4.0 6 3.0\n", done.stderr
+        return done.stderr.splitlines()
+
+    first = lines("free")
+    assert len(first) == 1
+    assert first[0].startswith("etafree: compiling for this processor, once; it is kept in ")
+    assert str(tmp_path / "kept") in first[0]
+    assert lines("free") == []
+    assert lines("none") == [
+        "etafree: compiling for this processor, anew in every session; "
+        "set NUMBA_CACHE_DIR to a folder that can be written"
+    ]
+    kept, lost = lines("full", folder="full")
+    assert "once" in kept
+    assert "cannot be kept (No space left on device)" in lost
+    assert lines("none", seen=False) == lines("full", seen=False, folder="full") == []
+    assert lines("none", ETAFREE_PROGRESS="0") == []
+
+
 def test_a_folder_that_cannot_be_written_to_is_one_line(folder: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "calibrate", str(folder / "fit.nc"), "-o", "out.nc"],
