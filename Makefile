@@ -93,7 +93,7 @@ tournament: $(VENV)/dev  ## reference laws of single intervals on forty designs 
 papers: $(VENV)/dev  ## designs of other papers beside their numbers (about 2 minutes)
 	$(BIN)/python -m studies papers --out build/papers
 
-paper: $(VENV)/dev  ## an article from the recorded tables, build/paper/article.html (about 10 seconds)
+paper: $(VENV)/dev  ## an article from the recorded tables, build/paper/article.html and .pdf (about 15 seconds)
 	$(BIN)/python -m studies article --out build/paper
 
 docs: $(VENV)/dev  ## the site into build/docs, every example run, every page looked at in Chromium

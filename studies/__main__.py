@@ -173,11 +173,13 @@ def article(
 ) -> None:
     """Build an article from the recorded tables: figure, league, races, a case study.
 
+    As HTML, and as PDF where a Chromium is installed.
+
     Example: python -m studies article --out build/paper
     """
-    from studies.article import write_article
+    from studies.article import write_article, write_pdf
 
-    write_article(out, docs)
+    write_pdf(write_article(out, docs))
 
 
 @app.command()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -30,7 +32,7 @@ from studies.papers.study import PAPERS, paper_markdown
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["write_article"]
+__all__ = ["write_article", "write_pdf"]
 
 TITLE = "Draws of generalized posteriors whose spread does not depend on the learning rate"
 LEAD = (
@@ -46,16 +48,19 @@ THEORY = (
     "In large samples the posterior is normal with mean θ̂ and covariance (ηA)⁻¹, the estimator "
     "with mean θ*, the minimiser of the expected loss, and covariance V = A⁻¹BA⁻¹. The two agree "
     "for one η if J⁻¹K, the ratio per observation, is a multiple of the identity, and for none "
-    "otherwise: a learning rate can be right for one direction only.",
+    "otherwise: then every learning rate is too large in some direction or too small in another.",
     "With the mean m and the covariance S of the draws, the map θ ↦ c + Ω(θ − m) has ΩSΩ′ = V. "
     "Mapped draws have exactly the covariance V at any η; the draws give the shape, the centre c "
-    "and V decide on coverage. Ω = S^½(S^−½VS^−½)^½S^−½ is the root that commutes with changes of "
-    "units. Few clusters, leverage and skewness move the reference law from the normal to t with "
-    "degrees of freedom of each coefficient, and the map follows.",
+    "and V decide on coverage. Ω = RQR⁻¹, with the symmetric roots R of S and Q of R⁻¹VR⁻¹, is the "
+    "one that commutes with changes of units. Few clusters, leverage and skewness move the "
+    "reference law from the normal to t with degrees of freedom of each coefficient, and the map "
+    "follows.",
     "What is covered is θ*, also where the model is wrong. Penalties with a kink are calibrated on "
     "their active block; a prior that η does not scale must be weak, and checks say if it is not.",
 )
 RATES = (0.01, 1.0, 100.0)
+#: Commands of the browser that prints the PDF.
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 #: Tables that the article is made of.
 RECORDS = (
     "figure1-2000.csv",
@@ -91,6 +96,19 @@ def write_article(out: Path | str, docs: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as file:
         file.write(page.encode())
+    say(f"file: {path}")
+    return path
+
+
+def write_pdf(page: Path) -> Path | None:
+    """Print a page to a PDF beside it by a Chromium, and return its path; None without one."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        return None
+    path = page.with_suffix(".pdf")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
+    target = [f"--print-to-pdf={path.resolve()}", page.resolve().as_uri()]
+    subprocess.run([browser, *options, *target], check=True, capture_output=True, timeout=120)
     say(f"file: {path}")
     return path
 
@@ -185,15 +203,15 @@ def _papers(table: pd.DataFrame) -> Iterator[Section]:
         )
 
 
-def _html_of_markdown(text: str) -> str:
-    """Return a table of Markdown as one of HTML."""
+def _html_of_markdown(text: str, columns: int | None = None) -> str:
+    """Return a table of Markdown as one of HTML, or its first columns."""
     import pandas as pd
 
     rows = [
         [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         for line in text.splitlines()
     ]
-    frame = pd.DataFrame(rows[2:], columns=rows[0])
+    frame = pd.DataFrame(rows[2:], columns=rows[0]).iloc[:, :columns]
     return frame.to_html(escape=True, border=0, index=False)
 
 
@@ -208,7 +226,7 @@ def _races(page: str) -> Section:
             + "; ".join(machine[:4])
             + "."
         ],
-        _html_of_markdown(table[0]),
+        _html_of_markdown(table[0], columns=4),
     )
 
 

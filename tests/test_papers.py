@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy import stats
 import etafree as ef
 from conftest import refused
 from etafree.learning_rates import NormalInverseGamma
-from studies.article import RECORDS, write_article
+from studies.article import RECORDS, write_article, write_pdf
 from studies.papers import clustered_quantiles, quasi_posteriors
 from studies.papers.safe_bayes import generalized_ridge
 from studies.papers.study import PAPERS, paper_markdown, record, run_papers
@@ -146,8 +147,13 @@ def test_generalized_ridge_is_the_posterior_by_quadrature() -> None:
     np.testing.assert_allclose(density / density.sum(), wanted / wanted.sum(), rtol=1e-3)
 
 
-def test_the_article_is_built_from_the_records(tmp_path: Path, recorded: pd.DataFrame) -> None:
-    page = write_article(tmp_path, DOCS).read_text()
+def test_the_article_is_built_from_the_records(
+    tmp_path: Path, recorded: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_article(tmp_path, DOCS)
+    page = path.read_text()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert write_pdf(path) is None
     assert page.count("data:image/png;base64,") == 5
     assert not re.search(r"(?:src|href)=\"https?://", page)  # it loads nothing
     coverage = pd.read_csv(DOCS / "coverage-2000.csv")
@@ -158,3 +164,14 @@ def test_the_article_is_built_from_the_records(tmp_path: Path, recorded: pd.Data
     for name in RECORDS:
         assert re.search(rf"{re.escape(name)} [0-9a-f]{{8}}", page)
     assert "7,185 pupils in 160 schools" in page
+
+
+def test_a_browser_prints_the_article(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("<p>A page.</p>")
+    try:
+        printed = write_pdf(tmp_path / "page.html")
+    except subprocess.SubprocessError as error:
+        pytest.skip(f"no browser starts: {error}")
+    if printed is None:
+        pytest.skip("no Chromium is installed")
+    assert printed.read_bytes().startswith(b"%PDF")
