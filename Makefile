@@ -24,8 +24,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Tests compare what is installed with what was meant to be.
 export ETAFREE_CONSTRAINTS := $(CONSTRAINTS)
 
-.PHONY: demo tour test tests newest processors extras constraints bench fuzz mutants coverage compare tournament papers paper docs \
-	linkcheck dist lint clean
+.PHONY: demo tour test tests newest processors extras constraints bench races fuzz mutants coverage compare tournament papers \
+	paper docs linkcheck dist lint clean
 
 # The package and what it needs to run, as a user has it; built as a wheel.
 $(VENV)/core: pyproject.toml $(CONSTRAINTS) $(wildcard src/etafree/*.py src/etafree/*/*.py)
@@ -37,6 +37,11 @@ $(VENV)/core: pyproject.toml $(CONSTRAINTS) $(wildcard src/etafree/*.py src/etaf
 $(VENV)/dev: pyproject.toml $(CONSTRAINTS)
 	$(call create,$(VENV))
 	$(install) $(PINS) -e ".[dev]"
+	touch $@
+
+# With the packages that etafree is raced against; R's are used if they are there.
+$(VENV)/races: $(VENV)/dev
+	$(install) $(PINS) -e ".[dev,races]"
 	touch $@
 
 demo: $(if $(wildcard $(VENV)/dev),$(VENV)/dev,$(VENV)/core)  ## the paper's Figure 1 in full, beside the published curves
@@ -69,11 +74,14 @@ extras:  ## each extra alone, with the newest versions, in an empty environment:
 constraints:  ## tested versions anew, for every Python; needs uv
 	$(foreach minor,3.11 3.12 3.13 3.14,"$(or $(UV),$(error make constraints needs uv: pip install uv))" pip compile \
 		--quiet --upgrade --no-python-downloads --only-binary :all: --no-annotate --no-header \
-		--python-version $(minor) --extra dev --no-emit-package etafree pyproject.toml \
+		--python-version $(minor) --extra dev --extra races --no-emit-package etafree pyproject.toml \
 		--output-file constraints/$(minor).txt &&) true
 
 bench: $(VENV)/dev  ## measure the performance goals; prints one table
 	$(BIN)/python -m benchmarks
+
+races: $(VENV)/races  ## the same numbers from other packages: who is faster; RACES= takes some families
+	$(BIN)/python -m benchmarks races $(RACES)
 
 fuzz: $(VENV)/dev  ## more than 10,000 generated inputs over readers and public functions
 	$(BIN)/python tests/fuzzing.py

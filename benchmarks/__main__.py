@@ -1,6 +1,7 @@
 """Run the benchmarks and print one table: ``python -m benchmarks [NAME ...] [--quick]``.
 
-``--record`` runs nothing: it writes docs/performance.md from the newest full run.
+``--record`` runs nothing: it writes docs/performance.md from the newest full run. ``python -m
+benchmarks races`` runs the races against other packages instead.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +52,11 @@ QUICK_NOTICE = "Quick run: sizes are small, the numbers are not comparable with 
 
 def main() -> None:
     """Run the benchmarks named on the command line, all of them by default."""
+    for variable, value in ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
+    if sys.argv[1:2] == ["races"]:
+        import_module("benchmarks.races").main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="small sizes, not comparable")
@@ -61,8 +68,6 @@ def main() -> None:
     if arguments.record:
         print(f"wrote {write_page(RESULTS, PAGE, BENCHMARKS)}")
         return
-    for variable, value in ENVIRONMENT.items():
-        os.environ.setdefault(variable, value)
     records: list[dict[str, object]] = []
     where = machine()  # as it is now: files may change while this runs
     RESULTS.parent.mkdir(exist_ok=True)
@@ -78,6 +83,7 @@ def main() -> None:
         RESULTS.write_text(json.dumps(told, indent=1) + "\n")
     print()
     print(_table(records))
+    print("\nAgainst other packages: make races, or docs/races.md for the run on record.")
     if arguments.quick:
         print(QUICK_NOTICE)
 

@@ -92,7 +92,8 @@ def page(told: Mapping[str, Any], about: Mapping[str, str]) -> str:
         "The most recent full run of the benchmarks. To repeat it, use `make bench` on an idle "
         "machine; `python -m benchmarks --record` then writes this page. A ratio compares two "
         "computations that are run alternately; its unit is x. BLAS uses one thread. Measurements "
-        "during which a hypervisor gave more than 5 % of the cores to others were repeated.",
+        "during which a hypervisor gave more than 5 % of the cores to others were repeated. "
+        "[Races](races.md) against other packages have a page of their own.",
         "",
         f"{len(rows) - len(missed)} of {len(rows)} goals are met."
         + (f" Missed: {'; '.join(missed)}." if missed else ""),
