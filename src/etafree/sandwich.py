@@ -479,7 +479,12 @@ def _curvature(criterion: Criterion, theta: Array, hessian: Array, given: object
 def _refuse_flat(estimate: Meat, at: Point, dependence: Dependence) -> None:
     """Refuse a score variance without full rank, and say along what scores do not vary."""
     criterion, p = at.criterion, at.criterion.p
-    values, vectors = linalg.eigh(at.whiten @ estimate.matrix @ at.whiten.T, "meat")
+    whitened = at.whiten @ estimate.matrix @ at.whiten.T
+    least = linalg.rounding(p) * np.trace(whitened)  # at least that of the largest eigenvalue
+    full = linalg.cholesky_or_none(whitened - least * np.eye(p)) is not None
+    if full and linalg.surely_conditioned(estimate.matrix, linalg.CONDITION_WARN):
+        return
+    values, vectors = linalg.eigh(whitened, "meat")
     flat = values <= linalg.rounding(p) * values[-1]
     units = int(criterion.total.count) if dependence.independent else estimate.clusters
 

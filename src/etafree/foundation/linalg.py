@@ -151,6 +151,26 @@ def correlation_eigenvalues(matrix: Array) -> tuple[Array, Array]:
     return eigh(matrix / sd / sd[:, None], "correlation matrix")
 
 
+def surely_conditioned(matrix: Array, limit: float) -> bool:
+    r"""Return whether the correlation form's condition number is below a limit, at little cost.
+
+    True if :math:`R-(p/c)I` has a Cholesky factor: the smallest eigenvalue is then above
+    :math:`p/c`, and the largest at most the trace, p. False may mean either.
+
+    Examples
+    --------
+    >>> surely_conditioned(np.diag([1e-30, 1.0]), 1e8), surely_conditioned(np.ones((2, 2)), 1e8)
+    (True, False)
+    """
+    diagonal = np.diagonal(matrix)
+    if not np.all(diagonal > 0):
+        return False
+    sd = np.sqrt(diagonal)
+    correlation = matrix / sd / sd[:, None]
+    correlation.flat[:: len(sd) + 1] -= len(sd) / limit
+    return cholesky_or_none(correlation) is not None
+
+
 def rounding(size: int) -> float:
     """Return below which share of the largest one an eigenvalue of a p x p matrix is zero."""
     return 10 * size * float(np.finfo(np.float64).eps)
@@ -196,6 +216,8 @@ def check_covariance(
            [0., 1.]])
     """
     matrix = _symmetric(value, argument, size)
+    if surely_conditioned(matrix, CONDITION_WARN):
+        return matrix
     eigenvalues, _ = correlation_eigenvalues(matrix)
     smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
     if smallest <= rounding(len(matrix)) * largest:

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
@@ -106,10 +106,15 @@ def _plain(array: Array | None) -> Array:
 
 def symmetric(hessian: Array) -> Array:
     """Return the symmetric matrix with this lower triangle."""
-    lower = np.tril(hessian)
-    full: Array = lower + lower.T
-    full[np.diag_indices(len(full))] *= 0.5
+    full: Array = hessian.copy()
+    np.copyto(full, hessian.T, where=_above(len(hessian)))
     return full
+
+
+@lru_cache(maxsize=4)
+def _above(p: int) -> NDArray[np.bool_]:
+    """Return where the entries above the diagonal of a (p, p) matrix are."""
+    return ~np.tri(p, dtype=bool)
 
 
 def weighted(values: Array, weights: Array) -> Array:
