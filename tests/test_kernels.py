@@ -113,3 +113,32 @@ def test_rows_of_weight_zero_are_ignored_by_compiled_code(monkeypatch: pytest.Mo
         ef.losses.Poisson(), X, y, offset, weights
     ).derivatives(np.zeros(1))
     assert (value, gradient[0], hessian[0, 0]) == (2.0, -1.0, 2.0)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson", "huber"])
+def test_large_data_are_fitted_in_few_steps_from_a_sample(name: str) -> None:
+    rng = np.random.default_rng(3)
+    X = np.column_stack([np.ones(20_000), rng.standard_normal((20_000, 2))])
+    u = X @ [0.2, 0.5, -0.4]
+    y = {
+        "logistic": rng.random(len(u)) < 1 / (1 + np.exp(-u)),
+        "poisson": rng.poisson(np.exp(u)),
+        "huber": u + rng.standard_t(3, len(u)),
+    }[name]
+    criterion = ef.Criterion(CASES[name][0], data=(X, y.astype(float)))
+    fit, other = ef.minimise(criterion), ef.minimise(criterion, start=np.zeros(3))
+    assert fit.iterations < other.iterations
+    np.testing.assert_allclose(fit.theta, other.theta, rtol=1e-10)
+    np.testing.assert_allclose(fit.hessian, other.hessian, rtol=1e-9, atol=1e-7)
+
+
+def test_a_sample_that_misses_a_column_is_no_start() -> None:
+    rng = np.random.default_rng(4)
+    rare = np.zeros(20_000)
+    rare[1::31] = 1.0  # no row of the sample has it
+    X = np.column_stack([np.ones(20_000), rare])
+    y = (rng.random(20_000) < 0.3 + 0.4 * rare).astype(float)
+    theta = ef.minimise(ef.Criterion(ef.losses.Logistic(), data=(X, y))).theta
+    share = np.array([y[rare == 0].mean(), y[rare == 1].mean()])
+    odds = np.log(share / (1 - share))
+    np.testing.assert_allclose(theta, [odds[0], odds[1] - odds[0]], rtol=1e-10)
