@@ -33,6 +33,7 @@ def many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etafree.totals.linear.THREAD_ROWS", 50)
     monkeypatch.setattr("etafree.totals.linear.THREAD_POINTS", 30)
     monkeypatch.setattr("etafree.totals.linear.FOLDED", 100)
+    monkeypatch.setattr("etafree.totals.linear.CHUNK", 100)
     monkeypatch.setattr("etafree.optimize.many.SPAN", 1)
     monkeypatch.setattr("etafree.resampling.weights.NUMBERS", 1 << 12)
     monkeypatch.setattr("etafree.inference.BLOCK", 1 << 10)
@@ -344,3 +345,21 @@ def test_fits_are_the_same_bytes(name):
         return np.concatenate([fit.theta, fit.hessian.ravel(), target.covariance.ravel()])
 
     same_bytes(everything)
+
+
+@pytest.mark.usefixtures("many_tasks")
+@pytest.mark.parametrize("name", ["huber", "logistic", "poisson"])
+@pytest.mark.parametrize("stride", [1, 7])
+def test_compiled_sums_are_the_same_bytes(name, stride, monkeypatch):
+    monkeypatch.setattr("etafree.totals.linear.COMPILE_FROM", 1)
+    labels = np.arange(300) * stride % 60 if stride > 1 else np.arange(300) // 5
+
+    def everything(count: int) -> np.ndarray:
+        criterion = make_case(name, n=300).criterion()
+        target = ef.target(criterion, clusters=labels, correction="CR1", threads=count)
+        return np.concatenate([target.center, target.covariance.ravel()])
+
+    same_bytes(everything)
+    plain = everything(1)
+    monkeypatch.undo()
+    np.testing.assert_allclose(everything(1), plain, rtol=1e-9, atol=1e-12)

@@ -32,7 +32,7 @@ from etafree.totals.nuisance import Nuisance, ResidualScale
 #: Numbers per block: half a megabyte, so that a block is read from memory once.
 BLOCK = 1 << 16
 #: Numbers per chunk, whose sums are made on their own and then added in order.
-CHUNK = 1 << 19
+CHUNK = 1 << 18
 #: From this many numbers on, loading compiled code pays for itself.
 COMPILE_FROM = 2_000_000
 #: Up to this many columns compiled moments are faster than a matrix product.
@@ -468,9 +468,9 @@ class LinearTotal(PredictorTotal):
             square = np.zeros(self.p)
             if self.weights is None and "_start" in vars(self):
                 return np.sqrt(np.diagonal(self._start[0]))
-            for rows in row_blocks(self.n, self.p):
-                square += np.einsum("ij,ij->j", self.X[rows], self.X[rows])
-            cached = np.sqrt(square)
+            blocks = row_blocks(self.n, self.p)
+            squares = in_threads(lambda rows: _squares(self.X[rows]), blocks, self._numbers)
+            cached = np.sqrt(sum(squares, square))
             self.__dict__["_column_norms"] = cached
         return cached
 
@@ -480,14 +480,20 @@ class LinearTotal(PredictorTotal):
 
     @cached_property
     def _start(self) -> tuple[Array, Array]:
-        gram, moment = np.zeros((self.p, self.p)), np.zeros(self.p)
-        for rows in row_blocks(self.n, self.p, self.p):
-            X, w = self.X[rows], self._weights(rows)
-            guess = self.loss.start(self.y[rows])
-            if self.offset is not None:
-                guess = guess - self.offset[rows]
-            slope = guess if self.weights is None else w * guess
-            add_moments(moment, gram, X, slope, w, self._compiled)
+        step = max(self.p, BLOCK // max(1, self.p))
+
+        def over(span: slice) -> tuple[Array, Array]:
+            gram, moment = np.zeros((self.p, self.p)), np.zeros(self.p)
+            for rows in cut(span, step):
+                X, w = self.X[rows], self._weights(rows)
+                guess = self.loss.start(self.y[rows])
+                if self.offset is not None:
+                    guess = guess - self.offset[rows]
+                slope = guess if self.weights is None else w * guess
+                add_moments(moment, gram, X, slope, w, self._compiled)
+            return gram, moment
+
+        gram, moment = sum_in_threads(over, chunks(self.n, self.p), self._numbers)
         return symmetric(gram), moment
 
     def totals(self, thetas: Array) -> Array:
@@ -545,8 +551,26 @@ class LinearTotal(PredictorTotal):
         self, theta: Array, codes: NDArray[np.intp], out: ClusterTotals, *, curved: bool = True
     ) -> None:
         """Add what `cluster_totals` returns, the lower triangle of its Hessian and no weights."""
-        for rows in chunks(self.n, self.p):
-            sums = self.row_sums(rows, theta, curved=curved, codes=codes[rows], scores=out.sums)
+        spans = list(chunks(self.n, self.p))
+        narrow = len(spans) > 1 and all(_is_narrow(codes[rows]) for rows in spans)
+
+        def over(rows: slice) -> tuple[int, Array, RowSums]:
+            """Return sums over rows, and the scores of the groups from the first that they have."""
+            own, first, scores = codes[rows], 0, out.sums
+            if narrow:
+                first = int(own.min())
+                own, scores = own - first, np.zeros((int(own.max()) + 1 - first, self.p))
+            return (
+                first,
+                scores,
+                self.row_sums(rows, theta, curved=curved, codes=own, scores=scores),
+            )
+
+        # groups that are anywhere have their scores added to row by row, in this thread
+        parts = in_threads(over, spans, self._numbers) if narrow else map(over, spans)
+        for first, scores, sums in parts:
+            if narrow:
+                out.sums[first : first + len(scores)] += scores
             np.add(out.gradient, sums.gradient, out=out.gradient)
             np.add(out.hessian, sums.hessian, out=out.hessian)
 
@@ -609,6 +633,18 @@ def _cluster_slices(starts: NDArray[np.intp], rows: int) -> Iterator[slice]:
         last = min(max(last, first + 1), count)
         yield slice(first, last)
         first = last
+
+
+def _is_narrow(codes: NDArray[np.intp]) -> bool:
+    """Return whether rows seem to have groups that are few and near each other: some are asked."""
+    some = codes[:: max(1, len(codes) // 256)]
+    return bool(4 * (int(some.max()) - int(some.min())) <= len(codes))
+
+
+def _squares(X: Array) -> Array:
+    """Return the sums of squares (p,) of columns."""
+    squares: Array = np.einsum("ij,ij->j", X, X)
+    return squares
 
 
 @cache
