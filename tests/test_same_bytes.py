@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -363,3 +364,8 @@ def test_compiled_sums_are_the_same_bytes(name, stride, monkeypatch):
     plain = everything(1)
     monkeypatch.undo()
     np.testing.assert_allclose(everything(1), plain, rtol=1e-9, atol=1e-12)
+
+
+def test_the_package_itself_can_be_pickled():
+    """As by cloudpickle, of a function in a notebook that mentions it."""
+    assert pickle.loads(pickle.dumps(ef)) is ef

@@ -147,5 +147,8 @@ class _Package(ModuleType):
     def __dir__(self) -> list[str]:
         return sorted(__all__)
 
+    def __reduce__(self) -> tuple[object, tuple[str]]:  # functions that mention it go to workers
+        return import_module, (__name__,)
+
 
 sys.modules[__name__].__class__ = _Package
