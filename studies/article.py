@@ -69,6 +69,7 @@ RECORDS = (
     "compare-500.csv",
     "papers.csv",
     "performance.md",
+    "races.md",
 )
 
 
@@ -87,7 +88,8 @@ def write_article(out: Path | str, docs: Path) -> Path:
         _laws(tables["tournament-2000"], docs),
         _methods(tables["compare-500"], docs),
         *_papers(tables["papers"]),
-        _races((docs / "performance.md").read_text(encoding="utf-8")),
+        _benchmarks((docs / "performance.md").read_text(encoding="utf-8")),
+        _races((docs / "races.md").read_text(encoding="utf-8")),
         _case(),
     ]
     prints = ", ".join(f"{name} {_fingerprint(docs / name)}" for name in RECORDS)
@@ -215,18 +217,31 @@ def _html_of_markdown(text: str, columns: int | None = None) -> str:
     return frame.to_html(escape=True, border=0, index=False)
 
 
-def _races(page: str) -> Section:
+def _benchmarks(page: str) -> Section:
     table = re.search(r"^\| row \|.*\n(?:\|.*\n)+", page, flags=re.MULTILINE)
     machine = re.findall(r"^- (.*)$", page.split("## Machine")[-1], flags=re.MULTILINE)
     assert table is not None, "performance.md has no table of rows"
     return Section(
-        "Races",
+        "Benchmarks",
         [
-            "Benchmarks against other implementations of the same numbers, as last recorded, on: "
-            + "; ".join(machine[:4])
-            + "."
+            "Goals of the library, most of them against other implementations of the same "
+            "numbers, as last recorded, on: " + "; ".join(machine[:4]) + "."
         ],
         _html_of_markdown(table[0], columns=4),
+    )
+
+
+def _races(page: str) -> Section:
+    """Return every race that the page shows, a table each."""
+    tables = re.findall(r"^\|.*\n(?:\|.*\n)+", page, flags=re.MULTILINE)
+    assert tables, "races.md has no table"
+    return Section(
+        "Races",
+        [
+            "CPU time of other packages over ours for the same numbers, whose largest difference "
+            "is the column apart; below one ours is slower. The first row of a race is our time."
+        ],
+        "".join(_html_of_markdown(table.replace("**", "")) for table in tables),
     )
 
 
