@@ -18,9 +18,9 @@ PARETO_K_LIMIT = 0.7
 ESS_SHARE_LIMIT = 0.05
 #: Fewer weights than this have no tail that a Pareto law could be fitted to.
 FEWEST = 25
-#: Above this shape weights have no bound: proposals are drawn anew, at most so often, with these
-#: degrees of freedom.
-LIGHT, ROUNDS, HEAVY_DOF = 0.0, 3, 5
+#: Where weights have no bound proposals are drawn anew, at most so often, with these degrees of
+#: freedom.
+ROUNDS, HEAVY_DOF = 3, 5
 #: Proposals per draw where a log density costs next to nothing: then draws are nearly independent.
 OVERSAMPLED = 4
 
@@ -69,7 +69,7 @@ def importance_draws(
         theta, weights, pareto_k = _weighted_student(posterior, normal, dof, draws, rng, expansion)
         p, rounds = posterior.criterion.p, ROUNDS if expansion is None else 0
         dof = min(dof, float(max(HEAVY_DOF, p)))
-        while pareto_k > LIGHT and rounds and p * float(weights @ weights) < 1:
+        while _unbounded(pareto_k, draws) and rounds and p * float(weights @ weights) < 1:
             normal, rounds = _matched(theta, weights, normal), rounds - 1
             anew = _weighted_student(posterior, normal, dof, draws, rng)
             if anew[2] < pareto_k:
@@ -125,6 +125,16 @@ def _smoothed(log_ratio: Array) -> tuple[Array, float]:
             log_weights, pareto_k = smoothed, float(k)
     weights[there] = np.exp(log_weights - log_weights.max())
     return weights / weights.sum(), pareto_k
+
+
+def _unbounded(pareto_k: float, count: int) -> bool:
+    """Return whether the Pareto k of so many weights is above zero by more than a standard error.
+
+    Above zero weights have no bound. The error of the tail's shape is about (1 + k) / sqrt(M), its
+    M = min(S/5, 3 sqrt(S)) weights being those that the law is fitted to.
+    """
+    tail = min(0.2 * count, 3 * float(np.sqrt(count)))
+    return pareto_k > 1 / (float(np.sqrt(tail)) - 1)  # solved for k
 
 
 def _matched(theta: Array, weights: Array, normal: Normal) -> Normal:
