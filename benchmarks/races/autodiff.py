@@ -1,7 +1,7 @@
 """Estimates with their sandwich where the user writes the model: a loss, or estimating equations.
 
 Logistic regression, HC0. etafree's side is a loss in JAX, compiled once outside the clock;
-delicatessen's is its stacked equations, with the derivatives that it recommends.
+delicatessen's is its estimating equations, with exact derivatives (its default is by differences).
 """
 
 from __future__ import annotations
