@@ -332,3 +332,22 @@ def test_bad_models_are_refused() -> None:
         "not determine",
         lambda: ef.RandomEffects(few[:, :1], few[:, 1], [0, 0, 1, 1, 2, 2], few),
     )
+
+
+def test_a_correlation_of_minus_one_is_reached_along_its_rank() -> None:
+    rng = np.random.default_rng(4)
+    sizes = np.r_[rng.integers(1, 9, 29), 40]
+    rng.shuffle(sizes)
+    g = rng.permutation(np.repeat(np.arange(30), sizes))
+    x, t = 3 * rng.standard_normal(len(g)) + 10, rng.random(len(g))
+    X, Z = np.column_stack([np.ones(len(g)), x, t]), np.column_stack([np.ones(len(g)), x])
+    b = rng.multivariate_normal([0, 0], [[4, -0.2], [-0.2, 0.1]], 30)
+    y = X @ [1, 0.5, -1] + np.sum(Z * b[g], axis=1) + rng.standard_normal(len(g))
+    kept = g != 5  # safe steps come nearer and nearer to the boundary, ever more slowly
+    model = ef.RandomEffects(X[kept], y[kept], g[kept], Z=Z[kept])
+    (components,) = model.criterion.total.nuisance
+    assert components.state.factor.shape == (2, 1)
+    assert np.abs(components.state.equations()).max() < 1e-6
+    null = np.linalg.svd(components.state.factor)[0][:, 1]
+    assert null @ components.state.excess @ null < 0
+    assert model.D[0, 1] == pytest.approx(-np.sqrt(model.D[0, 0] * model.D[1, 1]), rel=1e-9)

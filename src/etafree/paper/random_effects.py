@@ -409,6 +409,19 @@ def _newton(state: _State) -> _State | None:
     return None
 
 
+def _of_lower_ranks(state: _State) -> Iterator[_State]:
+    """Yield the state, then without the direction of its smallest variance, and so on.
+
+    A maximum at the boundary is regular along its own rank, where Newton's steps reach it; from a
+    higher rank safe steps come nearer and nearer, and Newton's are singular at the end.
+    """
+    values, vectors = eigh(state.moments.delta, "D")
+    factor = vectors * np.sqrt(np.maximum(values, 0.0))
+    yield state
+    for rank in range(len(values) - 1, -1, -1):
+        yield state.at(factor[:, len(values) - rank :], state.working.sigma2)
+
+
 def _at_a_maximum(state: _State) -> bool:
     """Return whether no variance that is zero would grow: zero always solves the equations."""
     values, vectors = eigh(state.moments.delta, "D")
@@ -429,9 +442,10 @@ def solve_components(raw: Array, q: int, groups: Groups, c: float) -> _State:
     for _ in range(ATTEMPTS):
         for _ in range(SAFE_STEPS):
             state = _safe_step(state)
-        found = _newton(state)
-        if found is not None and _at_a_maximum(found):
-            return found.at(_factor_of(found.moments.delta, ZERO), found.working.sigma2)
+        for start in _of_lower_ranks(state):
+            found = _newton(start)
+            if found is not None and _at_a_maximum(found):
+                return found.at(_factor_of(found.moments.delta, ZERO), found.working.sigma2)
     advice = "pass D= and sigma2=, or fewer columns of Z"
     raise InputError("Z", "has components that the data do not determine", advice)
 
