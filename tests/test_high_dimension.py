@@ -8,7 +8,9 @@ import pytest
 import etafree as ef
 from etafree.learning_rates import NormalInverseGamma, select
 from etafree.penalties.kinked import GroupNorms
+from etafree.samplers import metropolis
 from etafree.samplers.lasso import kinked_chain
+from etafree.samplers.variational import normal_approximation
 
 Array = np.ndarray
 
@@ -136,6 +138,46 @@ def test_coefficients_drawn_one_after_the_other_have_the_law_of_those_drawn_toge
         )
         batches = chain.reshape(100, 400, 2).mean(axis=1)
         assert np.all(np.abs(z_scores(batches, mean, 100)) < 4.5)
+
+
+MORE = {"SLOPE": ef.penalties.Slope(0.5), "fused": ef.penalties.Fused(0.5)}
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2])
+@pytest.mark.parametrize("name", [*PENALTIES, *MORE])
+def test_metropolis_steps_by_parts_have_the_law_of_quadrature(
+    name: str, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = ef.losses.Huber(1.0, scale=1.0)
+    penalty = (PENALTIES | MORE)[name]
+    criterion = ef.Criterion(loss, (np.array([[2.0, 1.0]]), [3.0]), penalty=penalty)
+    posterior = ef.GeneralizedPosterior(criterion, eta=3.0)
+    if at_a_time == 1:
+        monkeypatch.setattr(metropolis, "ACCEPTED", 1.1)  # no share is enough
+    normal, rng = normal_approximation(posterior), np.random.default_rng(2)
+    draws = metropolis.metropolis_draws(posterior, normal, 2000, rng)
+    assert draws is not None
+    mean, variance = on_a_grid(posterior, 14.0, 700)
+    effective = 0.5 * draws.info["ess"]
+    assert np.all(np.abs(z_scores(draws.array, mean, effective)) < 4.5)
+    assert np.all(np.abs(z_scores(np.square(draws.array - mean), variance, effective)) < 4.5)
+
+
+def test_posteriors_whose_weights_are_uneven_are_sampled_by_parts() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 240))
+    y = (X[:, :5] @ [2.0, -2.0, 1.0, -1.0, 1.0] + rng.logistic(size=60) > 0).astype(float)
+    sparse = ef.Criterion(ef.losses.Logistic(), (X, y), penalty=ef.penalties.L1(0.05))
+    posterior = ef.GeneralizedPosterior(sparse, eta=1.0)
+    draws = ef.sample(posterior, 200, seed=1)
+    assert draws.sampler == "Gibbs and Metropolis"
+    assert draws.info["r_hat"] < 1.1
+    # By partial integration the slope of the log density is zero on average.
+    theta = draws.array
+    means = 1 / (1 + np.exp(-theta @ X.T))
+    slope = X.T @ (means.mean(axis=0) - y) + 60 * 0.05 * np.sign(theta).mean(axis=0)
+    noise = np.std((means - y) @ X + 3.0 * np.sign(theta), axis=0) / np.sqrt(draws.info["ess"])
+    assert np.sqrt(np.mean((slope / noise) ** 2)) < 2
 
 
 def bayesian_lasso(X: Array, y: Array, rate: float, draws: int, seed: int) -> Array:

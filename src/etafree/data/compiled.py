@@ -110,12 +110,13 @@ def _with_kink(bend, pull, rate, rng):  # type: ignore[no-untyped-def]  # pragma
 
 @jit(fastmath={"contract"})
 def kinked_coordinates(  # type: ignore[no-untyped-def]  # pragma: no cover
-    theta, precision, linear, codes, rates, alone, normals, chi, unit, rng, thin, out
+    theta, precision, linear, codes, rates, alone, order, normals, chi, unit, rng, thin, out
 ):
     """Run the same chain with theta drawn coordinate by coordinate, which costs p squared.
 
-    A coordinate that is `alone` in its group is drawn without a scale: its law given the others
-    has two pieces, and draws forget the past faster.
+    Those in `order` are drawn, one after the other. A coordinate that is `alone` in its group is
+    drawn without a scale: its law given the others has two pieces, and draws forget the past
+    faster.
     """
     p, many = theta.shape[0], rates.shape[0]
     inverse, norms, pull = np.empty(many), np.empty(many), np.empty(p)
@@ -127,7 +128,7 @@ def kinked_coordinates(  # type: ignore[no-untyped-def]  # pragma: no cover
                 for k in range(p):
                     pull[k] -= x * precision[j, k]
         _mix(inverse, norms, theta, codes, rates, chi[step], unit[step])
-        for j in range(p):
+        for j in order:
             own = pull[j] + precision[j, j] * theta[j]
             if alone[j] and precision[j, j] > 0.0:
                 x = _with_kink(precision[j, j], own, rates[codes[j]], rng)

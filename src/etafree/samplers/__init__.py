@@ -15,9 +15,10 @@ from etafree.foundation.threads import own_settings
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.elliptical import TOO_COARSE, elliptical_draws
 from etafree.samplers.importance import importance_draws, trustworthy
+from etafree.samplers.metropolis import metropolis_draws
 from etafree.samplers.nuts import nuts_draws
 from etafree.samplers.quadrature import quadrature_draws
-from etafree.samplers.variational import Normal, normal_approximation
+from etafree.samplers.variational import TOGETHER, Normal, normal_approximation
 
 __all__ = ["SAMPLERS", "sample"]
 
@@ -57,7 +58,8 @@ def sample(
     sampler : {"auto", "importance", "elliptical", "quadrature", "nuts"}
         ``auto``: quadrature for one parameter, otherwise importance sampling around the
         variational normal approximation; if its weights fail (Pareto k at least 0.7, or an
-        effective share below 5 %), elliptical slice sampling.
+        effective share below 5 %), elliptical slice sampling; of more than 32 coefficients with
+        kinks, Metropolis steps that draw some of them at a time.
     threads : int, optional
         How many threads work on the rows; the result is the same. See `etafree.threads`.
 
@@ -121,7 +123,8 @@ def _importance_or_slices(
 ) -> Draws:
     """Return importance draws, or where their weights fail those of elliptical slices.
 
-    Where these do not mix and JAX has the loss, of NUTS.
+    Under a penalty with many kinks, of Metropolis steps. Where slices do not mix and JAX has the
+    loss, of NUTS.
     """
     try:
         drawn = importance_draws(posterior, normal, draws, rng)
@@ -130,7 +133,10 @@ def _importance_or_slices(
     except ConvergenceError:
         if posterior.bounds is None:
             raise  # else no proposal may lie between them
+    many = posterior.bounds is None and posterior.criterion.p > TOGETHER  # slices suit few kinks
     try:
+        if many and (by_parts := metropolis_draws(posterior, normal, draws, rng)):
+            return by_parts
         return elliptical_draws(posterior, normal, draws, rng)
     except ConvergenceError:
         plain = posterior.limit is None and posterior.bounds is None

@@ -14,7 +14,8 @@ drawn, so collinear columns do no harm. That takes :math:`p^3` operations; many 
 one after the other given the rest, :math:`p^2` a sweep, those with an absolute value without a
 scale, from two pieces of normal laws (Hans 2009). :math:`P` may be singular, as it is with more
 parameters than rows. Importance weights take care of the loss itself; for least squares they are
-even. Under polyhedral penalties the chain is that of `etafree.samplers.lines`.
+even; where they are too uneven, `etafree.samplers.metropolis` moves some coefficients at a time.
+Under polyhedral penalties the chain is that of `etafree.samplers.lines`.
 
 References
 ----------
@@ -27,9 +28,12 @@ lassos. Bayesian Anal. 5, 369-411. Hans, C. (2009). Bayesian lasso regression. B
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.foundation.arguments import Array
 from etafree.foundation.linalg import safe_factor
@@ -37,7 +41,7 @@ from etafree.penalties import NormPenalty, PolyhedralPenalty
 from etafree.penalties.kinked import GroupNorms
 from etafree.posterior import GeneralizedPosterior
 from etafree.samplers.lines import THIN as LINE_THIN
-from etafree.samplers.lines import line_chain
+from etafree.samplers.lines import line_chain, some_lines
 from etafree.samplers.variational import TOGETHER, Normal
 from etafree.totals.linear import has_design
 
@@ -49,6 +53,16 @@ THIN_SINGLE = (1, 4, 16)
 ENOUGH = 0.4
 #: Random numbers made at a time.
 BLOCK = 1 << 20
+
+
+class KinkedLaw(NamedTuple):
+    """A normal law times kinks, up to a constant."""
+
+    log_density: Callable[[Array], Array]  #: Of points (D, p).
+    chain: Callable[[int, int], Array]  #: Of a number of draws, and of sweeps between them.
+    #: Of a point (p,) and the numbers of coordinates, or of lines, that are drawn in turn.
+    part: Callable[[Array, NDArray[np.intp]], Array]
+    thins: tuple[int, ...]
 
 
 def kinked_chain(
@@ -79,20 +93,91 @@ def kinked_chain(
 
     p, groups = len(start), len(kinks.weights)
     theta, out = start.astype(np.float64), np.empty((draws, p))
-    alone = (np.bincount(kinks.codes) == 1)[kinks.codes] & (kinks.rates > 0)
     block = max(1, BLOCK // (thin * (p + 2 * groups)))
     runs = [(np.empty((1, p)), BURN_IN)]
     runs += [(out[first : first + block], thin) for first in range(0, draws, block)]
     for kept, every in runs:
-        steps = len(kept) * every
-        normals, chi = rng.standard_normal((steps, p)), rng.standard_normal((steps, groups))
-        unit = rng.random((steps, groups))
+        random = _random(len(kept) * every, p, groups, rng)
         law = theta, precision, linear, kinks.codes, kinks.weights
         if together:
-            kinked_sweeps(*law, normals, chi, unit, every, kept)
+            kinked_sweeps(*law, *random, every, kept)
         else:
-            kinked_coordinates(*law, alone, normals, chi, unit, rng, every, kept)
+            order = np.arange(p)
+            kinked_coordinates(*law, _alone(kinks), order, *random, rng, every, kept)
     return out
+
+
+def _some_coordinates(
+    precision: Array,
+    linear: Array,
+    kinks: GroupNorms,
+    rng: np.random.Generator,
+    theta: Array,
+    which: NDArray[np.intp],
+) -> Array:
+    """Return theta (p,) after some coordinates are drawn in turn, from their law given the rest."""
+    from etafree.data.compiled import kinked_coordinates
+
+    theta, kept = theta.copy(), np.empty((1, len(theta)))
+    law = theta, precision, linear, kinks.codes, kinks.weights, _alone(kinks), which
+    kinked_coordinates(*law, *_random(1, len(theta), len(kinks.weights), rng), rng, 1, kept)
+    return theta
+
+
+def _alone(kinks: GroupNorms) -> NDArray[np.bool_]:
+    """Return which coordinates (p,) are alone in a group that has a kink."""
+    alone: NDArray[np.bool_] = (np.bincount(kinks.codes) == 1)[kinks.codes] & (kinks.rates > 0)
+    return alone
+
+
+def _random(
+    steps: int, p: int, groups: int, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """Return the normal and uniform numbers of so many sweeps."""
+    normals, chi = rng.standard_normal((steps, p)), rng.standard_normal((steps, groups))
+    return normals, chi, rng.random((steps, groups))
+
+
+def kinked_law(
+    posterior: GeneralizedPosterior, normal: Normal, widen: float, rng: np.random.Generator
+) -> KinkedLaw | None:
+    """Return the law near a posterior with kinks, None without kinks or curvature.
+
+    `widen` divides the exponent, for heavier tails.
+    """
+    energy, penalty = posterior.energy, posterior.energy.penalty
+    if not isinstance(penalty, NormPenalty | PolyhedralPenalty) or energy.strength == 0:
+        return None
+    if has_design(energy.total):
+        slope, bend = energy.total.expected_derivatives(normal.mean, normal.lower @ normal.lower.T)
+    else:
+        slope, bend = energy.total.derivatives(normal.mean)[1:3]
+    rate, weight = posterior.eta / widen, energy.strength * energy.size
+    linear, precision = rate * (bend @ normal.mean - slope), rate * bend
+    chain: Callable[..., Array]
+    part: Callable[..., Array]
+    if isinstance(penalty, PolyhedralPenalty):
+        terms, lines = penalty.terms(energy.p).scaled(rate * weight), normal.lower.T
+        chain = partial(line_chain, precision, linear, terms, normal.mean, lines)
+        part = partial(some_lines, precision, linear, terms, lines, rng)
+        kinks, scale, thins = penalty.value, rate * weight, LINE_THIN
+    else:
+        norms = penalty.kinks_at(energy.p).scaled(weight)
+        precision = precision + rate * np.diag(norms.ridge)
+        rates = norms.scaled(rate).without_ridge()
+        if safe_factor(precision + rates.laplace_curvature()) is None:
+            return None
+        together = energy.p <= TOGETHER
+        chain = partial(kinked_chain, precision, linear, rates, normal.mean, together=together)
+        part = partial(_some_coordinates, precision, linear, rates, rng)
+        kinks, scale, thins = rates.value, 1.0, THIN if together else THIN_SINGLE
+
+    def log_density(theta: Array) -> Array:
+        quadratic = 0.5 * np.einsum("ij,ij->i", theta @ precision, theta) - theta @ linear
+        log_q: Array = -quadratic - scale * kinks(theta)
+        return log_q
+
+    return KinkedLaw(log_density, lambda draws, thin: chain(draws, rng, thin), part, thins)
 
 
 def kinked_proposal(
@@ -104,38 +189,16 @@ def kinked_proposal(
 ) -> tuple[Array, Array, float] | None:
     """Return proposals (D, p) for a posterior with kinks, log densities and their effective share.
 
-    `widen` divides the exponent, for heavier tails. None without kinks or curvature.
+    None without kinks or curvature.
     """
     from arviz_stats.base.array import array_stats
 
-    energy, penalty = posterior.energy, posterior.energy.penalty
-    if not isinstance(penalty, NormPenalty | PolyhedralPenalty) or energy.strength == 0:
+    law = kinked_law(posterior, normal, widen, rng)
+    if law is None:
         return None
-    if has_design(energy.total):
-        slope, bend = energy.total.expected_derivatives(normal.mean, normal.lower @ normal.lower.T)
-    else:
-        slope, bend = energy.total.derivatives(normal.mean)[1:3]
-    rate, weight = posterior.eta / widen, energy.strength * energy.size
-    linear, precision = rate * (bend @ normal.mean - slope), rate * bend
-    together = energy.p <= TOGETHER
-    if isinstance(penalty, PolyhedralPenalty):
-        terms = penalty.terms(energy.p).scaled(rate * weight)
-        law = partial(line_chain, precision, linear, terms, normal.mean, normal.lower.T, draws, rng)
-        kinks, scale, thins = penalty.value, rate * weight, LINE_THIN
-    else:
-        norms = penalty.kinks_at(energy.p).scaled(weight)
-        precision = precision + rate * np.diag(norms.ridge)
-        rates = norms.scaled(rate).without_ridge()
-        if safe_factor(precision + rates.laplace_curvature()) is None:
-            return None
-        law = partial(
-            kinked_chain, precision, linear, rates, normal.mean, draws, rng, together=together
-        )
-        kinks, scale, thins = rates.value, 1.0, THIN if together else THIN_SINGLE
-    for thin in thins:
-        theta = law(thin)
+    for thin in law.thins:
+        theta = law.chain(draws, thin)
         share = min(1.0, float(np.min(array_stats.ess(theta[None], 0, 1))) / draws)
         if share > ENOUGH:
             break
-    quadratic = 0.5 * np.einsum("ij,ij->i", theta @ precision, theta) - theta @ linear
-    return theta, -quadratic - scale * kinks(theta), share
+    return theta, law.log_density(theta), share

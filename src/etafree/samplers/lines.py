@@ -18,6 +18,7 @@ Neal, R. M. (2003). Slice sampling. Ann. Statist. 31, 705-767.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
 from etafree.errors import ConvergenceError
@@ -69,6 +70,26 @@ def line_chain(
         if not line_sweeps(theta, precision, linear, terms, *lines, rng, every, kept):
             raise ConvergenceError(IMPROPER)
     return out
+
+
+def some_lines(
+    precision: Array,
+    linear: Array,
+    terms: Terms,
+    directions: Array,
+    rng: np.random.Generator,
+    theta: Array,
+    which: NDArray[np.intp],
+) -> Array:
+    """Return theta (p,) after slices along some of the directions (m, p), in turn."""
+    from etafree.data.compiled import line_sweeps
+
+    theta, kept, chosen = theta.copy(), np.empty((1, len(theta))), directions[which]
+    turned = chosen @ precision
+    lines = chosen, turned, np.einsum("ij,ij->i", chosen, turned)
+    if not line_sweeps(theta, precision, linear, terms, *lines, rng, 1, kept):
+        raise ConvergenceError(IMPROPER)
+    return theta
 
 
 def _refuse_improper(energy: Criterion, terms: Terms) -> None:
