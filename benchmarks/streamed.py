@@ -25,7 +25,7 @@ from benchmarks.timing import REPETITIONS, Row, announce, cpu_seconds, interleav
 
 __all__ = ["FORMULA", "run", "write_table"]
 
-GOAL, GOAL_EXPONENT, GOAL_MEMORY, GOAL_WORKERS, GOAL_SMALL = 2.0, (0.95, 1.05), 1.1, 1.6, 3.0
+GOAL, GOAL_EXPONENT, GOAL_MEMORY, GOAL_WORKERS, GOAL_SMALL = 2.0, (0.95, 1.05), 1.1, 1.75, 3.0
 COLUMNS, GROUP = 9, 1 << 20
 #: Rows of a file whose time is all fixed cost.
 SMALLEST = 1000

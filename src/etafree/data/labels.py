@@ -307,6 +307,9 @@ class Tally:
         if sum(len(labels) for labels, _, _ in self.waiting) > self.most:
             self.most = WAITING + 4 * len(self.settled()[0])
 
+    def __sizeof__(self) -> int:
+        return sum(array.nbytes for entry in self.waiting for array in entry)
+
     def __iadd__(self, other: Tally) -> Tally:
         for entry in other.waiting:
             self.add(*entry)

@@ -2,6 +2,8 @@ r"""Tables that are read in parts, as often as needed: Parquet, Arrow, Dask, or 
 
 A part is a pandas DataFrame or an Arrow batch. `Source.map` hands the parts of every piece of the
 table to a function and gives the results in the order of the pieces: here, or on a Dask cluster.
+`Source.sum` adds them up, `FAN` neighbours at a time, then these sums and so on: on a cluster where
+they are, so that one sum of all pieces travels home however many there are.
 
 Several files can be one table. Arrow takes the first file's columns and types for all. Here every
 file is asked: a column that a file lacks would be missing in all its rows, and these rows would be
@@ -17,11 +19,11 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from etafree.data.labels import SMALL, Chunk, as_plain, column_names, plain_type, together, unified
 from etafree.errors import InputError, MissingExtraError
@@ -39,8 +41,12 @@ BATCH = 1 << 17
 FEW = 1 << 10
 #: Parts that Arrow reads ahead, and parts that make a piece of a file.
 READAHEAD, PIECE = 4, 8
+#: Pieces that a table has at most, about: a scheduler takes some time for each.
+MOST_PIECES = 1 << 12
 #: How often Dask tries a part whose worker died.
 RETRIES = 3
+#: Sums that are added up together.
+FAN = 8
 #: Bytes of a table in small bits that are kept: to read them costs more than to work on them.
 KEPT = 1 << 26
 
@@ -283,6 +289,49 @@ class Source(ABC):
         """Yield ``work(k, parts)`` for every piece k of the table, in order."""
         yield work(0, self.chunks(columns))
 
+    def sum(self, work: Work[T], columns: Sequence[str]) -> T:
+        """Return the sum by ``+=`` of what `map` yields, in the same order wherever it is done."""
+        return sum_in_tree(self.map(work, columns))
+
+
+def sum_in_tree(terms: Iterable[T]) -> T:
+    """Return the sum of terms: `FAN` neighbours are added up, then such sums, and so on.
+
+    Examples
+    --------
+    >>> sum_in_tree([str(k) for k in range(20)])
+    '012345678910111213141516171819'
+    """
+    sums = [added(fan) for fan in _fans(terms)]
+    while len(sums) > 1:
+        sums = [added(fan) for fan in _fans(sums)]
+    return sums[0]
+
+
+def _fans(terms: Iterable[T]) -> Iterator[list[T]]:
+    """Yield the terms, `FAN` neighbours at a time."""
+    waiting = iter(terms)
+    return iter(lambda: list(itertools.islice(waiting, FAN)), [])
+
+
+def added(terms: Sequence[T]) -> T:
+    """Return the sum of some terms by ``+=``; none of them changes, for others may need them."""
+    if len(terms) == 1:
+        return terms[0]
+    total: Any = deepcopy(terms[0])
+    for term in terms[1:]:
+        total += term
+    return cast("T", total)
+
+
+def _sum_of_tasks(client: Any, tasks: list[Any]) -> Any:
+    """Return what `sum_in_tree` does of tasks' results; workers add up as soon as they can."""
+    while len(tasks) > 1:
+        options = {"pure": False, "retries": RETRIES, "priority": 1}
+        tasks = [client.submit(added, fan, **options) for fan in _fans(tasks)]
+    (total,) = in_order(client, tasks)
+    return total
+
 
 def _part(table: object) -> object:
     """Return a table as pandas's, unless it is Arrow's."""
@@ -340,12 +389,14 @@ class Arrow(Source):
     def pieces(self) -> list[list[ds.Fragment]]:
         """Row groups that have some parts' rows together: of one large file, or of small ones."""
         pieces: list[list[ds.Fragment]] = []
+        facts = [getattr(file.fragment, "metadata", None) for file in self.files]
+        least = sum(fact.num_rows for fact in facts if fact is not None) // MOST_PIECES
         held, last = 0, None
         for file in self.files:
-            for fragment, rows in _row_groups(file.fragment, PIECE * self.batch):
+            for fragment, rows in _row_groups(file.fragment, max(PIECE * self.batch, least)):
                 # what can be read together
                 kind = getattr(fragment, "format", None), getattr(fragment, "filesystem", None)
-                if held >= self.batch or kind != last:
+                if held >= max(self.batch, least) or kind != last:
                     pieces.append([])
                     held, last = 0, kind
                 pieces[-1].append(fragment)
@@ -406,17 +457,29 @@ class Arrow(Source):
         if self.client is None:
             yield from super().map(work, columns)
             return
+        with connected(self.client, PATIENCE) as client:
+            yield from in_order(client, self._tasks(client, work, columns))
+        self.check_files()
+
+    def sum(self, work: Work[T], columns: Sequence[str]) -> T:
+        if self.client is None:
+            return super().sum(work, columns)
+        with connected(self.client, PATIENCE) as client:
+            total: T = _sum_of_tasks(client, self._tasks(client, work, columns))
+        self.check_files()
+        return total
+
+    def _tasks(self, client: Any, work: Work[T], columns: Sequence[str]) -> list[Any]:
+        """Return the futures of all pieces' results."""
         shared = work, self.ready(columns), self.batch
         sent = [[Sent.of(fragment) for fragment in piece] for piece in self.pieces]
         # what all pieces share travels once, as a task's result that a lost worker's heir can redo,
         # in bytes that the scheduler hands on as they are
         packed = module("cloudpickle").dumps(shared)
         options = {"pure": False, "retries": RETRIES}
-        with connected(self.client, PATIENCE) as client:
-            held = client.submit(pickle.loads, packed, **options)
-            tasks = client.map(_on_piece, range(len(sent)), sent, shared=held, **options)
-            yield from in_order(client, tasks)
-        self.check_files()
+        held = client.submit(pickle.loads, packed, **options)
+        tasks: list[Any] = client.map(_on_piece, range(len(sent)), sent, shared=held, **options)
+        return tasks
 
     def check_files(self) -> None:
         """Refuse local files, Parquet or other, that were touched since the first pass began.
@@ -525,17 +588,31 @@ class Dask(Source):
                 yield from in_order(client, [client.compute(part, retries=RETRIES)])
 
     def map(self, work: Work[T], columns: Sequence[str]) -> Iterator[T]:
-        delayed = module("dask").delayed
-        parts = self.frame[list(columns)].to_delayed()
-        run = delayed(_on_frame, pure=False)
         if self.client is None:
-            for k, part in enumerate(parts):
+            run = module("dask").delayed(_on_frame, pure=False)
+            for k, part in enumerate(self.frame[list(columns)].to_delayed()):
                 yield run(work, k, part).compute(scheduler="synchronous")
             return
-        shared = delayed(pickle.loads, pure=False)(module("cloudpickle").dumps(work))
-        tasks = [run(shared, k, part) for k, part in enumerate(parts)]
         with connected(self.client, PATIENCE) as client:
-            yield from in_order(client, client.compute(tasks, retries=RETRIES))
+            yield from in_order(client, self._tasks(client, work, columns))
+
+    def sum(self, work: Work[T], columns: Sequence[str]) -> T:
+        if self.client is None:
+            return super().sum(work, columns)
+        with connected(self.client, PATIENCE) as client:
+            total: T = _sum_of_tasks(client, self._tasks(client, work, columns))
+        return total
+
+    def _tasks(self, client: Any, work: Work[T], columns: Sequence[str]) -> list[Any]:
+        """Return the futures of all partitions' results."""
+        delayed = module("dask").delayed
+        run = delayed(_on_frame, pure=False)
+        shared = delayed(pickle.loads, pure=False)(module("cloudpickle").dumps(work))
+        parts = self.frame[list(columns)].to_delayed()
+        tasks: list[Any] = client.compute(
+            [run(shared, k, part) for k, part in enumerate(parts)], retries=RETRIES
+        )
+        return tasks
 
 
 def _on_frame(work: Work[T], k: int, frame: Chunk) -> T:

@@ -6,6 +6,7 @@ while they are worked on. Derivatives at points seen before are remembered: a pa
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -113,8 +114,8 @@ class Pass:
     firsts: Sequence[int]
 
     @own_settings
-    def __call__(self, k: int, chunks: Iterator[Chunk]) -> tuple[tuple[Any, ...], int, int]:
-        """Return what was added up, the rows in use, and all rows."""
+    def __call__(self, k: int, chunks: Iterator[Chunk]) -> PassSums:
+        """Return what was added up over a piece."""
         out = tuple(np.zeros(s) if isinstance(s, tuple) else deepcopy(s) for s in self.start)
         begin = first = self.firsts[k] if self.firsts else 0
         seen = 0
@@ -124,7 +125,27 @@ class Pass:
             first += part.n
             if part.n:
                 self.step(part, *out)
-        return out, first - begin, seen
+        return PassSums(list(out), [first - begin], seen)
+
+
+@dataclass(eq=False)
+class PassSums:
+    """What a pass added up over consecutive pieces, their rows in use, and all rows."""
+
+    sums: list[Any]
+    used: list[int]
+    rows: int
+
+    def __sizeof__(self) -> int:
+        """Return the bytes of all that it holds, which tell Dask what a journey costs."""
+        return sum(getattr(each, "nbytes", None) or sys.getsizeof(each) for each in self.sums)
+
+    def __iadd__(self, later: PassSums) -> PassSums:
+        for k, more in enumerate(later.sums):
+            self.sums[k] += more  # in place, of arrays
+        self.used += later.used
+        self.rows += later.rows
+        return self
 
 
 def run_pass(
@@ -143,17 +164,13 @@ def run_pass(
     """
     needed = tuple(dict.fromkeys((*reader.columns, *columns)))
     firsts = np.cumsum((0, *lengths)).tolist() if lengths else ()
-    used, rows = [], 0
     start = tuple(o.shape if isinstance(o, np.ndarray) else deepcopy(o) for o in out)
-    for sums, kept, seen in source.map(Pass(reader, loss, step, start, firsts), needed):
-        for total, more in zip(out, sums, strict=True):
-            total += more  # in place
-        used.append(kept)
-        rows += seen
-    if lengths and sum(used) != sum(lengths):
-        problem = f"has {sum(used)} rows in this pass and had {sum(lengths)} in the first"
+    whole = source.sum(Pass(reader, loss, step, start, firsts), needed)
+    _add(out, whole.sums)
+    if lengths and sum(whole.used) != sum(lengths):
+        problem = f"has {sum(whole.used)} rows in this pass and had {sum(lengths)} in the first"
         raise InputError("data", problem, "it must not change while it is in use")
-    return tuple(used), rows
+    return tuple(whole.used), whole.rows
 
 
 class Witnesses:
