@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,3 +217,37 @@ def test_the_page_fits_its_width_and_loads_nothing(browser, pages, kind, width, 
         small = page.locator(".row text").first.evaluate("e => getComputedStyle(e).fontSize")
         assert float(small.removesuffix("px")) >= 12
         visit.quiet()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_and_marks_stand_out_on_light_and_dark_ground(browser, pages, scheme) -> None:
+    """Contrast by WCAG 2: 4.5 for texts, 3 for marks."""
+
+    def luminance(colour: str) -> float:
+        numbers = re.findall(r"[\d.]+", colour)[:3]
+        c = np.array([float(v) / 255 for v in numbers])
+        linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    with Visit(browser, pages["normal"], color_scheme=scheme) as visit:
+        page = visit.page
+
+        def of(selector: str, name: str) -> float:
+            script = f"e => getComputedStyle(e).getPropertyValue('{name}')"
+            return luminance(page.locator(selector).first.evaluate(script))
+
+        ground = of("body", "background-color")
+        assert (ground > 0.5) == (scheme == "light")
+        marks = (".row svg .before", "fill", 3.0), (".row svg .after", "fill", 3.0)
+        texts = [(name, "color", 4.5) for name in ("body", ".lead", "dt", "td", "footer")]
+        for selector, name, least in (*marks, *texts, (".row svg text", "fill", 4.5)):
+            low, high = sorted([ground, of(selector, name)])
+            assert (high + 0.05) / (low + 0.05) > least, (selector, scheme)
+
+
+def test_the_table_uses_the_room_beside_the_text(browser, pages) -> None:
+    reach = "e => [e.scrollWidth - e.clientWidth, e.getBoundingClientRect().right]"
+    with Visit(browser, pages["normal"], width=1600) as visit:
+        hidden, right = visit.page.locator(".scroll").first.evaluate(reach)
+        assert hidden <= 0
+        assert right < 1600

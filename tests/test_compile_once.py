@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -163,5 +164,7 @@ def test_a_report_compiles_no_losses(family: str, tmp_path) -> None:
     assert once.compiled().one_by_one
     np.testing.assert_allclose(once.totals(thetas), total.totals(thetas), rtol=1e-12)
     assert [name for name in COMPILED[before:] if "total" in name]  # by that program's name
+    wide = replace(total, loss=replace(total.loss, observations=total.n * 10_000))
+    assert not wide.compiled().one_by_one  # a program for values alone pays
     moved = kinds.moves(result, [0])
     assert (moved.unit, len(moved.labels)) == ("group", 12)

@@ -246,7 +246,7 @@ def _coverage(result: Calibration, level: str) -> list[Section]:
         f"{int(table['replicates'].iloc[0])} times: how often the {level} interval of such a data "
         "set covers this estimate, the Monte Carlo error of that, and the shares of intervals that "
         "lie below and above it. Coverage below the level says that the sample is too small, too "
-        "skewed or too uneven for these intervals; result.interval(kind='bootstrap-t') knows of "
+        "skewed or too uneven for these intervals; result.interval(kind='bootstrap-t') allows for "
         "skewness."
     )
     columns = ["coverage", "error", "below", "above"]
@@ -305,7 +305,7 @@ def _step(scales: list[Scale], limits: Array, units: Array) -> dict[str, Any]:
     width, calibrated = old[2] - old[0], new[2] - new[0]
     times = between(width / calibrated)
     return {
-        "said": f"Before calibration, intervals are {times} times as wide as calibrated.",
+        "said": f"Before calibration, intervals are {times} times as wide as calibrated ones.",
         "before": [s.bar(*b)._asdict() for s, *b in zip(scales, old.T, width / 4, strict=True)],
         "after": [s.bar(*b)._asdict() for s, *b in zip(scales, new.T, units, strict=True)],
     }

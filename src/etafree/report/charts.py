@@ -123,7 +123,9 @@ def shape(result: Calibration, level: str) -> list[Section]:
         path, low = (across.outline(law, height) for height in heights[:2])
         back = across.outline(law[::-1], heights[2][::-1]).replace("M", "L")
         paths = [("band", low + back), ("grey", "M0,0.5H100"), ("after thin", path)]
-        charts.append(Chart(name, [(f"half the height is {reach:.2g}", paths)], across.ticks(), 56))
+        charts.append(
+            Chart(name, [(f"from -{reach:.2g} to {reach:.2g}", paths)], across.ticks(), 56)
+        )
     said = (
         "How far quantiles of the calibrated draws are from those of the distribution of the t "
         "ratio, in standard errors, from its lower to its upper tail; the grey band has 95 % of "

@@ -142,16 +142,18 @@ def _corrections(asked: Asked) -> Figure:
 
 
 def _eta(asked: Asked) -> Figure:
-    from etafree.report.calibration import FACTORS, not_drawable, sweep
+    from etafree.report.calibration import factors_of, not_drawable, sweep
     from etafree.report.figure import ink
 
     result, own = asked.result, asked.result.original.eta
     if why := not_drawable(result):
-        advice = "calibrate draws of an ef.GeneralizedPosterior; kind='forest' needs none"
+        advice = result._advice("calibrate draws of an ef.GeneralizedPosterior")
+        advice += "; kind='forest' needs none"
         raise InputError("kind", f"'eta' needs draws at other learning rates, but {why}", advice)
     names = [result.shown.names[j] for j in asked.places(result.shown.names)]
     places = [result.shown.names.index(name) for name in names]
-    etas = FACTORS * (own or 1.0)
+    assert result.criterion is not None  # else none could be drawn
+    etas = factors_of(result.criterion) * (own or 1.0)
     made = sweep(result, etas.tolist())
     if not (drawn := [step.limits for step in made if step.limits is not None]):
         raise InputError("kind", f"'eta' has no draws: {made[0].reason}", "see kind='forest'")
@@ -252,7 +254,9 @@ def moves(result: Calibration, places: Sequence[int]) -> Moves:
     t, c, own = result.target, result.criterion, result.shown
     if c is None or t.dependence is None or t.hessian is None:
         problem = "'clusters' needs what each cluster adds to every estimate: not known here"
-        advice = "calibrate with a Criterion, or a fit with its model=, and clusters="
+        advice = result._advice(
+            "calibrate with a Criterion, or a fit with its model=, and clusters="
+        )
         raise InputError("kind", problem, advice)
     ways = dict(t.dependence.row_groups())
     if not ways and t.dependence.independent and "memory" in c.total.traits:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from etafree.foundation.arguments import Array
 from etafree.foundation.check import Check
 from etafree.foundation.terminal import plain
-from etafree.report.plots import AFTER, BEFORE
+from etafree.report.plots import AFTER, AFTER_ON_DARK, BEFORE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,4 +161,6 @@ def render(title: str, lead: str, sections: Sequence[Section], footer: str = "")
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=folder, autoescape=True).get_template("page.html.j2")
     texts = {"title": title, "lead": lead, "footer": footer}
-    return plain(template.render(**texts, sections=sections, colours=(BEFORE, AFTER)))
+    return plain(
+        template.render(**texts, sections=sections, colours=(BEFORE, AFTER, AFTER_ON_DARK))
+    )

@@ -46,6 +46,8 @@ MANY = 1 << 10
 KEPT = 32
 #: Numbers in the Hessians of a block of clusters: each block takes all passes over all rows.
 HESSIANS = 1 << 23
+#: Observations times nodes times second derivatives from which a program for values alone pays.
+LARGE_WORK = 50_000
 #: How far to the end of a range is looked where the curvature is less than this, by how much, and
 #: what share, the total may rise there and count as flat, and the relative gradient of a minimum.
 FAR, BENT, LEVEL, LEAST = (1.0, 3.0, 6.0), 1e-3, (1e-4, 1e-9), 1e-6
@@ -186,8 +188,13 @@ class PointwiseTotal(AutodiffTotal):
         return self.loss.passes(self.p)
 
     def compiled(self) -> PointwiseTotal:
-        """Return the total with values of points one by one, if their derivatives are known so."""
-        return replace(self, one_by_one=True)
+        """Return the total with values of points one by one, if their derivatives are known so.
+
+        Large integrals over effects take longer than a program of their own compiles.
+        """
+        nodes = max(map(np.size, self.loss.data), default=0) // self.n
+        work = self.count * max(1, nodes) * len(self._passes.pairs)
+        return replace(self, one_by_one=work <= LARGE_WORK)
 
     def _sums(self, name: str, theta: Array, *rest: object) -> Any:
         with double_precision():
