@@ -132,7 +132,7 @@ def report_fewer(s: Situation, match: re.Match[str]) -> Situation:
 
 #: Every piece of advice, with what follows it; a piece is what stands between "or" and commas.
 FOLLOWED: dict[str, Callable[..., Situation] | None] = {
-    r"fit at most (\d+) parameter\(s\)(?: with bandwidth=(\d+))?": fit_fewer,
+    r"fit at most (\d+) parameters?(?: with bandwidth=(\d+))?": fit_fewer,
     r"fit fewer parameters": lambda s, match: s.columns([0, 1]),
     r"use finer clusters": finer,
     r"add a penalty": penalize,

@@ -249,3 +249,31 @@ def test_a_model_s_labels_go_by_coordinate_too():
     bare = xr.DataTree.from_dict({"posterior": tree["posterior"].to_dataset()})
     made = ef.calibrate(bare, model=model, clusters=labels)
     assert made.target.se == pytest.approx(expected)
+
+
+def test_labels_of_a_table_with_gaps_go_by_position_where_rows_are_in_groups():
+    """Effects are integrated out, so that a loss is a group's; labels are of observations."""
+    pm = pytest.importorskip("pymc")
+    with pm.Model() as model:
+        spread = pm.HalfNormal("spread", 1.0)
+        effects = pm.Normal("effect", 0.0, spread, shape=12)
+        pm.Normal("y", pm.Normal("b", 0, 100) + effects[SCHOOL], 1.0, observed=Y)
+    rng = np.random.default_rng(0)
+    drawn = {
+        "b": rng.standard_normal((2, 200)),
+        "spread": np.exp(rng.standard_normal((2, 200))),
+        "effect": rng.standard_normal((2, 200, 12)),
+    }
+    dims = {name: ("chain", "draw", "school")[: value.ndim] for name, value in drawn.items()}
+    stored = xr.Dataset({name: (dims[name], value) for name, value in drawn.items()})
+    tree = xr.DataTree.from_dict({"posterior": stored})
+    labels = pd.Series(SCHOOL // 2, index=np.arange(N) + np.arange(N) // 9)
+    expected = ef.calibrate(tree, model=model, clusters=SCHOOL // 2)
+    made = ef.calibrate(tree, model=model, clusters=labels)
+    np.testing.assert_allclose(made.target.covariance, expected.target.covariance, rtol=1e-12)
+    with pytest.raises(InputError, match="clusters: "):
+        ef.calibrate(tree, model=model, clusters=labels[:-1])
+    alone = ef.calibrate(tree, model=model)
+    count = len(np.unique(SCHOOL))
+    assert alone.target.in_words().startswith(f"{count} independent groups, ")
+    assert ef.table(alone).footer.loc["rows"].tolist() == [str(N)]

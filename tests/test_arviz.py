@@ -608,7 +608,7 @@ def test_bad_fits_are_refused(idata, tmp_path):
         ),
         (
             "log_likelihood",
-            "is not finite at 1 observation(s), the first at position 3",
+            "is not finite at 1 observation, the first at position 3",
             swapped(idata, log_likelihood=hole),
         ),
         (

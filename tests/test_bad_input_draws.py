@@ -99,8 +99,8 @@ def test_a_matrix_of_the_wrong_kind_is_refused_and_its_eigenvalue_said(where):
     refused(argument, "square matrix", lambda: call(np.ones((P, 2))))
     refused(argument, "square matrix", lambda: call(np.ones(P)))
     refused(argument, "square matrix", lambda: call(EYE[None]))
-    refused(argument, "for 3 parameter(s)", lambda: call(np.eye(2)))
-    refused(argument, "for 3 parameter(s)", lambda: call(np.empty((0, 0))))
+    refused(argument, "for 3 parameters", lambda: call(np.eye(2)))
+    refused(argument, "for 3 parameters", lambda: call(np.empty((0, 0))))
     for bad, eigenvalue in ((INDEFINITE, "-1"), (-EYE, "-1"), (0 * EYE, "0")):
         refused(
             argument,
@@ -170,7 +170,7 @@ OPTIONS = [
     ("center", "needs scores", lambda: given(center="map")),
     ("center", "is missing", lambda: given(center=None)),
     ("covariance", "is missing", lambda: given(covariance=None)),
-    ("covariance", "for 3 parameter(s)", lambda: given(covariance=np.eye(2))),
+    ("covariance", "for 3 parameters", lambda: given(covariance=np.eye(2))),
     ("clusters", "needs a criterion", lambda: given(clusters=GROUPS)),
     ("correction", "needs a criterion", lambda: given(correction="HC0")),
     ("of", "is a Target", lambda: calibrate(of=TARGET, center="map")),

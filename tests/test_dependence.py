@@ -792,6 +792,22 @@ def test_the_cluster_table_names_who_matters() -> None:
     assert table["shift"].iloc[0] == pytest.approx(np.max(np.abs(step) / made.target.se))
 
 
+def test_the_cluster_table_of_a_loss_without_leverage_has_the_shifts() -> None:
+    criterion, groups = few()
+    data = criterion.total.X, criterion.total.y
+    check = ef.Criterion(ef.losses.Check(0.5), data, names=criterion.names)
+    draws = ef.sample(ef.GeneralizedPosterior(check, 1.0), draws=500, seed=1)
+    made = ef.calibrate(draws, check, clusters=groups)
+    table = made.cluster_table()
+    assert table["leverage"].isna().all()
+    assert table["shift"].is_monotonic_decreasing
+    scores = check.total.scores(made.target.center)
+    sums = np.array([scores[groups == g].sum(axis=0) for g in table.index])
+    centred = sums - table[["rows"]].to_numpy() * scores.mean(axis=0)
+    step = np.linalg.solve(made.target.hessian, centred.T).T
+    np.testing.assert_allclose(table["shift"], np.max(np.abs(step) / made.target.se, axis=1))
+
+
 def test_satterthwaite_goes_into_interval_summary_and_test() -> None:
     from scipy import stats
 

@@ -201,6 +201,13 @@ def test_checks_alone(folder: Path, tmp_path: Path) -> None:
     for check in result.checks:
         assert f"{check.name} " in told
     assert lines[-1] == "8 checks: 8 ok"
+    saved = tmp_path / "written.npz"  # by the shell too
+    run(*asked, "--clusters", labels, "-o", saved, "--quiet")
+    assert run(saved, command="check") == told
+    assert ef.Calibration.load(saved).names == result.names
+    saved.unlink()
+    table = run(*asked, "-o", tmp_path / "draws.csv", code=2)
+    assert "tables go with --csv" in table
     told = run(*asked, "--eta", "16", code=3, command="check")
     assert "1 fail" in told
     assert "was eta about" in told

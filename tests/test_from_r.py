@@ -234,7 +234,7 @@ MISTAKES: dict[str, tuple[pd.DataFrame, pd.DataFrame, str]] = {
     "too few rows": (DRAWS, BARE[1:], "399 rows for 400 draws"),
     "transposed": (DRAWS, BARE.T.set_axis([f"V{k}" for k in range(400)], axis=1), "transpose"),
     "another fit": (DRAWS, LOSSES.assign(**{".iteration": LOSSES[".iteration"] + 1}), "other iter"),
-    "parameters": (DRAWS, DRAWS, "no observation"),
+    "parameters": (DRAWS, DRAWS, "not an observation"),
     "two kinds": (DRAWS, BARE.join(numbered("y_{}")), "a column per observation"),
     "twice": (DRAWS.join(BARE), LOSSES, "keep one of the two"),
 }
@@ -370,7 +370,7 @@ def test_errors_and_warnings_speak_of_options(
     DRAWS.join(BARE).to_csv(tmp_path / "draws.csv", index=False)
     cases = {
         ("nothing.nc",): "etafree: fit: ",
-        (groups[0], "--log-likelihood", groups[1]): "no group effects, pass --conditional",
+        (groups[0], "--log-likelihood", groups[1]): "not group effects, pass --conditional",
         (groups[0],): "etafree: --log-likelihood: is not in",
         (
             str(tmp_path / "draws.csv"),

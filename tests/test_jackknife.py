@@ -584,8 +584,8 @@ def test_bad_options_are_refused(small, name):
 def test_bad_log_likelihoods_are_refused(small):
     draws, stored = small
     for array, fragment in (
-        (spoil(stored, np.nan), "is not finite at 1 observation(s), the first at position 5"),
-        (spoil(stored, -np.inf), "is not finite at 1 observation(s)"),
+        (spoil(stored, np.nan), "is not finite at 1 observation, the first at position 5"),
+        (spoil(stored, -np.inf), "is not finite at 1 observation"),
         (stored[:-1], "has shape (999, 600) for 1000 draws"),
         (stored.sum(axis=1), "has shape (1000,)"),
         (stored[:, :3], "has 3 observations for 3 parameters"),
@@ -599,7 +599,7 @@ def test_bad_log_likelihoods_are_refused(small):
     bad = PointwiseArray(spoil(stored, -np.inf))
     refused(
         "log_likelihood",
-        "is not finite at 1 observation(s), the first at position 5",
+        "is not finite at 1 observation, the first at position 5",
         lambda: jackknife_target(draws, bad),
     )
     refused(

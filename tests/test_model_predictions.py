@@ -188,7 +188,7 @@ def test_what_no_model_predicts_is_refused(counts, bambi_counts, formula, tmp_pa
     refused("newdata", "names ['z']", lambda: result.predict({**rows, "z": [1.0]}))
     refused("newdata", "lengths", lambda: result.predict({**rows, "x": [0.0]}))
     refused("newdata", "out of bounds", lambda: result.predict({**rows, "treated": [0, 1, 2]}))
-    refused("newdata", "no int", lambda: result.predict({**rows, "treated": [0, 1, 0.5]}))
+    refused("newdata", "not of type int", lambda: result.predict({**rows, "treated": [0, 1, 0.5]}))
     refused("newdata", "not finite", lambda: result.predict({**rows, "x": [0.0, 1.0, np.nan]}))
     refused("newdata", "is a ndarray", lambda: result.predict(np.ones(3)))
     refused("variable", "choose from count, mu", lambda: result.predict(variable="nu"))
@@ -200,15 +200,16 @@ def test_what_no_model_predicts_is_refused(counts, bambi_counts, formula, tmp_pa
     result, new = bambi_counts[1], pd.DataFrame(NEW)
     refused("newdata", "lacks ['x']", lambda: result.predict(new[["treated", "log_days"]]))
     refused("newdata", "taken by Bambi", lambda: result.predict(new.assign(treated="maybe")))
-    refused("newdata", "in 1 row", lambda: result.predict(new.assign(x=[0.0, np.nan, 1.0])))
-    refused("newdata", "is a dict", lambda: result.predict(NEW))
+    refused("newdata", "in 1 row;", lambda: result.predict(new.assign(x=[0.0, np.nan, 1.0])))
+    pd.testing.assert_frame_equal(result.predict(NEW), result.predict(new))
+    refused("newdata", "is a list", lambda: result.predict([NEW]))
     refused("variable", "choose from mu", lambda: result.predict(variable="sigma"))
     refused("group_effects", "are none", lambda: result.predict(group_effects=True))
     refused("variable", "is of models", lambda: formula.predict(variable="mu"))
     refused("group_effects", "is of models", lambda: formula.predict(group_effects=True))
     refused("model", "pickled", lambda: pickle.loads(pickle.dumps(bambi_counts[1])).predict())
     saved = ef.Calibration.load(counts[1].save(tmp_path / "result.npz"))
-    refused("predict", "a PyMC or Bambi fit", saved.predict)
+    refused("predict", "a saved result has no data and no model", saved.predict)
 
 
 def test_a_pickled_pymc_result_predicts(counts):
@@ -320,3 +321,30 @@ def test_posterior_predictive_checks_take_calibrated_draws(sites, counts):
     zeros = (drawn["posterior_predictive"]["count"] == 0).mean().item()
     assert zeros == pytest.approx(np.exp(-result.predict()["estimate"]).mean(), abs=0.02)
     refused("group_effects", "without a model", lambda: result.to_arviz(group_effects=True))
+
+
+def test_columns_of_a_matrix_of_data_are_variables():
+    """Predictors in one pm.Data, as a design: they move one at a time."""
+    X = np.column_stack([YES, TABLE["x"]])
+    with pm.Model(coords={"term": ["treated", "x"]}) as model:
+        design = pm.Data("X", X, dims=("row", "term"))
+        mu = pm.math.exp(pm.Flat("a") + design @ pm.Flat("b", dims="term") + TABLE["log_days"])
+        pm.Poisson("count", mu, observed=TABLE["count"])
+    fit = fit_about(a=(0.4, 0.1), b=(np.array([-0.3, 0.5]), 0.05))
+    result = ef.calibrate(fit, model=model, clusters=TABLE["site"])
+    made = result.comparisons(kind="wald")
+    assert made.index.tolist() == [("X[treated]", "1 - 0"), ("X[x]", "+1")]
+    for name, high, low in (("X[treated]", [1, None], [0, None]), ("X[x]", None, None)):
+        rows = [X.copy(), X.copy()]
+        if high is None:
+            rows[0][:, 1] += 1
+        else:
+            rows[0][:, 0], rows[1][:, 0] = high[0], low[0]
+        averages = [result.average_predictions(newdata={"X": x})["estimate"].iloc[0] for x in rows]
+        assert made.loc[name, "estimate"].iloc[0] == pytest.approx(averages[0] - averages[1])
+    assert result.slopes("X[x]").index.tolist() == [("X[x]", "slope")]
+    by = result.average_predictions(by="X[treated]")
+    assert by.index.tolist() == [0.0, 1.0]
+    table = pd.DataFrame(X, columns=["X[treated]", "X[x]"])
+    np.testing.assert_allclose(result.predict(table), result.predict())
+    refused("newdata", "lacks", lambda: result.predict(table[["X[x]"]].head(2)))

@@ -262,3 +262,38 @@ def test_takeuchi_s_criterion_is_akaike_s_for_a_model_that_is_right() -> None:
     posterior = ef.GeneralizedPosterior(ef.Criterion(ef.losses.Poisson(), (x, y)), 1.0)
     made = ef.calibrate(ef.sample(posterior, 500, seed=1), posterior).tic()
     assert made.parameters == pytest.approx(3.0, rel=0.05)
+
+
+def test_a_variable_of_zeros_and_ones_goes_from_zero_to_one() -> None:
+    """As in other packages: one more than one is no value of an indicator."""
+    data = TABLE.assign(treated=TABLE["b"].astype(int), half=TABLE["b"] + 0.5)
+    results = {}
+    for name in ("b", "treated", "half"):
+        criterion = ef.Criterion.from_formula(f"count ~ x + {name}", data, ef.losses.Poisson())
+        posterior = ef.GeneralizedPosterior(criterion, 1.0)
+        results[name] = ef.calibrate(ef.sample(posterior, 500, seed=1), posterior)
+    known = results["b"].comparisons("b", kind="wald")
+    made = results["treated"].comparisons(kind="wald").loc[["treated"]]
+    assert made.index.tolist() == [("treated", "1 - 0")]
+    np.testing.assert_allclose(made, known, rtol=1e-6)
+    new = data[data["treated"] == 1].head(5)  # the data say what it is, not the new rows
+    assert results["treated"].comparisons("treated", newdata=new).index[0][1] == "1 - 0"
+    assert results["treated"].comparisons({"treated": 1.0}).index[0][1] == "+1"
+    assert results["half"].comparisons("half").index[0][1] == "+1"
+    X = np.column_stack([np.ones(N), data["treated"]])
+    plain = ef.Criterion(ef.losses.Poisson(), (X, data["count"].to_numpy()), names=["one", "t"])
+    posterior = ef.GeneralizedPosterior(plain, 1.0)
+    result = ef.calibrate(ef.sample(posterior, 500, seed=1), posterior)
+    assert result.comparisons("t").index[0][1] == "1 - 0"
+    assert result.comparisons("t", newdata=X[:3]).index[0][1] == "1 - 0"
+
+
+def test_new_rows_may_be_a_dict_of_columns_and_single_values() -> None:
+    result = calibrated("y", "x + C(g)")
+    made = result.predict({"x": [0.0, 1.0], "g": "b"})
+    table = pd.DataFrame({"x": [0.0, 1.0], "g": ["b", "b"]})
+    pd.testing.assert_frame_equal(made, result.predict(table))
+    assert len(result.predict({"x": 0.0, "g": "a"})) == 1
+    refused(
+        "newdata", "is not a table", lambda: result.predict({"x": [0.0, 1.0], "g": list("abc")})
+    )

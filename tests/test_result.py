@@ -157,7 +157,7 @@ def test_the_repr_names_the_estimand_the_target_and_the_plug_ins(result: ef.Cali
     for part in (
         "95 % intervals for 3 parameters, 50 clusters, t with 32.6 to 46.3 degrees of freedom",
         "the posterior was ",
-        "minimiser of the expected Huber loss plus the Ridge penalty",
+        "minimiser of the expected Huber loss plus the ridge penalty",
         "not the parameter of the process",
         "diagnostics:",
         "dose",
@@ -747,3 +747,59 @@ class TestSelection:
         draws = ef.sample(ef.GeneralizedPosterior(criterion, 1.0), draws=100, seed=1)
         for asked, expected in (("b", ("b[x]", "b[z]")), ("~b[x]", ("one", "b[z]"))):
             assert ef.calibrate(draws, criterion, var_names=asked).names == expected
+
+
+def test_a_saved_result_says_that_it_has_no_data(result: ef.Calibration, tmp_path: Path) -> None:
+    loaded = ef.Calibration.load(result.save(tmp_path / "saved.npz"))
+    asked = (
+        loaded.cluster_table,
+        loaded.corrections,
+        loaded.coverage_check,
+        loaded.bootstrap_t,
+        lambda: loaded.wild_bootstrap("dose"),
+        loaded.tic,
+        loaded.predict,
+        loaded.comparisons,
+        loaded.group_effects,
+        lambda: loaded.plot(kind="eta"),
+        lambda: loaded.plot(kind="clusters"),
+    )
+    for call in asked:
+        with pytest.raises(InputError, match="a saved result has no data and no model"):
+            call()
+
+
+def test_hypotheses_are_written_as_in_statsmodels(result: ef.Calibration) -> None:
+    both = result.test("(dose = age), (one = 2*(dose + 1))")
+    assert both.p_value == result.test(["dose = age", "one - 2*dose = 2"]).p_value
+    for text in ("dose > 0", "dose >= 1", "dose != age"):
+        with pytest.raises(InputError, match="is an inequality; write 'a = 0' and alternative="):
+            result.test(text)
+    assert isinstance(result.of(lambda t: t["dose"]).p_value(), float)
+    assert result.of(lambda t: np.column_stack([t["dose"], t["age"]])).p_value().shape == (2,)
+
+
+def test_names_come_with_the_centre_or_the_covariance() -> None:
+    draws = np.random.default_rng(0).standard_normal((500, 2))
+    named = pd.DataFrame(np.diag([1.0, 4.0]), index=["a", "b"], columns=["a", "b"])
+    centre = pd.Series([1.0, 2.0], index=["b", "a"])
+    assert ef.calibrate(draws, center=[1, 2], covariance=named).names == ("a", "b")
+    result = ef.calibrate(draws, center=centre, covariance=named)
+    assert result.params.to_dict() == {"b": 1.0, "a": 2.0}
+    assert result.bse.to_dict() == {"b": 2.0, "a": 1.0}
+    with pytest.raises(InputError, match="draws: are a dict, which does not say what chains are"):
+        ef.calibrate({"a": draws[:, 0]}, center=[0], covariance=np.eye(1))
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (ef.losses.Logistic(), "the expected logistic loss"),
+        (ef.losses.NegativeBinomial(1.0), "the expected negative-binomial loss"),
+        (ef.losses.StudentT(4.0), "the expected Student-t loss"),
+        (ef.losses.PseudoHuber(1.0), "the expected pseudo-Huber loss"),
+        (ef.losses.Poisson(), "the expected Poisson loss"),
+    ],
+)
+def test_losses_have_names_in_words(loss: ef.losses.Loss, words: str) -> None:
+    assert loss.describe() == words

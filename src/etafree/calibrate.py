@@ -29,6 +29,7 @@ from etafree.foundation.arguments import (
     as_array,
     as_level,
     as_names,
+    as_pandas,
     as_rng,
     axis_names,
     in_order,
@@ -189,7 +190,7 @@ def calibrate(
         draws, eta = fit.draws, None
         if goal is None:
             structure, goal = lined_up(structure, fit), fit.criterion
-    full = _drawn(draws, eta, goal, posterior)
+    full = _named_as(_drawn(draws, eta, goal, posterior), goal, center, covariance)
     choices = {"center": center, "map": how, "var_names": some, "level": level, "seed": seed}
     again = _repeated(full, fit, of, covariance, choices)
     source = full.source
@@ -404,6 +405,15 @@ def _drawn(
     if some and isinstance(draws, Draws):  # of all parameters, a target of some
         return checked.select(goal.names)
     return _named(checked, goal)
+
+
+def _named_as(draws: Draws, goal: object, center: object, covariance: object) -> Draws:
+    """Return draws without names under those of a centre or covariance of the user's own."""
+    if goal is None and covariance is not None and draws.names == as_names(None, draws.p):
+        for names in map(axis_names, map(as_pandas, (center, covariance))):
+            if names is not None and len(names) == draws.p:
+                return replace(draws, names=as_names(names, draws.p))
+    return draws
 
 
 def _face(goal: Criterion | Target | None) -> ActivePenalty | None:

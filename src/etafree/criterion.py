@@ -35,6 +35,7 @@ from etafree.foundation.arguments import (
     refuse_masked,
     renamed,
 )
+from etafree.foundation.terminal import counted_noun
 from etafree.losses import LinearLoss, Squared
 from etafree.penalties import KinkedPenalty, NoPenalty, Penalty
 from etafree.totals.base import Derivatives, GeneralLoss
@@ -528,7 +529,9 @@ class Criterion:
         """Return L at many points `thetas`, (D, p) -> (D,); `InputError` for other shapes."""
         thetas = as_array(in_order(thetas, self.names, "thetas"), "thetas", ndim=2)
         if thetas.shape[1] != self.p:
-            raise InputError("thetas", f"has {thetas.shape[1]} columns for {self.p} parameter(s)")
+            raise InputError(
+                "thetas", f"has {thetas.shape[1]} columns for {counted_noun(self.p, 'parameter')}"
+            )
         values: Array = self.total.totals(thetas)
         if self.strength == 0:
             return values

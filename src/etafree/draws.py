@@ -22,6 +22,7 @@ from etafree.foundation.arguments import (
     renamed,
 )
 from etafree.foundation.linalg import check_covariance, correlation_eigenvalues
+from etafree.foundation.terminal import counted_noun
 from etafree.posterior import GeneralizedPosterior
 
 if TYPE_CHECKING:
@@ -145,6 +146,10 @@ class Draws:
                     "eta", f"is {eta:g} but these draws were made at {named.eta:g}", "leave it out"
                 )
             return replace(named, eta=eta)
+        if isinstance(values, Mapping):
+            problem = "are a dict, which does not say what chains are"
+            advice = "pass a table with a column per parameter, or an xarray Dataset with chain "
+            raise InputError("draws", problem, f"{advice}and draw, as arviz.from_dict makes")
         if getattr(values, "ndim", 2) > 1:  # the index of a Series names draws
             values, names = renamed(values, names, "draws")
         array = as_array(values, "draws")
@@ -233,7 +238,7 @@ class Draws:
         if len(self) < self.p + 2:
             raise InputError(
                 "draws",
-                f"are {len(self)} for {self.p} parameter(s)",
+                f"are {len(self)} for {counted_noun(self.p, 'parameter')}",
                 f"pass at least {self.p + 2}, better thousands (chains of one parameter have shape "
                 "(chain, draw, 1))",
             )
@@ -295,7 +300,7 @@ class Draws:
         k = self.info.get("pareto_k")
         tail = "" if k is None else f", pareto_k={k:.2f}"
         return (
-            f"Draws({self.values.shape[0]} chain(s) x {self.values.shape[1]} of "
+            f"Draws({counted_noun(self.values.shape[0], 'chain')} x {self.values.shape[1]} of "
             f"{', '.join(self.names[:6])}{', ...' if self.p > 6 else ''}; "
             f"{self.sampler}{rate}{size}{tail})"
         )

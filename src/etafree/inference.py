@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -34,6 +34,7 @@ from etafree.dependence.clusters import cluster_parts, stacked_of
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_choice, as_count, as_level, in_order
+from etafree.foundation.terminal import counted_noun
 from etafree.foundation.threads import in_threads
 from etafree.target import Law, Target
 
@@ -43,6 +44,8 @@ WEBB = np.concatenate([-WEBB, WEBB])
 ALTERNATIVES = ("two-sided", "greater", "less")
 #: A text that is a number, and no name unless it is quoted.
 NUMBER = re.compile(r"\.?\d[\w.]*")
+#: What is no equation.
+INEQUALITY = re.compile("[<>]|!=")
 #: Share of a derivative's reach below which it is rounding.
 ROUNDING = 1e-6
 #: Step of a derivative in standard errors.
@@ -73,6 +76,10 @@ class Takeuchi:
     value: float
     loss: float
     parameters: float
+
+    def __repr__(self) -> str:
+        loss, parameters = f"loss = {self.loss:.2f}", f"parameters = {self.parameters:.4g}"
+        return f"Takeuchi(value = {self.value:.2f}, {loss}, {parameters})"
 
 
 @dataclass(frozen=True)
@@ -291,7 +298,7 @@ class Functional:
     Functional(a b: estimate 2, se 2.236, 95 % interval [-2.087, 7.444])
     >>> product.interval(0.9).round(1), product.interval(0.9, kind="wald").round(1)
     (array([-1.3,  6.4]), array([-1.7,  5.7]))
-    >>> product.test(alternative="greater"), round(float(product.p_value()), 2)
+    >>> product.test(alternative="greater"), round(product.p_value(), 2)
     (WaldTest(t = 0.8944 with normal quantiles, p = 0.1855, greater), 0.34)
     """
 
@@ -357,7 +364,7 @@ class Functional:
         right = self._values(value)
         return judged((self.estimate - right).reshape(-1), self._rows, self.target, alternative)
 
-    def p_value(self, value: object = 0.0, alternative: str = "two-sided") -> Array:
+    def p_value(self, value: object = 0.0, alternative: str = "two-sided") -> float | Array:
         """Return p-values by the calibrated draws, the counterpart of `interval`.
 
         The share of draws on the other side of the value, of both sides twice the smaller.
@@ -371,7 +378,7 @@ class Functional:
 
         Returns
         -------
-        () or (k,) array
+        float or (k,) array
             At least one over the number of draws.
         """
         sides, right = as_choice(alternative, "alternative", ALTERNATIVES), self._values(value)
@@ -379,7 +386,8 @@ class Functional:
         greater = (1 + (self.draws <= right).sum(axis=0)) / total
         less = (1 + (self.draws >= right).sum(axis=0)) / total
         both = np.minimum(2 * np.minimum(greater, less), 1.0)
-        return np.asarray({"two-sided": both, "greater": greater, "less": less}[sides])
+        p_values = np.asarray({"two-sided": both, "greater": greater, "less": less}[sides])
+        return p_values if p_values.ndim else float(p_values)
 
     def _values(self, value: object) -> Array:
         """Return hypothesised values, one or as many as the function has."""
@@ -699,7 +707,7 @@ def _right(value: object, rows: int, equations: bool) -> Array:
     if equations and np.any(right != 0):
         raise InputError("value", f"is {value!r}", "the contrast is an equation already")
     if right.ndim > 1 or (right.ndim == 1 and len(right) != rows):
-        problem = f"has shape {right.shape} for {rows} contrast(s)"
+        problem = f"has shape {right.shape} for {counted_noun(rows, 'contrast')}"
         raise InputError("value", problem, "pass one number, or one per contrast")
     return right
 
@@ -740,9 +748,7 @@ def _equations(text: str, names: tuple[str, ...]) -> list[tuple[Array, bool]]:
 
     rows = []
     for part in _names_in(names).sub(stand_in, text).split(","):
-        sides = part.split("=")
-        if len(sides) > 2:
-            raise InputError("contrast", f"{text!r} has two equal signs", "write 'a = b, b = 0'")
+        sides = _sides(part, text)
         try:
             trees = [ast.parse(side.strip(), mode="eval").body for side in sides]
             with np.errstate(all="ignore"):
@@ -754,6 +760,30 @@ def _equations(text: str, names: tuple[str, ...]) -> list[tuple[Array, bool]]:
             raise InputError("contrast", f"{text!r} cannot be read", advice) from None
         rows.append((as_array(values[0] - sum(values[1:]), "contrast"), len(sides) == 2))
     return rows
+
+
+def _sides(part: str, text: str) -> list[str]:
+    """Return the sides of an equation, one of a term; parentheses around it are left out."""
+    left = part.partition("=")[0]
+    if left.count("(") > left.count(")"):  # "(a = b)"
+        part = part.strip().removeprefix("(").removesuffix(")")
+    sides = part.split("=")
+    if INEQUALITY.search(part):
+        advice = "write 'a = 0' and alternative='greater' or 'less'"
+        raise InputError("contrast", f"{text!r} is an inequality", advice)
+    if len(sides) > 2:
+        raise InputError("contrast", f"{text!r} has two equal signs", "write 'a = b, b = 0'")
+    return sides
+
+
+def mentioned(contrast: object, names: Sequence[str]) -> str | None:
+    """Return the first of these names that hypotheses in words mention, if any."""
+    texts = [contrast] if isinstance(contrast, str) else contrast
+    if not names or not isinstance(texts, list | tuple | Mapping):
+        return None
+    texts, pattern = [t for t in texts if isinstance(t, str)], _names_in(tuple(names))
+    found = (match[0].strip("`") for text in texts for match in pattern.finditer(text))
+    return next((name for name in found if name in names), None)
 
 
 def _names_in(names: tuple[str, ...]) -> re.Pattern[str]:

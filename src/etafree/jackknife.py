@@ -50,6 +50,7 @@ from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_positive
 from etafree.foundation.check import Finding
+from etafree.foundation.terminal import counted_noun
 from etafree.foundation.threads import own_settings
 from etafree.optimize.many import outer_products, unpacked
 from etafree.target import Target
@@ -202,7 +203,8 @@ def _checked(losses: PointwiseLosses, draws: int) -> Iterator[Array]:
             raise InputError("log_likelihood", problem, advice)
         if not np.isfinite(block.sum()) and not np.isfinite(block).all():
             bad = np.flatnonzero(~np.isfinite(block).all(axis=0))
-            problem = f"is not finite at {len(bad)} observation(s), the first at position {bad[0]}"
+            places = counted_noun(len(bad), "observation")
+            problem = f"is not finite at {places}, the first at position {bad[0]}"
             raise InputError("log_likelihood", problem, "drop them, or mend the likelihood")
         yield block
     if left:
@@ -223,7 +225,7 @@ def batch_edges(draws: Draws, size: int) -> Edges:
     room = min(BATCHES, draws.ess / PER_BATCH, HELD / size)
     each = min(max(int(room) // chains, -(-FEWEST // chains)), max(1, length // 2))
     if each * chains < 2:
-        raise InputError("draws", f"are {length} in {chains} chain(s)", "draw more")
+        raise InputError("draws", f"are {length} in {counted_noun(chains, 'chain')}", "draw more")
     inner = np.linspace(0, length, each + 1).astype(np.intp)[:-1]
     starts = (np.arange(chains)[:, None] * length + inner).reshape(-1)
     return np.append(starts, chains * length)

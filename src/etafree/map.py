@@ -27,6 +27,7 @@ from etafree.foundation.arguments import (
 )
 from etafree.foundation.linalg import ROOTS, check_covariance, transport
 from etafree.foundation.storage import damaged, load_arrays, save_arrays
+from etafree.foundation.terminal import counted_noun
 from etafree.foundation.threads import own_settings
 from etafree.target import Law, Target
 
@@ -201,7 +202,9 @@ class LocationScaleMap:
         V = check_covariance(in_order(target, known, "target", both), "target", len(m))
         c = as_array(in_order(center, known, "center"), "center").reshape(-1)
         if len(c) != len(m):
-            raise InputError("center", f"has {len(c)} entries for {len(m)} parameter(s)")
+            raise InputError(
+                "center", f"has {len(c)} entries for {counted_noun(len(m), 'parameter')}"
+            )
         return cls(m, c, transport(S, V, root), as_names(known, len(m)))
 
     def __call__(self, draws: object, out: Array | None = None) -> Any:

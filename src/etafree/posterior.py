@@ -26,6 +26,7 @@ from etafree.foundation.arguments import (
     in_order,
     owned,
 )
+from etafree.losses.base import name_in_words
 from etafree.penalties import KinkedPenalty, Penalty
 from etafree.target import Target
 from etafree.totals.linear import LinearTotal
@@ -212,7 +213,7 @@ class LogPrior:
         if not isinstance(penalty, Penalty):
             raise InputError("penalty", f"is {penalty!r}", "pass ef.penalties.Ridge(...)")
         density = _PenaltyDensity(penalty.fitted_to(as_count(p, "p")))
-        name = f"unscaled {type(penalty).__name__}"
+        name = f"unscaled {name_in_words(type(penalty).__name__)}"
         return cls(density.value, density.gradient, density.hessian, name)
 
 

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from etafree.criterion import Criterion
 from etafree.errors import InputError
-from etafree.foundation.arguments import Array, as_array, as_choice, as_pandas
+from etafree.foundation.arguments import Array, as_array, as_choice, as_pandas, as_table
+from etafree.foundation.terminal import counted_noun
 from etafree.inference import derivative, equal_tails, neighbours
 from etafree.losses import LinearLoss, Logistic, Poisson, Squared
 from etafree.target import Target
@@ -402,7 +403,7 @@ class Grid:
             index,
             names if right is None else right.variables(names),
             () if right is None else right.categories,
-            table if right is None else own.table,
+            pd.DataFrame(total.X, columns=list(criterion.names)) if right is None else own.table,
         )
 
     @classmethod
@@ -503,17 +504,21 @@ class Grid:
         number = is_numeric_dtype(column) and not is_bool_dtype(column)
         return bool(number) and name not in self.coded
 
+    def _is_binary(self, name: str) -> bool:
+        """Return whether a variable is zero or one in the data, and both occur."""
+        if name not in self.known or not self._is_number(name):
+            return False
+        return sorted(self.known[name].dropna().unique().tolist()) == [0, 1]
+
     def _change(self, name: str, to: object, slope: bool) -> Iterator[Change]:
         """Yield the changes of one variable: by one, to each other level, or as asked."""
         column = self.table[name]
         if slope:
-            if not self._is_number(name):
-                raise InputError("variables", f"{name!r} has no slope", "use comparisons()")
-            values = column.to_numpy(dtype=float)
-            step = STEP * float(np.ptp(values) or max(abs(values[0]), 1.0))
-            yield Change(name, "slope", (values + step, values - step), 2 * step)
+            yield self._slope(name)
         elif isinstance(to, tuple | list) and len(to) == 2:
             yield Change(name, f"{to[1]} - {to[0]}", (to[1], to[0]))
+        elif to is None and self._is_binary(name):
+            yield Change(name, "1 - 0", (1, 0))
         elif self._is_number(name):
             by = 1.0 if to is None else float(as_array(to, "variables", ndim=0))
             values = column.to_numpy(dtype=float)
@@ -524,6 +529,14 @@ class Grid:
         else:
             levels = self._levels(name)
             yield from (Change(name, f"{k} - {levels[0]}", (k, levels[0])) for k in levels[1:])
+
+    def _slope(self, name: str) -> Change:
+        """Return a small change of a number."""
+        if not self._is_number(name):
+            raise InputError("variables", f"{name!r} has no slope", "use comparisons()")
+        values = self.table[name].to_numpy(dtype=float)
+        step = STEP * float(np.ptp(values) or max(abs(values[0]), 1.0))
+        return Change(name, "slope", (values + step, values - step), 2 * step)
 
     def _levels(self, name: str) -> list[object]:
         """Return the values of a variable that is no number, the reference first."""
@@ -538,21 +551,20 @@ def named_rows(columns: Columns, newdata: object, offset: object, scale: str, li
 
     A column ``offset`` is added. Parameters without a column do not enter, as a scale does not.
     """
-    import pandas as pd
 
     loss = LINKS[as_choice(link, "link", tuple(LINKS))]
     on_link = as_choice(scale, "scale", SCALES) == "link"
-    table, known = as_pandas(newdata), list(columns.names)
-    if not isinstance(table, pd.DataFrame) or not table.size:
-        problem = f"is a {type(newdata).__name__}" if table is newdata else "is empty"
-        raise InputError("newdata", problem, f"pass a table with columns out of {known[:20]}")
+    table, known = as_table(newdata, "newdata"), list(columns.names)
+    if not table.size:
+        advice = f"pass a table with columns out of {known[:20]}"
+        raise InputError("newdata", "is empty", advice)
     if OFFSET in table and OFFSET not in known:
         if offset is not None:
             raise InputError("offset", "is a column of newdata too", "pass one of the two")
         table, offset = table.drop(columns=OFFSET), table[OFFSET].to_numpy()
     strange = [str(name) for name in table if str(name) not in known]
     if strange or not table.size:
-        problem = f"has columns that are no parameters: {strange[:5]}"
+        problem = f"has columns that are not parameters: {strange[:5]}"
         raise InputError("newdata", problem, f"name them after some of {known[:20]}")
     X = np.zeros((len(table), len(known)))
     X[:, [known.index(str(name)) for name in table]] = as_array(table.to_numpy(), "newdata", ndim=2)
@@ -603,13 +615,13 @@ def _new_rows(
 
     right, names, newdata = criterion.rows.right, list(columns.names), as_pandas(newdata)
     if right is not None:
-        if not isinstance(newdata, pd.DataFrame):
-            raise InputError("newdata", f"is a {type(newdata).__name__}", "pass a DataFrame")
-        X, complete = right.rows(newdata, names)
+        table = as_table(newdata, "newdata")
+        X, complete = right.rows(table, names)
         if not complete.all():
-            problem = f"has missing values in {int((~complete).sum())} rows"
+            problem = f"has missing values in {counted_noun(int((~complete).sum()), 'row')}"
             raise InputError("newdata", problem, "fill them in, or drop these rows")
-        return newdata, X @ columns.basis
+        return table, X @ columns.basis
+    newdata = as_table(newdata, "newdata") if isinstance(newdata, Mapping) else newdata
     if isinstance(newdata, pd.DataFrame):
         missing = [name for name in names if name not in newdata]
         if missing:

@@ -323,6 +323,13 @@ class Calibration:
         every = list(self.names)
         return table.reindex(index=every, columns=every) if self.inactive else table
 
+    def _advice(self, advice: str) -> str:
+        """Return what to do where data or a model are missing; files have neither."""
+        if self.recorded is None:
+            return advice
+        instead = f", or {advice}" if advice.startswith("give") else ""
+        return f"a saved result has no data and no model: calibrate again{instead}"
+
     def _level(self, level: float | None) -> float:
         return as_level(self.settings["level"] if level is None else level)
 
@@ -448,6 +455,11 @@ class Calibration:
             Statistic, degrees of freedom, p-value, estimate and standard error; an `InputError` if
             a name is no parameter, rows depend on each other, or degrees of freedom are too few.
         """
+        shown = [name for name in self.shown.names if name not in self.target.names]
+        if computed := inference.mentioned(contrast, shown):
+            problem = f"names {computed!r}, which the model computes from its parameters"
+            advice = f"use result.of(lambda t: t[{computed!r}]).test(value), or one of "
+            raise InputError("contrast", problem, f"{advice}{list(self.target.names)}")
         return inference.wald_test(self.map.offset, self.target, contrast, value, alternative)
 
     def wild_bootstrap(
@@ -483,7 +495,7 @@ class Calibration:
         """
         groups = None if self.dependence is None else self.dependence.clusters
         if self.criterion is None or groups is None:
-            advice = "calibrate with a Criterion and one-way clusters="
+            advice = self._advice("calibrate with a Criterion and one-way clusters=")
             raise InputError("contrast", "needs a criterion and clusters to bootstrap", advice)
         matrix, right = inference.constraints(contrast, value, self.target.names)
         if len(matrix) != 1:
@@ -644,7 +656,7 @@ class Calibration:
         """Return the criterion and the clusters drawn as wholes, or say why none can be drawn."""
         criterion, dependence = self.target.criterion, self.target.dependence
         if criterion is None or dependence is None:
-            raise InputError(argument, "need a criterion", "calibrate with one")
+            raise InputError(argument, "need a criterion", self._advice("calibrate with one"))
         require(criterion.total, "memory", "criterion")
         if dependence.clusters is None and not dependence.independent:
             problem = "are of rows or of one-way clusters, and these depend otherwise"
@@ -702,7 +714,8 @@ class Calibration:
 
         criterion, dependence, own = self.criterion, self.dependence, self.target
         if criterion is None or dependence is None or own.meat is None:
-            raise InputError("target", "has no other corrections", "calibrate with a Criterion")
+            advice = self._advice("calibrate with a Criterion")
+            raise InputError("target", "has no other corrections", advice)
         level = self._level(level)
         rows: dict[tuple[str, str], Sequence[float]] = {}
         for correction in dependence.corrections:
@@ -886,11 +899,13 @@ class Calibration:
 
         Columns: rows and weight of the cluster, leverage (largest eigenvalue of its share of the
         Hessian; all share p among them) and the largest shift of an estimate that its scores make,
-        in standard errors. `way` names one of several ways; an `InputError` without clusters.
+        in standard errors. `way` names one of several ways; an `InputError` without clusters. Check
+        and hinge losses have no leverage, and clusters are in the order of their shifts.
         """
         groups = {} if self.dependence is None else self.dependence.row_groups()
-        if self.criterion is None or not groups or "leverage" not in self.criterion.total.traits:
-            raise InputError("way", "has no clusters to list", "calibrate with clusters=")
+        if self.criterion is None or not groups:
+            advice = self._advice("calibrate with clusters=")
+            raise InputError("way", "has no clusters to list", advice)
         kind = next(iter(groups)) if way is None else as_choice(way, "way", tuple(groups))
         return cluster_table(self.criterion, self.target, kind, groups[kind])
 
@@ -1093,7 +1108,7 @@ class Calibration:
         """
         draw = None if self.fit is None else self.fit.group_effects
         if self.fit is None or draw is None:
-            advice = "calibrate a fit with its model=; results from files have none"
+            advice = self._advice("calibrate a fit with its model=")
             raise InputError("group_effects", "are not known without a model that has any", advice)
         drawn = draw(self.draws.array, int(as_rng(seed).integers(1 << 31)))
         before: xr.Dataset = self.fit.tree["posterior"].to_dataset()
@@ -1126,8 +1141,9 @@ class Calibration:
         Parameters
         ----------
         newdata : DataFrame, mapping or (m, p) array, optional
-            New rows, a table with the columns of the formula, or rows of X; of a PyMC model its
-            ``pm.Data`` by their names, as for ``pm.set_data``. The data's own rows if not given.
+            New rows, a table or dict with the columns of the formula, or rows of X; of a PyMC model
+            its ``pm.Data`` by their names, as for ``pm.set_data``. The data's own rows if not
+            given. Columns of a matrix X of PyMC's are "X[label]" in tables and `comparisons`.
             With `link` a table whose columns are named after coefficients.
         offset : float or (m,) array, optional
             Of new rows; needed if the data had one. Models have theirs in the data.
@@ -1254,7 +1270,8 @@ class Calibration:
         """Return by how much predictions change on average when a variable changes.
 
         Every row is predicted twice, with the variable at one value and at another, all else as it
-        is. Numbers grow by one, categories go from the first to each of the others.
+        is. Numbers grow by one, those that are only ever 0 and 1 go from 0 to 1, categories from
+        the first to each of the others.
 
         Parameters
         ----------
@@ -1348,6 +1365,9 @@ class Calibration:
             for name, value in asked.items():
                 if value is not None:
                     raise InputError(name, "is of models", "calibrate a PyMC or Bambi fit, model=")
+            if self.recorded is not None:
+                advice = self._advice("give predict() rows with a column per coefficient and link=")
+                raise InputError("predict", "needs the loss or the model", advice)
             columns = predictions.Columns(self.names, self.basis)
             return predictions.Grid.of_criterion(self.criterion, columns, newdata, offset, scale)
         if offset is not None:
@@ -1400,7 +1420,8 @@ class Calibration:
         t = self.target
         if t.criterion is None or t.hessian is None:
             problem = "needs all coefficients of a criterion, and its loss"
-            raise InputError("tic", problem, "calibrate an ef.Criterion, or a fit with its model=")
+            advice = self._advice("calibrate an ef.Criterion, or a fit with its model=")
+            raise InputError("tic", problem, advice)
         require(t.criterion.total, "rows", "tic")
         loss = float(t.criterion.total.derivatives(t.center).value)
         parameters = float(np.sum(t.hessian * t.covariance))
@@ -1435,7 +1456,9 @@ class Calibration:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write draws, target, map and diagnostics to the ``.npz`` file `path`; return its path.
 
-        Data and models are not in it, but a model's own variables are.
+        Data and models are not in it, but a model's own variables are. Of several ways of clusters
+        and of moments, `test` of a result that was loaded takes the fewest degrees of freedom that
+        any parameter has.
         """
         return save_arrays(path, "calibration", *pack(self))
 
@@ -1692,7 +1715,7 @@ def _check_settings(result: Calibration) -> None:
             raise ValueError(f"{name} is {settings[name]!r}")
     for name in ("ess", "pareto_k", "r_hat"):
         if info.get(name) is not None and np.isnan(info[name]):
-            raise ValueError(f"{name} is no number")
+            raise ValueError(f"{name} is not a number")
 
 
 def _check_target(target: Target) -> None:

@@ -27,6 +27,7 @@ from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_array, as_bool, as_choice, in_order, places_of
 from etafree.foundation.check import Finding, missing_rows
 from etafree.foundation.linalg import check_covariance
+from etafree.foundation.terminal import counted_noun
 from etafree.foundation.threads import own_settings
 from etafree.optimize import Minimum, minimise
 from etafree.optimize.faces import on_face
@@ -107,7 +108,9 @@ def find_center(
             raise InputError("center", f"has shape {point.shape} but must be a vector")
         size = len(point if mean is None else mean) if criterion is None else criterion.p
         if len(point) != size:
-            raise InputError("center", f"has {len(point)} entries for {size} parameter(s)")
+            raise InputError(
+                "center", f"has {len(point)} entries for {counted_noun(size, 'parameter')}"
+            )
         return "given", point, None
     as_choice(center, "center", CENTERS)
     if center == "map" and criterion is not None:
@@ -347,6 +350,7 @@ def _whole(at: Point, dependence: Dependence, settled: Settled) -> tuple[Target,
     else:
         by_leverage = dependence.by_leverage if settled.named else dependence.by_default
         estimate = by_leverage(at, settled.correction)
+    unrelated = dependence.independent and settled.meat is None
     whole = Target(
         center=at.theta,
         covariance=estimate.covariance,
@@ -358,9 +362,9 @@ def _whole(at: Point, dependence: Dependence, settled: Settled) -> tuple[Target,
         correction=estimate.correction,
         centered=at.centered,
         clusters=estimate.clusters,
-        design=estimate.design,
+        design=criterion.rows.independent if unrelated else estimate.design,
         cluster_label=dependence.label,
-        n=criterion.n,
+        n=criterion.rows.observations,
         size=criterion.size,
         estimand=criterion.describe(),
         plug_ins=dict(criterion.plug_ins),

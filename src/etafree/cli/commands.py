@@ -121,7 +121,13 @@ def calibrate_files(
     eta: Eta = None,
     level: Annotated[float, Option(help="Level of the intervals.")] = 0.95,
     out: Annotated[
-        Path | None, Option("--out", "-o", help="netCDF file to write, with the calibrated draws.")
+        Path | None,
+        Option(
+            "--out",
+            "-o",
+            help="netCDF file to write, with the calibrated draws; with suffix .npz the result, as "
+            "check and Calibration.load read it.",
+        ),
     ] = None,
     report: Annotated[
         Path | None, Option(help="HTML page to write, with pictures and diagnostics.")
@@ -182,7 +188,7 @@ def calibrate_files(
     stored = [Path(name) for name in log_likelihood if Path(name).is_file()]
     fit_files.check_outputs([*fit, *stored, *sources], outputs, force)
     if keep_all and out is None:
-        raise InputError("keep_all", "goes with --out", "name the file to write")
+        raise InputError("keep_all", "goes with --out", "name the netCDF file to write")
     design = fit_files.design_of(predict, link, predictions)
     progress = fit_files.Progress(quiet)
     dependence = structure_of(clusters, strata, time, units)

@@ -186,7 +186,7 @@ def with_log_likelihood(
     losses = _stacked([Table.read(path, "log_likelihood") for path in paths])
     others = [n for n in losses.names if n in {*posterior.data_vars, *STATISTICS}]
     if others:
-        problem = f"{str(paths[0])!r} has {others[0]!r}, which is no observation"
+        problem = f"{str(paths[0])!r} has {others[0]!r}, which is not an observation"
         raise InputError("log_likelihood", problem, "write a column per observation, and no other")
     places = _same_rows(shape[0] * shape[1], draws, losses, paths[0])
     where, labels = _observations(losses.names, paths[0])

@@ -48,7 +48,10 @@ STORE = (
 
 
 def write_tree(result: Calibration, path: Path, keep_all: bool, progress: Progress) -> None:
-    """Write the calibrated draws; say what was left out."""
+    """Write the calibrated draws, or the result; say what was left out."""
+    if path.suffix == ".npz":
+        result.save(path)
+        return
     tree = result.to_arviz()
     tree, left = (tree, {}) if keep_all else without_rows(tree)
     write_netcdf(tree, path)
@@ -236,6 +239,8 @@ def check_outputs(fit: Sequence[Path], outputs: Mapping[str, Path | None], force
     for option, path in places.items():
         if writable(path, argument=option).exists() and not force:
             raise InputError(option, f"{str(path)!r} exists", "pass --force to overwrite it")
+    if (out := outputs.get("out")) is not None and is_table(out):
+        raise InputError("out", f"{str(out)!r} is a table by its suffix", "tables go with --csv")
     if len({path.resolve() for path in (*fit, *places.values())}) < len(fit) + len(places):
         advice = "what is read and what is written are different files"
         raise InputError(next(iter(places), "fit"), "names one file twice", advice)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from etafree.errors import InputError
 from etafree.foundation.arguments import Array, Labels, refuse_masked
+from etafree.foundation.terminal import counted_noun
 
 
 class Groups:
@@ -49,7 +50,7 @@ class Groups:
             problem = f"has shape {array.shape} but must have one label per {unit}"
             raise InputError(argument, problem)
         if len(array) != rows:
-            problem = f"has {len(array)} labels for {rows} {unit}(s)"
+            problem = f"has {len(array)} labels for {counted_noun(rows, unit)}"
             raise InputError(argument, problem, f"pass one label per {unit}")
         missing = _missing(array)
         if missing.any():

@@ -71,6 +71,16 @@ class Rows:
         return self.original if self.kept is None else len(self.kept)
 
     @property
+    def observations(self) -> int:
+        """Number of observations in use."""
+        return self.used
+
+    @property
+    def independent(self) -> str:
+        """What is independent where nothing is said to depend on each other, in words."""
+        return "independent observations"
+
+    @property
     def dropped(self) -> int:
         """Number of rows left out."""
         return 0 if self.kept is None else self.original - len(self.kept)
@@ -105,7 +115,8 @@ class Rows:
         """
         if self.index is None or labels.equals(self.index):
             return False
-        return self.named or len(labels) != self.used or bool(labels.isin(self.index).all())
+        rows = self.original - self.dropped
+        return self.named or len(labels) != rows or bool(labels.isin(self.index).all())
 
     def groups(self, labels: object, argument: str, *, numeric: bool = False) -> Groups:
         """Return the groups of rows that labels make, whatever `align` takes."""
@@ -135,7 +146,7 @@ class Rows:
             raise InputError(argument, problem, "pass a plain array in the order of the rows")
         where = label_index.get_indexer(wanted)
         if np.any(where < 0):
-            first = wanted[int((where < 0).argmax())]
+            first = wanted[where < 0][:1].tolist()[0]
             problem = f"has no value for {int((where < 0).sum())} of the rows in use, for example"
             advice = (
                 "its index must contain the data's index; if it is in their order pass an array"

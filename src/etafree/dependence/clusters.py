@@ -55,6 +55,7 @@ from etafree.dependence.base import (
 from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_pandas
+from etafree.foundation.terminal import counted_noun
 from etafree.foundation.threads import sum_in_threads
 from etafree.target import (
     Law,
@@ -290,7 +291,9 @@ class OneWay(Dependence):
             raise InputError("clusters", problem, "use finer clusters")
         if count <= p:
             problem = f"are {count} for {p} parameters: their scores cannot span a variance matrix"
-            advice = f"{fewer} at most {count - 1} parameter(s), or use finer clusters"
+            advice = (
+                f"{fewer} at most {counted_noun(count - 1, 'parameter')}, or use finer clusters"
+            )
             raise InputError("clusters", problem, advice)
 
     def row_groups(self) -> Mapping[str, Groups]:
@@ -954,18 +957,26 @@ def cluster_leverages(hessians: Array, hessian: Array) -> Array:
 
 
 def cluster_table(criterion: Criterion, target: Target, kind: str, groups: Groups) -> pd.DataFrame:
-    """Return rows, weight, leverage and shift (in standard errors) of clusters, by leverage."""
+    """Return rows, weight, leverage and shift (in standard errors) of clusters, by leverage.
+
+    Losses without a Hessian of each observation have no leverage: the shift then orders them.
+    """
     import pandas as pd
 
     assert target.hessian is not None
     center, stacked = target.center, stacked_of(target)
-    scores, hessians, _ = cluster_parts(criterion, center, groups, target.centered, stacked)
-    shift = np.abs(linalg.solve(target.hessian, scores.T, "Hessian")).T / target.se
+    if known := "leverage" in criterion.total.traits:
+        scores, hessians, _ = cluster_parts(criterion, center, groups, target.centered, stacked)
+        moved = linalg.solve(target.hessian, scores.T, "Hessian").T
+        leverage = cluster_leverages(hessians, target.hessian)
+    else:
+        moved = influences(point_of(target), groups, "CR0")
+        leverage = np.full(len(groups), np.nan)
     columns = {
         "rows": groups.sizes(),
         "weight": groups.weights(criterion.total.weights),
-        "leverage": cluster_leverages(hessians, target.hessian),
-        "shift": shift.max(axis=1),
+        "leverage": leverage,
+        "shift": np.max(np.abs(moved) / target.se, axis=1),
     }
     table = pd.DataFrame(columns, index=pd.Index(groups.labels, name=kind))
-    return table.sort_values("leverage", ascending=False, kind="stable")
+    return table.sort_values("leverage" if known else "shift", ascending=False, kind="stable")

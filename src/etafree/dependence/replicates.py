@@ -48,6 +48,7 @@ from etafree.foundation.arguments import (
     as_positive,
     owned,
 )
+from etafree.foundation.terminal import counted_noun
 from etafree.optimize import minimise
 from etafree.optimize.many import minimisers
 from etafree.totals.base import require
@@ -188,7 +189,9 @@ class Replicates(Dependence):
         many = int(np.count_nonzero(self.rscales))
         if many <= p:
             problem = f"has {many} replicate weights for {p} parameters"
-            raise InputError("dependence", problem, f"{fewer} at most {many - 1} parameter(s)")
+            raise InputError(
+                "dependence", problem, f"{fewer} at most {counted_noun(many - 1, 'parameter')}"
+            )
 
     def check_draws(self) -> None:
         """Refuse draws with log-likelihoods: there is nothing to fit again."""

@@ -55,6 +55,7 @@ from etafree.errors import InputError
 from etafree.foundation import linalg
 from etafree.foundation.arguments import Array, as_number
 from etafree.foundation.check import Finding
+from etafree.foundation.terminal import counted_noun
 from etafree.target import Law, Laws
 
 #: Largest autocorrelation that is taken out before cosines (Andrews and Monahan).
@@ -357,7 +358,7 @@ def cosine_count(bandwidth: object, many: int, p: int, lags: str) -> int:
         return terms
     advice = "pass more periods"
     if many > 2:
-        advice = f"fit at most {many - 2} parameter(s) with bandwidth={many - 1}"
+        advice = f"fit at most {counted_noun(many - 2, 'parameter')} with bandwidth={many - 1}"
     if many - 1 > p:
         advice = f"pass bandwidth= of {p + 1} or more cosines, or correction={lags!r}"
     problem = f"has {many} periods, which give {terms} cosines for {p} parameters"

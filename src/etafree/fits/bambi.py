@@ -21,7 +21,8 @@ from etafree.fits import Fit, Predicted
 from etafree.fits.model import Density, ModelOptions, fit_of
 from etafree.fits.pymc import check_model, remembered_density
 from etafree.fits.trees import SAMPLE_DIMS, as_kind, as_tree, with_values
-from etafree.foundation.arguments import Array, as_pandas
+from etafree.foundation.arguments import Array, as_table
+from etafree.foundation.terminal import counted_noun
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -106,7 +107,7 @@ class Predictor:
         if self.model is None:
             problem = "does not travel with a pickled result"
             raise InputError("model", f"of Bambi {problem}", "calibrate again in this process")
-        table = self.data if newdata is None else _as_table(newdata)
+        table = self.data if newdata is None else as_table(newdata, "newdata")
         formulas = [self.model.formula.main, *self.model.formula.additionals]
         right = " ".join(formula.partition("~")[2] for formula in formulas)
         groups = re.findall(r"\|([^)]*)\)", right)
@@ -119,7 +120,9 @@ class Predictor:
             raise InputError("newdata", f"lacks {missing}", f"the model has {needed}")
         if newdata is not None and (holes := int(table[list(needed)].isna().any(axis=1).sum())):
             advice = "fill them in, or drop these rows"
-            raise InputError("newdata", f"has missing values in {holes} rows", advice)
+            raise InputError(
+                "newdata", f"has missing values in {counted_noun(holes, 'row')}", advice
+            )
         name, links = self._parameter(variable)
         own = newdata is None
 
@@ -179,16 +182,6 @@ class Predictor:
 
     def __deepcopy__(self, memo: object) -> Predictor:
         return self  # nothing in it changes
-
-
-def _as_table(newdata: object) -> pd.DataFrame:
-    """Return new data as a table."""
-    import pandas as pd
-
-    table = as_pandas(newdata)
-    if not isinstance(table, pd.DataFrame):
-        raise InputError("newdata", f"is a {type(newdata).__name__}", "pass a DataFrame")
-    return table
 
 
 def _named(formulas: Iterable[str], data: pd.DataFrame) -> tuple[str, ...]:

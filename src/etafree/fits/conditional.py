@@ -53,7 +53,7 @@ def refuse_latent(tree: xr.DataTree, losses: StoredLosses, dependence: Dependenc
             f"is conditional on the group effects {', '.join(latent[:5])}, so a cluster's loss is "
             f"not in it and {_consequence(posterior, latent[0], plain, losses.n)}",
             "pass model= for a marginal likelihood, or calibrate a fit without these effects, with "
-            "the groups as clusters; if these are no group effects, "
+            "the groups as clusters; if these are not group effects, "
             "ef.from_arviz(fit, latent=None)",
         )
 

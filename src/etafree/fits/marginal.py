@@ -102,6 +102,16 @@ class GroupRows(Rows):
         """Number of groups."""
         return int(self.members.max()) + 1
 
+    @property
+    def observations(self) -> int:
+        """Number of observations in all groups."""
+        return len(self.members)
+
+    @property
+    def independent(self) -> str:
+        """What is independent where nothing else is said."""
+        return f"{self.used} independent groups"
+
     def align(self, values: object, argument: str) -> NDArray[Any]:
         """Return one value per group, of values per observation that agree within groups."""
         array = super().align(values, argument)

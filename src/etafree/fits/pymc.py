@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     Compiled = Callable[..., Sequence[JaxArray]]
     Evaluated = Callable[..., NDArray[Any]]
 
+#: Columns of a matrix of data that have names of their own.
+COLUMNS = 100
 #: A pymc.Model and a variable of it: PyMC has no types.
 Model = Any
 Variable = Any
@@ -165,13 +167,21 @@ class Predictor:
     data: Mapping[str, NDArray[Any]]  #: When the draws were read; they may change later.
     rows: int  #: Of the observations.
     latent: tuple[str, ...]
+    columns: Mapping[str, tuple[str, ...]]  #: What the columns of matrices are called.
 
     @classmethod
     def of(cls, model: Model, rows: int, latent: tuple[str, ...]) -> Predictor:
         """Return the predictor of a model, with the data that it has now."""
         shared = [v for v in model.data_vars if hasattr(v, "get_value")]
         data = {str(v.name): v.get_value(borrow=False) for v in shared}
-        return cls(model, data, rows, latent)
+        dims, columns = model.named_vars_to_dims, {}
+        for name, value in data.items():
+            if np.ndim(value) == 2 and len(value) == rows and value.shape[1] <= COLUMNS:
+                labels = model.coords.get((dims.get(name) or (None, None))[1])
+                known = labels is not None and len(labels) == value.shape[1]
+                entries = labels if known else range(value.shape[1])
+                columns[name] = tuple(f"{name}[{entry}]" for entry in entries)
+        return cls(model, data, rows, latent, columns)
 
     def __call__(
         self, newdata: object, variable: str | None, group_effects: bool | None
@@ -190,12 +200,13 @@ class Predictor:
         values, table = (self.data, known) if newdata is None else self._new(newdata, given)
 
         def at(variables: Mapping[str, Array], other: pd.DataFrame) -> Array:
-            columns = {n: _column(other, n, self.data[n].dtype) for n in given if n in other}
-            data = [columns.get(name, values[name]) for name in given]
+            data = [self._taken(other, name, values[name]) for name in given]
             return _evaluated(function, [variables[name] for name in free], data, len(other))
 
-        used = tuple(name for name in given if name in table)
-        return Predicted(table, used, at, known, _codes(output), effects)
+        used = [n for name in given for n in self.columns.get(name, (name,)) if n in table]
+        codes = _codes(output)
+        coded = [n for name in codes for n in self.columns.get(name, (name,))]
+        return Predicted(table, tuple(used), at, known, frozenset(coded), effects)
 
     def _output(self, variable: str | None) -> Variable:
         """Return the graph of a prediction."""
@@ -231,14 +242,30 @@ class Predictor:
         import pandas as pd
 
         flat = {name: value for name, value in values.items() if np.shape(value) == (rows,)}
+        for name, entries in self.columns.items():
+            if name in values and np.shape(values[name]) == (rows, len(entries)):
+                flat |= zip(entries, np.transpose(values[name]), strict=True)
         return pd.DataFrame(flat, index=pd.RangeIndex(rows))
+
+    def _taken(self, table: pd.DataFrame, name: str, value: NDArray[Any]) -> NDArray[Any]:
+        """Return data as the model takes it: columns of a table, or as it is."""
+        entries, dtype = self.columns.get(name), self.data[name].dtype
+        if entries is None:
+            return _column(table, name, dtype) if name in table else value
+        if not set(entries) <= set(table):
+            return value
+        return np.column_stack([_column(table, entry, dtype) for entry in entries])
 
     def _columns(self, newdata: object) -> dict[str, NDArray[Any]]:
         """Return the columns of a table, or the values of a dict of the model's data."""
         import pandas as pd
 
         if isinstance(newdata, pd.DataFrame):
-            return {str(name): newdata[name].to_numpy() for name in newdata}
+            taken = {str(name): newdata[name].to_numpy() for name in newdata}
+            for name, entries in self.columns.items():
+                if set(entries) <= set(taken):
+                    taken[name] = np.column_stack([taken.pop(entry) for entry in entries])
+            return taken
         if not isinstance(newdata, Mapping):
             problem, advice = f"is a {type(newdata).__name__}", "pass a dict of the model's pm.Data"
             raise InputError("newdata", problem, advice)
@@ -305,7 +332,9 @@ def _column(table: pd.DataFrame, name: str, dtype: np.dtype[Any]) -> NDArray[Any
             return same
     except (TypeError, ValueError):
         pass
-    raise InputError("newdata", f"has values of {name} that are no {dtype}", "code them as in data")
+    raise InputError(
+        "newdata", f"has values of {name} that are not of type {dtype}", "code them as in data"
+    )
 
 
 def _evaluated(

@@ -17,6 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etafree.errors import InputError
+from etafree.foundation.terminal import counted_noun
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +55,8 @@ def as_array(
     else:
         array = _as_floats(value, argument)
     if ndim is not None and array.ndim != ndim:
-        problem = f"has {array.ndim} dimension(s), shape {array.shape}, but must have {ndim}"
+        axes = counted_noun(array.ndim, "dimension")
+        problem = f"has {axes}, shape {array.shape}, but must have {ndim}"
         raise InputError(argument, problem)
     if shape is not None and array.shape != shape:
         raise InputError(argument, f"has shape {array.shape} but must have shape {shape}")
@@ -413,6 +418,34 @@ def as_pandas(value: Any) -> Any:
     from etafree.foundation.tables import converted
 
     return converted(value)
+
+
+def as_table(value: object, argument: str) -> pd.DataFrame:
+    """Return a table, or a dict of columns and single values, as a DataFrame.
+
+    Examples
+    --------
+    >>> as_table({"x": [0.0, 1.0], "g": "a"}, "newdata")
+         x  g
+    0  0.0  a
+    1  1.0  a
+    """
+    import pandas as pd
+
+    table = as_pandas(value)
+    if isinstance(table, Mapping):
+        columns = {name: as_pandas(column) for name, column in table.items()}
+        single = all(np.ndim(column) == 0 for column in columns.values())
+        try:
+            return pd.DataFrame(columns, index=[0] if single else None)
+        except ValueError as error:
+            raise InputError(
+                argument, f"is not a table: {error}", "give one value per row"
+            ) from None
+    if not isinstance(table, pd.DataFrame):
+        problem = f"is a {type(value).__name__}"
+        raise InputError(argument, problem, "pass a DataFrame, or a dict of columns")
+    return table
 
 
 def axis_names(value: object, axis: int = -1) -> tuple[str, ...] | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from etafree.errors import CalibrationWarning, InputError, NotPositiveDefiniteError
 from etafree.foundation.arguments import Array, as_array, as_choice
+from etafree.foundation.terminal import counted_noun
 
 T = TypeVar("T")
 
@@ -185,7 +186,9 @@ def _symmetric(value: object, argument: str, size: int | None) -> Array:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(argument, f"has shape {matrix.shape} but must be a square matrix")
     if size is not None and len(matrix) != size:
-        raise InputError(argument, f"is {len(matrix)} x {len(matrix)} for {size} parameter(s)")
+        raise InputError(
+            argument, f"is {len(matrix)} x {len(matrix)} for {counted_noun(size, 'parameter')}"
+        )
     if matrix.size == 0:
         raise InputError(argument, "is empty")
     if np.abs(matrix).max() > 1e150:

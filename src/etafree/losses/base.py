@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -13,6 +14,21 @@ from etafree.foundation.arguments import Array
 COMPILED = {"kernel", "values", "first", "second"}
 #: A compiled function of a strip of rows, and the numbers that it takes.
 Kernel = tuple[Any, tuple[float, ...]]
+#: Parts of class names that stay as they are, being names of people.
+PROPER = ("Huber", "Laplace", "Poisson", "Student", "Wilcoxon")
+
+
+def name_in_words(name: str) -> str:
+    """Return the name of a class as an adjective.
+
+    Examples
+    --------
+    >>> [name_in_words(name) for name in ("Huber", "Logistic", "PseudoHuber", "StudentT")]
+    ['Huber', 'logistic', 'pseudo-Huber', 'Student-t']
+    """
+    words = re.findall(r"[A-Z]+[0-9]*(?![a-z])|[A-Z]?[^A-Z]+", name)
+    kept = (word in PROPER or any(map(str.isdigit, word)) for word in words)
+    return "-".join(w if keep else w.lower() for w, keep in zip(words, kept, strict=True))
 
 
 class Loss:
@@ -85,7 +101,7 @@ class Loss:
 
     def describe(self) -> str:
         """Return what is minimised, in words."""
-        return f"the expected {type(self).__name__} loss"
+        return f"the expected {name_in_words(type(self).__name__)} loss"
 
 
 class LinearLoss(Loss):

@@ -15,6 +15,7 @@ import numpy as np
 from etafree.errors import InputError, NotPositiveDefiniteError
 from etafree.foundation.arguments import Array, as_array, as_number, as_positive, owned
 from etafree.foundation.linalg import eigvalsh
+from etafree.losses.base import name_in_words
 
 Strength = float | Callable[[float], float]
 
@@ -40,7 +41,7 @@ class Penalty:
     >>> import etafree as ef
     >>> falling = ef.penalties.Ridge(lambda n: n**-0.5)
     >>> falling.strength_at(100.0), falling.describe(100.0)
-    (0.1, 'Ridge penalty (strength 0.1)')
+    (0.1, 'ridge penalty (strength 0.1)')
     """
 
     strength: Strength
@@ -81,7 +82,7 @@ class Penalty:
 
     def describe(self, size: float) -> str:
         """Return a few words for reports."""
-        name = getattr(self, "name", type(self).__name__)
+        name = getattr(self, "name", name_in_words(type(self).__name__))
         return f"{name} penalty (strength {self.strength_at(size):.4g})"
 
 

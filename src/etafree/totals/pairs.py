@@ -24,6 +24,7 @@ from etafree.errors import InputError
 from etafree.foundation.arguments import Array, as_array, as_choice, as_positive, axis_names
 from etafree.foundation.linalg import least_squares, transport
 from etafree.losses import Huber, LinearLoss, ResidualLoss, Squared
+from etafree.losses.base import name_in_words
 from etafree.losses.residual import mad_scale
 from etafree.totals.base import ClusterBlock, GeneralLoss
 from etafree.totals.tuples import (
@@ -419,7 +420,8 @@ class PairwiseDifference(_Differences):
         return self.loss.plug_ins()
 
     def describe(self) -> str:
-        return f"the expected {type(self.loss).__name__} loss of the difference of two units"
+        name = name_in_words(type(self.loss).__name__)
+        return f"the expected {name} loss of the difference of two units"
 
 
 @dataclass(frozen=True)
