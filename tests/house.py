@@ -148,8 +148,8 @@ def measures() -> list[Measure]:
     changes = sum(before != after for before, after in pairwise(entered))
     return [
         Measure("files in the root", roots, 18, 18),
-        Measure("modules", len(modules), 133, 100),
-        Measure("lines", total, 41300, 23000),
+        Measure("modules", len(modules), 134, 100),
+        Measure("lines", total, 41700, 23000),
         Measure("parameters of calibrate()", parameters, 14, 14),
         Measure("formatter switched off", skips, 0, 0),
         Measure("Any per 1,000 lines of code", 1000 * anything / lines, 15, 25),
