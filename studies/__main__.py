@@ -48,6 +48,19 @@ def coverage(
 
 
 @app.command()
+def workers(
+    out: Annotated[Path, typer.Option(help="The table.")] = Path("docs/guides/workers.csv"),
+) -> None:
+    """Count what a scheduler and its workers send and compute, on 1, 2, 4 and 8 workers.
+
+    Example: python -m studies workers --out build/workers.csv
+    """
+    from studies.workers import measure
+
+    measure().to_csv(out, index=False)
+
+
+@app.command()
 def record(
     runs: Annotated[list[Path], typer.Argument(help="Folders that `coverage` wrote.")],
     docs: Annotated[Path, typer.Option(help="The documents' folder.")] = Path("docs"),

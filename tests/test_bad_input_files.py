@@ -90,7 +90,7 @@ CONTRASTS = [
     ("contrast", "names 'd'", lambda: RESULT.test({"a": 1.0, "d": -1.0})),
     ("contrast", "cannot be read", lambda: RESULT.test("a +")),
     ("contrast", "cannot be read", lambda: RESULT.test("a * b")),
-    ("contrast", "cannot be read", lambda: RESULT.test("a < 0")),
+    ("contrast", "is an inequality", lambda: RESULT.test("a < 0")),
     ("contrast", "not independent", lambda: RESULT.test(["a", "a"])),
     ("contrast", "not independent", lambda: RESULT.test("a - b, b - a")),
     ("contrast", "not independent", lambda: RESULT.test(np.ones((2, P)))),

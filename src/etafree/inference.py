@@ -776,12 +776,12 @@ def _sides(part: str, text: str) -> list[str]:
     return sides
 
 
-def mentioned(contrast: object, names: Sequence[str]) -> str | None:
-    """Return the first of these names that hypotheses in words mention, if any."""
+def mentioned(contrast: object, names: Sequence[str], others: Sequence[str]) -> str | None:
+    """Return the first of these names that hypotheses in words mention, if any, not in others."""
     texts = [contrast] if isinstance(contrast, str) else contrast
     if not names or not isinstance(texts, list | tuple | Mapping):
         return None
-    texts, pattern = [t for t in texts if isinstance(t, str)], _names_in(tuple(names))
+    texts, pattern = [t for t in texts if isinstance(t, str)], _names_in((*names, *others))
     found = (match[0].strip("`") for text in texts for match in pattern.finditer(text))
     return next((name for name in found if name in names), None)
 

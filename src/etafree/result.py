@@ -456,7 +456,7 @@ class Calibration:
             a name is no parameter, rows depend on each other, or degrees of freedom are too few.
         """
         shown = [name for name in self.shown.names if name not in self.target.names]
-        if computed := inference.mentioned(contrast, shown):
+        if computed := inference.mentioned(contrast, shown, self.target.names):
             problem = f"names {computed!r}, which the model computes from its parameters"
             advice = f"use result.of(lambda t: t[{computed!r}]).test(value), or one of "
             raise InputError("contrast", problem, f"{advice}{list(self.target.names)}")
