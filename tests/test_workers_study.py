@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 pytest.importorskip("distributed")
-import etafree as ef
-from etafree.data.sources import FAN, MOST_PIECES, sum_in_tree
-from etafree.totals.chunked import PassSums
+from etafree.data.sources import MOST_PIECES
 from studies.workers import (
     Costs,
     costs_of,
@@ -24,7 +20,6 @@ from studies.workers import (
     seconds_of,
     tasks_of,
     workers_markdown,
-    write_table,
 )
 
 GUIDES = Path(__file__).parents[1] / "docs" / "guides"
@@ -61,32 +56,6 @@ def test_times_follow_from_the_costs(rows: float) -> None:
 
 def test_small_tables_are_one_piece() -> None:
     assert (pieces_of(10), pieces_of(3 << 20)) == (1, 3)
-
-
-@pytest.mark.parametrize("count", [1, 2, FAN, FAN + 1, FAN**2, FAN**2 + 1, 3 * FAN**2 + FAN + 5])
-def test_a_tree_adds_neighbours_in_order(count: int) -> None:
-    assert sum_in_tree([k] for k in range(count)) == list(range(count))
-    terms = [np.full(1, 1 / (k + 1)) for k in range(count)]
-    before = [term.copy() for term in terms]
-    total = sum_in_tree(iter(terms))
-    assert np.isclose(total[0], sum(1 / (k + 1) for k in range(count)))
-    assert all(np.array_equal(*pair) for pair in zip(terms, before, strict=True))
-
-
-def test_dask_is_told_how_large_sums_are() -> None:
-    sums = PassSums([np.zeros((1000, 10)), np.zeros(3), 0.0], [5], 5)
-    assert 80_000 < sys.getsizeof(sums) < 81_000
-
-
-def test_a_large_table_has_few_pieces(tmp_path, monkeypatch) -> None:
-    path = tmp_path / "table.parquet"
-    write_table(path, 4000, 100, 10)
-    options = {"clusters": "g", "batch": 10}
-    many = ef.Criterion.from_parquet(ef.losses.Squared(), path, "y ~ x0", **options)
-    assert len(many.total.source.pieces) == 40
-    monkeypatch.setattr("etafree.data.sources.MOST_PIECES", 4)
-    few = ef.Criterion.from_parquet(ef.losses.Squared(), path, "y ~ x0", **options)
-    assert len(few.total.source.pieces) == 4
 
 
 def test_a_scheduler_counts_what_it_sees() -> None:
