@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numba
 import numpy as np
 import pytest
 
@@ -142,3 +143,11 @@ def test_a_sample_that_misses_a_column_is_no_start() -> None:
     share = np.array([y[rare == 0].mean(), y[rare == 1].mean()])
     odds = np.log(share / (1 - share))
     np.testing.assert_allclose(theta, [odds[0], odds[1] - odds[0]], rtol=1e-10)
+
+
+def test_code_that_others_generate_compiles_beside_ours() -> None:
+    """It may belong to no module, as that of numba's classes; we hear of its compilation, too."""
+    namespace: dict[str, object] = {"__name__": None}
+    exec("def twice(x):\n    return 2 * x\n", namespace)
+    assert namespace["twice"].__module__ is None  # type: ignore[attr-defined]
+    assert numba.njit(namespace["twice"])(3) == 6

@@ -34,9 +34,8 @@ class Announcement(event.Listener):
     def on_start(self, event: Any) -> None:
         """Say that a function of ours is compiled; numba announces everybody's."""
         dispatcher = event.data["dispatcher"]
-        if not (dispatcher.py_func.__module__ or "").startswith(
-            "etafree."
-        ):  # generated code has none
+        module = dispatcher.py_func.__module__ or ""  # generated code has none
+        if not module.startswith("etafree."):
             return
         folder = dispatcher.stats.cache_path
         kept = f"once; it is kept in {folder}" if folder else f"anew in every session; {NOWHERE}"
